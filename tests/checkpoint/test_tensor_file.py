@@ -12,7 +12,7 @@ from safetensors.torch import load as library_load
 from safetensors.torch import save_file as library_save
 
 from setpoint.checkpoint.durable import write_file
-from setpoint.checkpoint.tensor_file import _DTYPES, decode_tensors, encode_tensors
+from setpoint.checkpoint.tensor_file import DTYPES, decode_tensors, encode_tensors
 from setpoint.config import SetpointError
 
 
@@ -38,7 +38,7 @@ def of(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.randint(0, 256, (count,), dtype=torch.uint8).view(dtype).reshape(shape)
 
 
-@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_types_and_shapes(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {"0-dim": of(dtype), "matrix": of(dtype, 3, 5), "empty": of(dtype, 0, 4)}
     loaded = round_trip(tmp_path, tensors)
@@ -50,7 +50,7 @@ def test_types_and_shapes(tmp_path: Path, dtype: torch.dtype) -> None:
 @given(
     entries=st.lists(
         st.tuples(
-            st.sampled_from(list(_DTYPES)), st.lists(st.integers(0, 4), max_size=4), st.text()
+            st.sampled_from(list(DTYPES)), st.lists(st.integers(0, 4), max_size=4), st.text()
         ),
         max_size=6,
         unique_by=lambda entry: entry[2],

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from setpoint.shapes.placed import Named
+
+from .divided import Divided, Files, decode_index, is_of_a_rank
 from .durable import Written, write_file
-from .layout import STATE, TENSORS
+from .layout import INDEX, STATE, TENSORS
 from .manifest import Manifest, read_verified
 from .state_file import decode_state, encode_state
 from .tensor_file import decode_tensors, encode_tensors
@@ -39,7 +42,7 @@ class States(NamedTuple):
         state: everything else.
     """
 
-    tensors: dict[str, dict[str, Tensor]]
+    tensors: dict[str, Named]
     state: dict[str, Any]
 
 
@@ -94,7 +97,10 @@ class Backend(Protocol):
 
 
 class Safetensors:
-    """`<stem>.safetensors` for the tensors of each stem, and `state.json` for the rest."""
+    """`<stem>.safetensors` for the tensors of each stem, and `state.json` for the rest.
+
+    Where ranks have written parts of tensors, there are files of theirs and an index for each stem.
+    """
 
     def stage(
         self,
@@ -115,9 +121,16 @@ class Safetensors:
 
     def read(self, folder: Path, manifest: Manifest, stems: Collection[str]) -> States:
         """See `Backend.read`. Each file is read once: what is used is what was compared."""
-        tensors = {
-            stem: decode_tensors(read_verified(folder, manifest, stem + TENSORS)) for stem in stems
-        }
+        ranks = Files(
+            folder, [name for name in manifest.files if is_of_a_rank(name, manifest.files)]
+        )
+        tensors: dict[str, Named] = {}
+        for stem in stems:
+            if stem + INDEX in manifest.files:
+                layouts = decode_index(read_verified(folder, manifest, stem + INDEX))
+                tensors[stem] = {n: Divided(each, n, ranks) for n, each in layouts.items()}
+            else:
+                tensors[stem] = decode_tensors(read_verified(folder, manifest, stem + TENSORS))
         return States(tensors, decode_state(read_verified(folder, manifest, STATE)))
 
 

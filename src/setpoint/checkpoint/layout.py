@@ -29,6 +29,9 @@ STATE = "state.json"
 TENSORS = ".safetensors"
 """The end of the names of files with tensors."""
 
+INDEX = ".index.json"
+"""The end of the names of files that say where the parts of tensors lie."""
+
 _STEP = re.compile(r"step-([0-9]{8,})")
 _UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best)\.(tmp|old)-([0-9]+)")
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from setpoint.config import SetpointError
+from setpoint.shapes.placed import Named
 
 from .backend import SAFETENSORS, Backend
-from .layout import STATE, TENSORS, step_of
-from .manifest import DamagedCheckpoint, read_manifest, verify
+from .divided import files_of_stems, is_of_a_rank
+from .layout import STATE, step_of
+from .manifest import DamagedCheckpoint, Manifest, read_manifest, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +23,57 @@ class Checkpoint:
 
     Arguments:
         tensors: file stem to name to CPU tensor; tied tensors are one object again. They are views
-            of what was read: copy them into what exists.
+            of what was read: copy them into what exists. Those that ranks saved in parts are read
+            when they are placed (`setpoint.shapes.placed`).
         metric: what selects the best checkpoint, lower is better; None if it was not measured.
     """
 
     step: int
-    tensors: dict[str, dict[str, Tensor]]
+    tensors: dict[str, Named]
     state: dict[str, Any]
     metric: float | None
     path: Path
 
 
+class Readers:
+    """The processes that read one checkpoint; this is one process alone."""
+
+    def verify(self, directory: Path, manifest: Manifest, names: Collection[str]) -> None:
+        """Compare with the manifest what this process is to compare of some files.
+
+        Raises:
+            DamagedCheckpoint: see `manifest.verify`.
+        """
+        verify(directory, manifest, names)
+
+    def agree(self, error: SetpointError | None) -> None:
+        """Go on where none of them was refused.
+
+        Arguments:
+            error: what this one was refused.
+
+        Raises:
+            SetpointError: that; where another one was, what it said.
+        """
+        if error is not None:
+            raise error
+
+
+ALONE = Readers()
+
+
 def load_directory(
-    directory: Path, only: Collection[str] | None = None, backend: Backend = SAFETENSORS
+    directory: Path,
+    only: Collection[str] | None = None,
+    backend: Backend = SAFETENSORS,
+    readers: Readers = ALONE,
 ) -> Checkpoint:
     """Verify and read a checkpoint.
 
     Arguments:
         only: the file stems to verify and read, beside the state; None reads all tensors, and
             verifies every file.
+        readers: compare together what is not compared as it is read.
 
     Raises:
         DamagedCheckpoint: naming the file that is missing or not what was saved.
@@ -50,15 +85,21 @@ def load_directory(
     name = directory.name.partition(".")[0]
     if step_of(name) != manifest.step:
         raise DamagedCheckpoint(directory, f"its manifest is of step {manifest.step}")
-    stems = [n.removesuffix(TENSORS) for n in manifest.files if n.endswith(TENSORS)]
-    if only is None:
-        states = {STATE, *(stem + TENSORS for stem in stems)}
-        verify(directory, manifest, manifest.files.keys() - states)
-    else:
+    files = files_of_stems(manifest.files)
+    if only is not None:
         for stem in only:
-            if stem not in stems:
-                raise KeyError(f"{directory} has no tensors {stem!r}, only {', '.join(stems)}")
-        stems = [stem for stem in stems if stem in only]
+            if stem not in files:
+                raise KeyError(f"{directory} has no tensors {stem!r}, only {', '.join(files)}")
+    # Files of ranks are mapped into memory when they are used, which is later.
+    apart = {
+        stem: [n for n in names if is_of_a_rank(n, manifest.files)] for stem, names in files.items()
+    }
+    if only is None:
+        read = {STATE, *chain(*files.values())} - set(chain(*apart.values()))
+        readers.verify(directory, manifest, manifest.files.keys() - read)
+    else:
+        readers.verify(directory, manifest, list(chain(*(apart[stem] for stem in only))))
+    stems = [stem for stem in files if only is None or stem in only]
     tensors, state = backend.read(directory, manifest, stems)
     return Checkpoint(manifest.step, tensors, state, manifest.metric, directory)
 

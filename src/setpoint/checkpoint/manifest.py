@@ -11,11 +11,14 @@ from pathlib import Path
 from setpoint.config import RunError, SetpointError
 
 from .durable import Written, digest_file, read_file, retried
-from .layout import MANIFEST
+from .layout import INDEX, MANIFEST
 
-FORMAT = 2
-"""The version of the checkpoint format that this code writes, and the newest it reads. Format 1
-held all options of the optimizer's groups; 2 holds what the optimizer has counted in them."""
+FORMAT = 3
+"""The newest version of the checkpoint format that this code reads. Format 1 held all options of
+the optimizer's groups; 2 holds what the optimizer has counted in them; 3, which is written where
+there are such, tensors in parts of several files."""
+WHOLE = 2
+"""The version of checkpoints whose tensors are whole."""
 
 
 FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
@@ -55,7 +58,8 @@ class Manifest:
             name: {"bytes": written.size, "sha256": written.sha256}
             for name, written in sorted(self.files.items())
         }
-        return _seal({"format": FORMAT, "step": self.step, "metric": self.metric, "files": files})
+        version = FORMAT if any(name.endswith(INDEX) for name in files) else WHOLE
+        return _seal({"format": version, "step": self.step, "metric": self.metric, "files": files})
 
 
 def read_manifest(directory: Path) -> Manifest:

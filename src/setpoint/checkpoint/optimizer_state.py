@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import as_placed
+from setpoint.shapes.placed import Named, Placeable, as_placed
 
 from .tree import join_tensors, split_tensors
 
@@ -87,7 +87,7 @@ def capture_optimizer(
 def restore_optimizer(
     optimizer: Optimizer,
     named_parameters: Iterable[tuple[str, Parameter]],
-    tensors: Mapping[str, Tensor],
+    tensors: Named,
     state: Mapping[str, Any],
 ) -> None:
     """Give an optimizer the state that `capture_optimizer` took; its options stay as built.
@@ -243,12 +243,12 @@ def _with_saved_types(loaded: Any, saved: Any) -> Any:
 
 def _placed(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
     """What this rank holds of the state of a parameter."""
-    return {
-        key: as_placed(value, parameter)
-        if isinstance(value, Tensor) and value.shape == parameter.shape
-        else value
-        for key, value in state.items()
-    }
+    found: dict[str, Any] = {}
+    for key, value in state.items():
+        if isinstance(value, Tensor | Placeable) and value.shape == parameter.shape:
+            value = as_placed(value, parameter)
+        found[key] = value.whole() if isinstance(value, Placeable) else value
+    return found
 
 
 def _laid_out(value: Any, parameter: Tensor) -> Any:

@@ -6,15 +6,16 @@ import errno
 import math
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from setpoint.config import RunError, SetpointError
 
-from .backend import SAFETENSORS, Backend, Staged, Tensors
+from .backend import SAFETENSORS, Backend, Tensors
 from .directory import clear_leftovers, publish, remove
-from .durable import sync_directory, write_file
+from .durable import Written, sync_directory, write_file
 from .layout import (
     MANIFEST,
     POINTERS,
@@ -23,7 +24,7 @@ from .layout import (
     list_checkpoints,
     temporary,
 )
-from .loading import Checkpoint, load_directory, verify_directory
+from .loading import ALONE, Checkpoint, Readers, load_directory, verify_directory
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
 from .pointers import StagedPointer, UnreadPointer, point, read_pointer, readable_pointer
 from .retention import surplus
@@ -50,6 +51,7 @@ class CheckpointStore:
         keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
         backend: the format of the states.
+        readers: the processes that read the directory together.
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class CheckpointStore:
         keep_best: bool = True,
         on_set_aside: OnSetAside | None = None,
         backend: Backend = SAFETENSORS,
+        readers: Readers = ALONE,
     ) -> None:
         self.root = Path(root)
         self.on_set_aside = on_set_aside
         self.keep = keep
         self.keep_best = keep_best
         self.backend = backend
+        self.readers = readers
         self._prepared = False
 
     @property
@@ -125,6 +129,19 @@ class CheckpointStore:
             RunError: if the disk is full or fails; `latest`, `best` and what they name are
                 as before then, and what was written is removed.
         """
+        folder = self.begin(step)
+        with self.refusing(step, folder):
+            # Nothing changes them before they are written.
+            staged = self.backend.stage(tensors, state, copies=False)
+            files = self.backend.write(staged, folder)
+        return self.commit(step, folder, files, metric, texts)
+
+    def begin(self, step: int) -> Path:
+        """Make an empty folder for the files of a checkpoint; `commit` or `discard` ends it.
+
+        Raises:
+            RunError: if there are newer checkpoints, or the disk fails.
+        """
         self.prepare()
         newest = max(self.steps, default=step)
         if newest > step:
@@ -132,31 +149,43 @@ class CheckpointStore:
                 f"step {step} cannot be saved in {self.root}: it holds a checkpoint of step "
                 f"{newest}, which belongs to another course of the run; call set_aside_after first"
             )
+        folder = temporary(self.root, directory_name(step), os.getpid())
+        with self.refusing(step, folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        return folder
+
+    def commit(
+        self,
+        step: int,
+        folder: Path,
+        files: Mapping[str, Written],
+        metric: float | None = None,
+        texts: Mapping[str, str | bytes] | None = None,
+    ) -> Path:
+        """Make a checkpoint of a folder whose files are on the disk.
+
+        Arguments:
+            folder: that `begin` gave.
+            files: size and checksum of what it holds.
+            metric, texts: see `save`.
+
+        Raises:
+            RunError: see `save`.
+        """
         if metric is None:
             # Saved again at one step (on Ctrl-C, say), a checkpoint keeps what was measured there.
             metric = self._metric_of(step)
-        # Nothing changes them before they are written.
-        staged = self.backend.stage(tensors, state, copies=False)
-        folder = temporary(self.root, directory_name(step), os.getpid())
         target = self.root / directory_name(step)
         pointers: list[StagedPointer] = []
-        try:
-            self._write(folder, step, staged, metric, texts or {})
+        with self.refusing(step, folder, pointers):
+            self._seal(folder, step, files, metric, texts or {})
             if self._beats_best(metric, step):
                 pointers.append(StagedPointer(self.root, "best", step))
             pointers.append(StagedPointer(self.root, "latest", step))
             publish(folder, target)
             for pointer in pointers:
                 pointer.move()
-        except BaseException as error:
-            for pointer in pointers:
-                pointer.discard()
-            shutil.rmtree(folder, ignore_errors=True)
-            # If only pointers were missing, the next save first moves them.
-            self._prepared = False
-            if isinstance(error, OSError):
-                raise RunError(self._refusal(step, error)) from error
-            raise
         try:
             self._prune()
         except OSError as error:
@@ -165,6 +194,31 @@ class CheckpointStore:
                 f"be removed: {error.strerror}"
             ) from error
         return target
+
+    def discard(self, folder: Path) -> None:
+        """Remove a folder that becomes no checkpoint."""
+        shutil.rmtree(folder, ignore_errors=True)
+        # If only pointers were missing, the next save first moves them.
+        self._prepared = False
+
+    @contextmanager
+    def refusing(
+        self, step: int, folder: Path, pointers: Sequence[StagedPointer] = ()
+    ) -> Iterator[None]:
+        """Remove what was written of a checkpoint that cannot be saved.
+
+        Raises:
+            RunError: what the disk said.
+        """
+        try:
+            yield
+        except BaseException as error:
+            for pointer in pointers:
+                pointer.discard()
+            self.discard(folder)
+            if isinstance(error, OSError):
+                raise RunError(self.refusal(step, error)) from error
+            raise
 
     @overload
     def load(
@@ -215,7 +269,7 @@ class CheckpointStore:
             raise SetpointError(
                 f"there is no checkpoint {asked}{reason} in {self.root}; steps there: {have}"
             )
-        return load_directory(found[step], only, self.backend)
+        return load_directory(found[step], only, self.backend, self.readers)
 
     def forget_best(self) -> None:
         """Let the next checkpoint with a metric be the best, whatever the metric is.
@@ -270,17 +324,16 @@ class CheckpointStore:
         if self.on_set_aside is not None:
             self.on_set_aside(directory, place)
 
-    def _write(
+    def _seal(
         self,
         directory: Path,
         step: int,
-        staged: Staged,
+        files: Mapping[str, Written],
         metric: float | None,
         texts: Mapping[str, str | bytes],
     ) -> None:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir()
-        files = self.backend.write(staged, directory)
+        """Write what is the same in any format; last the manifest, without which nothing counts."""
+        files = dict(files)
         for name, text in texts.items():
             content = text if isinstance(text, bytes) else text.encode()
             files[name] = write_file(directory / name, [content])
@@ -293,8 +346,15 @@ class CheckpointStore:
     ) -> Checkpoint | None:
         reasons: list[str] = []
         for directory in reversed(list_checkpoints(self.root).values()):
+            found: Checkpoint | None = None
+            refused: SetpointError | None = None
             try:
-                return load_directory(directory, only, self.backend)
+                found = load_directory(directory, only, self.backend, self.readers)
+            except SetpointError as error:
+                refused = error
+            try:
+                self.readers.agree(refused)
+                return found
             except DamagedCheckpoint as error:
                 reasons.append(f"{error.path.name}: {error.reason}")
                 if on_damaged is not None:
@@ -370,7 +430,8 @@ class CheckpointStore:
             else:
                 remove(found[step], directory_name(step))
 
-    def _refusal(self, step: int, error: OSError) -> str:
+    def refusal(self, step: int, error: OSError) -> str:
+        """What is said of a save that a disk has refused."""
         latest = readable_pointer(self.root, "latest")
         before = "there was none before it" if latest is None else f"step {latest} is still there"
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

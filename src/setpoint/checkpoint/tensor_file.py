@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from mmap import mmap
 
 import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
 
-_DTYPES: dict[torch.dtype, str] = {
+DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.bfloat16: "BF16",
@@ -34,7 +35,14 @@ _DTYPES: dict[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_OF_NAME = {name: dtype for dtype, name in _DTYPES.items()}
+"""What can be saved, by the names of the format."""
+
+_OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The dtype that the format has a name for."""
+    return _OF_NAME[name]
 
 
 def encode_tensors(
@@ -75,7 +83,7 @@ def encode_tensors(
         tensor = tensors[name]
         end = offset + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
+            "dtype": DTYPES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [offset, end],
         }
@@ -86,7 +94,7 @@ def encode_tensors(
     return chain([len(text).to_bytes(8, "little") + text], pieces)
 
 
-def decode_tensors(content: bytearray) -> dict[str, Tensor]:
+def decode_tensors(content: bytearray | mmap) -> dict[str, Tensor]:
     """Read what `encode_tensors` (or any other safetensors writer) made.
 
     The content must have been verified: it is not checked here.
@@ -115,8 +123,8 @@ def _refuse_unsavable(name: str, tensor: Tensor) -> None:
     if tensor.is_meta or tensor.layout != torch.strided:
         kind = "is on the meta device" if tensor.is_meta else f"is {tensor.layout}"
         raise SetpointError(f"tensor {name} {kind} and cannot be saved; only dense tensors can")
-    if tensor.dtype not in _DTYPES:
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+    if tensor.dtype not in DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise SetpointError(f"tensor {name} has the type {tensor.dtype}; these are saved: {known}")
 
 

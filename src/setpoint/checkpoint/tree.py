@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+
+from setpoint.shapes.placed import Named
 
 _TENSOR = "$tensor"
 _TUPLE = "$tuple"
@@ -38,7 +39,7 @@ def split_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{name} is a {type(value).__name__}, which cannot be saved")
 
 
-def join_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def join_tensors(value: Any, tensors: Named) -> Any:
     """Undo `split_tensors`.
 
     Returns:
@@ -49,7 +50,8 @@ def join_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     """
     if isinstance(value, dict):
         if _TENSOR in value:
-            return tensors[value[_TENSOR]].clone()
+            found = tensors[value[_TENSOR]]
+            return found.clone() if isinstance(found, Tensor) else found
         if _TUPLE in value:
             return tuple(join_tensors(item, tensors) for item in value[_TUPLE])
         return {key: join_tensors(item, tensors) for key, item in value.items()}

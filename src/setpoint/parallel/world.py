@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _LOST = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting",
          "nccl", "connection refused", "socket timeout", "gloo")  # fmt: skip
@@ -166,6 +167,25 @@ class World:
         found: list[Any] = [None] * self.size
         distributed.all_gather_object(found, value)
         return found
+
+    def deal(self, value: T, act: Callable[[list[T]], list[U]]) -> U:
+        """Let the main rank make of the values of all ranks one answer for each.
+
+        Arguments:
+            act: gets the values by rank; both can be pickled.
+
+        Raises:
+            SetpointError: see `on_main`.
+        """
+        if self.size == 1:
+            return act([value])[0]
+        values: list[Any] = [None] * self.size
+        distributed.gather_object(value, values if self.is_main else None)
+        answers: list[U] = []
+        self.on_main(lambda: answers.extend(act(values)))
+        own: list[Any] = [None]
+        distributed.scatter_object_list(own, answers or None)
+        return own[0]
 
 
 def _described(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError
-from setpoint.shapes.placed import as_placed
+from setpoint.shapes.placed import Named, as_placed
 
 
 def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
@@ -96,7 +96,7 @@ class OptimizerParams:
         return {}
 
     @torch.no_grad()
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Named) -> None:
         """Go on from what a checkpoint holds.
 
         Whether or not the run before had masters, its most exact weights are what counts: masters

@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
 from torch import Tensor, nn
 
 
-def as_placed(full: Tensor, like: Tensor) -> Tensor:
+@runtime_checkable
+class Placeable(Protocol):
+    """A tensor that is read when it is known which part of it is wanted."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the whole."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which it is read."""
+        ...
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """Read a box of it, on the CPU; `offset` is its first element."""
+        ...
+
+    def whole(self) -> Tensor:
+        """Read all of it, on the CPU."""
+        ...
+
+
+Named = Mapping[str, Tensor | Placeable]
+"""Name to tensor, or to what is read of it when it is placed."""
+
+
+def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
     """Take of a full tensor, the same on all ranks, what a tensor of this placement holds."""
     if type(like) in (nn.Parameter, Tensor):
-        return full
+        return full if isinstance(full, Tensor) else full.whole()
     # Imported here: only sharded parameters need it, and it takes a good part of a second.
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):
-        return full
-    # src_data_rank=None: every rank has the same tensor, so nothing need be sent.
-    full = full.to(like.device)
-    return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
+        return full if isinstance(full, Tensor) else full.whole()
+    if isinstance(full, Tensor):
+        # src_data_rank=None: every rank has the same tensor, so nothing need be sent.
+        full = full.to(like.device)
+        return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh, placements = like.device_mesh, like.placements
+    shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, placements)
+    local = full.box(offset, shape).to(like.device)
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 def whole_of(tensor: Tensor) -> Tensor:

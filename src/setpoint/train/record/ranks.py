@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from setpoint.checkpoint.loading import Checkpoint
+from setpoint.checkpoint.divided import (
+    Index,
+    encode_index,
+    file_of_rank,
+    parts_to_write,
+    plan_of,
+    share_out,
+)
+from setpoint.checkpoint.durable import Written, write_file
+from setpoint.checkpoint.layout import INDEX
+from setpoint.checkpoint.loading import Checkpoint, Readers
+from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, verify
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
-from setpoint.config import SetpointError, fingerprint
+from setpoint.checkpoint.tensor_file import encode_tensors
+from setpoint.config import RunError, SetpointError, fingerprint
 from setpoint.parallel.world import ToldByMain, World
-from setpoint.shapes.placed import whole_of
 from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 from setpoint.train.record.refuse import Plan, refuse
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.planner import SavePlan
 
 ALIKE = ("code", "python", "packages")
 """What of their environments ranks must have in common."""
@@ -79,8 +93,33 @@ def opened(world: World, path: Path) -> Iterator[RunDirectory]:
         yield directory
 
 
+class SharedReaders(Readers):
+    """All ranks of a job: each compares some of the files, and what one finds all of them hear."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def verify(self, directory: Path, manifest: Manifest, names: Collection[str]) -> None:
+        """See `Readers.verify`."""
+        verify(directory, manifest, sorted(names)[self.world.rank :: self.world.size])
+
+    def agree(self, error: SetpointError | None) -> None:
+        """See `Readers.agree`."""
+        own = None
+        if error is not None:
+            is_damage = isinstance(error, DamagedCheckpoint)
+            own = (str(error), (error.path, error.reason) if is_damage else None)
+        said = [each for each in self.world.all_of(own) if each is not None]
+        for text, damage in said:
+            if damage is None:
+                raise error if own == (text, None) and error is not None else ToldByMain(text)
+        for _, damage in said:
+            assert damage is not None
+            raise DamagedCheckpoint(*damage)
+
+
 class SharedStore:
-    """The checkpoints of a run: the main rank writes them, and all of them read the directory.
+    """The checkpoints of a run: every rank writes its part, and the main rank what is of all.
 
     Every rank calls every method, and gets the same answer, or the same error. What they do is
     that of the `CheckpointStore` that it stands before.
@@ -89,6 +128,8 @@ class SharedStore:
     def __init__(self, world: World, inner: CheckpointStore) -> None:
         self.world, self.inner = world, inner
         self.root = inner.root
+        if world.size > 1:
+            inner.readers = SharedReaders(world)
 
     def prepare(self) -> None:
         """See `CheckpointStore.prepare`."""
@@ -102,19 +143,57 @@ class SharedStore:
         metric: float | None = None,
         texts: Mapping[str, str | bytes] | None = None,
     ) -> Path:
-        """See `CheckpointStore.save`; what is divided among the ranks is gathered."""
-        whole = {stem: self._gather(named) for stem, named in tensors.items()}
-        return self.world.on_main(lambda: self.inner.save(step, whole, state, metric, texts))
+        """See `CheckpointStore.save`; it is there whole once all ranks have written."""
+        world, inner = self.world, self.inner
+        if world.size == 1:
+            return inner.save(step, tensors, state, metric, texts)
+        index: Index = {}
 
-    def _gather(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All of each tensor, on the main rank; elsewhere one at a time is whole."""
-        found: dict[str, Tensor] = {}
-        for name, tensor in named.items():
-            whole = whole_of(tensor)
+        def choose(plans: list[SavePlan]) -> list[SavePlan]:
+            shares, where = share_out(plans)
+            index.update(where)
+            return shares
+
+        own = parts_to_write(world.deal(plan_of(tensors), choose), tensors)
+        folder = world.on_main(lambda: inner.begin(step))
+        files = self._write(step, folder, own)
+
+        def commit() -> Path:
+            staged = inner.backend.stage({}, state, copies=False)
+            with inner.refusing(step, folder):
+                files.update(inner.backend.write(staged, folder))
+                for stem, named in index.items():
+                    files[stem + INDEX] = write_file(folder / (stem + INDEX), [encode_index(named)])
+            return inner.commit(step, folder, files, metric, texts)
+
+        return world.on_main(commit)
+
+    def _write(
+        self, step: int, folder: Path, own: Mapping[str, Mapping[str, Tensor]]
+    ) -> dict[str, Written]:
+        """Let all ranks write their parts, or none.
+
+        Returns:
+            what all of them have written.
+        """
+        rank, size = self.world.rank, self.world.size
+        written: dict[str, Written] = {}
+        refused = ""
+        try:
+            for stem, named in own.items():
+                if named:
+                    file = file_of_rank(stem, rank, size)
+                    written[file] = write_file(folder / file, encode_tensors(named, copies=False))
+        except OSError as error:
+            refused = self.inner.refusal(step, error)
+        answers = self.world.all_of((written, refused))
+        failed = [number for number, (_, text) in enumerate(answers) if text]
+        if failed:
             if self.world.is_main:
-                # What was gathered is no part of the model: it leaves the device.
-                found[name] = whole if whole is tensor else whole.cpu()
-        return found
+                self.inner.discard(folder)
+            text = f"rank {failed[0]}: {answers[failed[0]][1]}"
+            raise RunError(text) if rank == failed[0] else ToldByMain(text)
+        return {name: each for files, _ in answers for name, each in files.items()}
 
     def load(self, on_damaged: OnDamaged | None = None) -> Checkpoint | None:
         """Load the newest whole checkpoint; it ends when all ranks have read.
@@ -122,15 +201,15 @@ class SharedStore:
         Raises:
             SetpointError: the ranks do not see the same checkpoints.
         """
-        found = self.inner.load("auto", on_damaged=on_damaged)
-        steps = self.world.all_of(None if found is None else found.step)
-        if len(set(steps)) > 1:
+        steps = self.world.all_of(self.inner.steps)
+        if any(each != steps[0] for each in steps):
+            newest = ", ".join(str(max(each, default=None)) for each in steps)
             raise SetpointError(
                 f"the ranks do not see the same checkpoints in {self.root}: the newest is of step "
-                f"{', '.join(map(str, steps))} on ranks 0 to {len(steps) - 1}.\nValid: a run "
-                f"directory that all ranks share"
+                f"{newest} on ranks 0 to {len(steps) - 1}.\nValid: a run directory that all ranks "
+                f"share"
             )
-        return found
+        return self.inner.load("auto", on_damaged=on_damaged)
 
     def forget_best(self) -> None:
         """See `CheckpointStore.forget_best`."""

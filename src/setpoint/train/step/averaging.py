@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from setpoint.shapes.placed import as_placed
+from setpoint.shapes.placed import Named, as_placed
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
@@ -54,7 +54,7 @@ def evaluation_point(parts: Components) -> Iterator[dict[str, Tensor]]:
         parts.weights.master_to_params()
 
 
-def go_on_from(parts: Components, training: Mapping[str, Tensor]) -> None:
+def go_on_from(parts: Components, training: Named) -> None:
     """Bring the weights back that are trained, after a model was loaded as it is evaluated.
 
     Arguments:

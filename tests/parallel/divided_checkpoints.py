@@ -1,0 +1,145 @@
+"""Run by test_divided_checkpoints.py: two ranks save parts of tensors, and read other parts."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+
+from setpoint.checkpoint import durable
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import RunError, SetpointError
+from setpoint.parallel.config import AXES
+from setpoint.parallel.world import ToldByMain, World
+from setpoint.shapes.placed import as_placed, whole_of
+from setpoint.train.record import ranks
+from setpoint.train.record.ranks import SharedStore
+
+from ..ranks import fork
+
+DEGREES = {**dict.fromkeys(AXES, 1), "shard": 2}
+# Rows that do not divide, one row for two ranks, none, a scalar.
+SHAPES = {"odd": (5, 3), "row": (1, 4), "none": (0, 2), "scalar": (), "columns": (2, 6)}
+WHOLE = {
+    name: torch.arange(float(torch.Size(shape).numel())).reshape(shape).mul(1.5)
+    for name, shape in SHAPES.items()
+}
+PLACED: dict[str, dict[str, Placement]] = {
+    "rows": {name: Shard(0) for name in ("odd", "row", "none", "columns")},
+    "columns": {"columns": Shard(1), "odd": Shard(1), "row": Replicate()},
+    "copies": {name: Replicate() for name in ("odd", "columns")},
+    "plain": {},
+}
+
+
+def placed(mesh: DeviceMesh, how: str) -> dict[str, Tensor]:
+    """The tensors, as DTensors or plain."""
+    return {
+        name: distribute_tensor(whole.clone(), mesh, [PLACED[how][name]], src_data_rank=None)
+        if name in PLACED[how]
+        else whole.clone()
+        for name, whole in WHOLE.items()
+    }
+
+
+def equal_in_any_other_division(world: World, mesh: DeviceMesh, folder: Path) -> None:
+    for before in PLACED:
+        store = SharedStore(world, CheckpointStore(folder / before, keep=None))
+        store.save(1, {"model": placed(mesh, before), "half": half()}, {"a": [1]}, texts={"t": "x"})
+        for after in PLACED:
+            found = store.load()
+            assert found is not None and found.state == {"a": [1]}
+            for name, like in placed(mesh, after).items():
+                back = as_placed(found.tensors["model"][name], like)
+                assert torch.equal(whole_of(back), WHOLE[name]), (before, after, name)
+                assert isinstance(back, DTensor) == isinstance(like, DTensor)
+        # One process without a group reads them as well.
+        alone = CheckpointStore(folder / before).load("latest")
+        for name, whole in WHOLE.items():
+            assert torch.equal(as_placed(alone.tensors["model"][name], torch.empty(0)), whole)
+        assert as_placed(alone.tensors["half"]["h"], torch.empty(0)).dtype == torch.bfloat16
+        # Every element is written once, whoever holds it.
+        index = json.loads((folder / before / "step-00000001" / "model.index.json").read_text())
+        for name, entry in index["tensors"].items():
+            written = sum(math.prod(part["shape"]) for part in entry["parts"])
+            assert written == WHOLE[name].numel(), (before, name)
+
+
+def half() -> dict[str, Tensor]:
+    return {"h": torch.ones(3, dtype=torch.bfloat16)}
+
+
+def refused(act: Callable[[], Any]) -> SetpointError:
+    try:
+        act()
+    except SetpointError as error:
+        return error
+    raise AssertionError("nothing was refused")
+
+
+def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder: Path) -> None:
+    store = SharedStore(world, CheckpointStore(folder))
+    store.save(1, {"model": placed(mesh, "rows")}, {})
+    if world.rank == 1:
+
+        def full(path: Path, chunks: Any) -> durable.Written:
+            durable.write_file(path, list(chunks)[:1])
+            raise OSError(28, "No space left on device")
+
+        ranks.write_file = full
+    error = refused(lambda: store.save(2, {"model": placed(mesh, "rows")}, {}))
+    assert type(error) is (RunError if world.rank == 1 else ToldByMain), type(error)
+    assert "rank 1: the checkpoint of step 2" in str(error) and "No space" in str(error), error
+    if world.rank == 1:
+        ranks.write_file = durable.write_file
+    dist.barrier()
+    assert sorted(each.name for each in folder.iterdir()) == ["latest", "step-00000001"]
+    store.save(2, {"model": placed(mesh, "rows")}, {})
+    found = store.load()
+    assert found is not None and found.step == 2
+
+
+def a_flipped_bit_is_seen_by_all(world: World, mesh: DeviceMesh, folder: Path) -> None:
+    store = SharedStore(world, CheckpointStore(folder))
+    for step in (1, 2):
+        store.save(step, {"model": placed(mesh, "rows")}, {})
+    if world.is_main:
+        file = folder / "step-00000002" / "model-00002-of-00002.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    dist.barrier()
+    seen: list[str] = []
+    found = store.load(on_damaged=lambda path, reason: seen.append(f"{path.name}: {reason}"))
+    assert found is not None and found.step == 1
+    assert len(seen) == 1 and "model-00002-of-00002.safetensors has the SHA-256" in seen[0], seen
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    at: Mapping[str, int] = {**dict.fromkeys(AXES, 0), "shard": rank}
+    mesh = DeviceMesh("cpu", [0, 1])
+    world = World(torch.device("cpu"), rank, 2, degrees=DEGREES, at=at)
+    folder = Path(store).parent
+    for act in (
+        equal_in_any_other_division,
+        a_full_disk_on_one_rank_saves_nothing,
+        a_flipped_bit_is_seen_by_all,
+    ):
+        act(world, mesh, folder / act.__name__)
+        dist.barrier()
+        if rank == 0:
+            print(act.__name__)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, 2))
