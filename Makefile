@@ -4,7 +4,7 @@
 # make lint     style, formatting and types
 # make golden   show what has changed in the resolved presets and their losses, and write it down
 # make coverage write docs/coverage, which says what Setpoint answers to other systems' keys, and the
-#               tables of fields in the other pages
+#               lists of fields in the other pages
 # make slow     the long forms of some tests
 # make planted  break one thing at a time in a copy, and say whether the tests catch it
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind

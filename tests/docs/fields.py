@@ -1,5 +1,6 @@
-"""The tables of fields, variants and checks in the pages, written from the classes.
+"""The lists of fields, variants and checks in the pages, written from the classes.
 
+They are lists, since cells that hold sentences make a table hard to read.
 A page marks where one belongs, and `python -m tests.docs.make` fills it in:
 
     <!-- fields: loss precision.float8 -->      sections or fields, with all that is below them
@@ -31,11 +32,10 @@ from setpoint.train.rules.table import RULES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-TABLE = re.compile(
+LIST = re.compile(
     r"(<!-- (fields|variants|rules|conflicts): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL
 )
 ROOTS: dict[str, type[Config]] = {"": Job, "inference": Inference}
-BAR = "\\|"  # what a cell holds in place of a bar
 # Long descriptions of types that the pages explain once.
 SHORT = (
     (r"a duration such as .*?, or a list of them", "duration"),
@@ -46,7 +46,7 @@ SHORT = (
     (r"a list of values, each ", "list of "),
     (r"a mapping from str to values, each ", "mapping of "),
     (r"any keys with plain values", "mapping"),
-    (r"a tuple of \d+: ", "tuple of "),
+    (r"a tuple of \d+: ", ""),
     (r"a section with type = .*?(?=,|$)", "variants"),
     (r"a section \(\w+\)", "section"),
     (r"one of: ", ""),
@@ -80,10 +80,10 @@ def _under(path: str, sections: Iterable[str]) -> bool:
     return any(path == section or path.startswith(f"{section}.") for section in sections)
 
 
-def fields_table(wanted: str) -> str:
-    """A table of fields: name, type with range, default, role and help.
+def fields_list(wanted: str) -> str:
+    """A list of fields: name, type, default, range, role and help.
 
-    Variants that differ in a default only share a row.
+    Variants that differ in a default only share an item.
     """
     merged: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
     rows = chosen(wanted)[1]
@@ -94,29 +94,50 @@ def fields_table(wanted: str) -> str:
             continue  # its fields follow
         for pattern, word in SHORT:
             kind = re.sub(pattern, word, kind)
-        if limits := row.get("range"):
-            kind += f": {limits.replace('matching ', '')}"
+        limits = _range(row.get("range", ""))
+        role = row["role"] if len(roles) > 1 and row["role"] != "identity" else ""
+        of = [row["variant"]] if "variant" in row else row.get("variants", [])
+        variants, defaults = merged.setdefault(
+            (row["path"], kind, limits, role, row["help"], "" if of else "all"), ([], [])
+        )
+        variants.extend(of)
         default = next((word for word in ("required", "derived") if word in row), "")
         if "default" in row:
             default = _default(row["default"])
-        if len(roles) > 1 and row["role"] != "identity":
-            kind += f"; {row['role']}"
-        of = [row["variant"]] if "variant" in row else row.get("variants", [])
-        variants, defaults = merged.setdefault(
-            (row["path"], kind, row["help"], "" if of else "all"), ([], [])
-        )
-        variants.extend(of)
-        defaults.extend([default] if default not in defaults else [])
-    head = (
-        f"type, range (all {roles.pop()})"
-        if len(roles) == 1
-        else "type, range; role unless identity"
-    )
-    lines = [f"| field | {head} | default | meaning |", "|---|---|---|---|"]
-    for (path, kind, text, _), (variants, defaults) in merged.items():
-        cells = (f"`{path}`" + _which(path, variants), kind, "; ".join(defaults), text)
-        lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
+        if row["path"].endswith(".name") and default == f"`{row.get('variant')}`":
+            default = "the type"
+        if default not in defaults:
+            defaults.append(default)
+    lines = [f"All are {roles.pop()}:", ""] if len(roles) == 1 and "identity" not in roles else []
+    for (path, kind, limits, role, text, _), (variants, defaults) in merged.items():
+        facts = "; ".join(part for part in (_values(kind, defaults), limits, role) if part)
+        lines.append(f"- `{path}`{_which(path, variants)}: {facts}. {text}")
     return "\n".join(lines) + "\n"
+
+
+def _values(kind: str, defaults: list[str]) -> str:
+    """A type with its default; null is the default where it is named first."""
+    choices = kind.removesuffix(" or null").split(", ")
+    default = " or ".join(filter(None, defaults))
+    if default == "null" and kind.endswith(" or null"):
+        return f"null or {kind.removesuffix(' or null')}"
+    if default in ("required", "derived"):
+        return f"{kind}, {default}"
+    if default.strip("`") in choices and len(choices) > 1:
+        return kind.replace(default.strip("`"), f"{default} (default)", 1)
+    return f"{kind} = {default}" if default else kind
+
+
+def _range(words: str) -> str:
+    """The range of a field: an interval where both ends are named; floats are finite."""
+    if found := re.fullmatch(r"matching (.*)", words):
+        return f"`{found[1]}`"
+    words = re.sub(r"(, )?finite", "", words).strip()
+    if found := re.fullmatch(r"(>=?) (\S+), (<=?) (\S+)( each)?", words):
+        low, high = found[1] == ">=", found[3] == "<="
+        first, last = (str(2**63) if float(n) == 2.0**63 else n for n in (found[2], found[4]))
+        words = f"{'(['[low]}{first}, {last}{')]'[high]}{found[5] or ''}"
+    return words.replace(str(2**63), "2^63")
 
 
 def _which(path: str, variants: list[str]) -> str:
@@ -139,7 +160,7 @@ def _tags(path: str) -> list[str]:
 
 def _default(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(f"`{item}`" for item in value) or "`[]`"
+        return f"`[{', '.join(map(str, value))}]`"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):
@@ -147,41 +168,42 @@ def _default(value: Any) -> str:
     return f"`{value}`"
 
 
-def variants_table(wanted: str) -> str:
-    """A table of the types of a section, with the summaries of their classes."""
+def variants_list(wanted: str) -> str:
+    """A list of the types of a section, with the summaries of their classes."""
     info = next(info for path, info in all_fields(Job) if path == wanted)
-    lines = ["| `type` | meaning |", "|---|---|"]
-    rows = [
-        f"| `{cls.__setpoint__.tag}` | {class_help(cls)} |" for cls in section_classes(info.type)
-    ]
-    return "\n".join([*lines, *rows]) + "\n"
+    rows = [f"- `{cls.__setpoint__.tag}`: {class_help(cls)}" for cls in section_classes(info.type)]
+    return "\n".join(rows) + "\n"
 
 
-def rules_table(_: str) -> str:
-    """A table of the rules of a training job: the sections each looks at, and what it needs."""
-    lines = ["| sections | whether | needs |", "|---|---|---|"]
+def rules_list(_: str) -> str:
+    """A list of the rules of a training job: what each verifies, its sections, what it needs."""
+    lines: list[str] = []
     for rule in RULES:
-        sections = ", ".join(f"`{name}`" for name in rule.sections) or "all"
         what = rule.what.removeprefix("Whether ")
         if rule.dead:
             what += f"; else `{rule.dead[0]}` has no effect"
-        lines.append(f"| {sections} | {what} | {', '.join(rule.needs)} |")
+        if rule.needs:
+            what += f"; needs {' and '.join(rule.needs)}"
+        sections = ", ".join(f"`{name}`" for name in rule.sections)
+        lines.append(f"- {what} ({sections})" if sections else f"- {what}")
     return "\n".join(lines) + "\n"
 
 
-def conflicts_table(_: str) -> str:
-    """A table of the settings that do not go together, with reasons; equal ones share a row."""
-    merged: dict[tuple[str, str], list[str]] = {}
+def conflicts_list(_: str) -> str:
+    """A list of the settings that do not go together, with reasons; equal ones share an item."""
+    owns: dict[tuple[str, str], list[str]] = {}
     for each in sorted(CONFLICTS, key=lambda each: each.setting):
         others = " and ".join(map(_setting, each.others))
-        merged.setdefault((others, _sentence(each.why)), []).append(each.setting)
-    lines = ["| setting | does not go with | why |", "|---|---|---|"]
-    lines += [f"| {_settings(own)} | {others} | {why} |" for (others, why), own in merged.items()]
+        owns.setdefault((others, _sentence(each.why)), []).append(each.setting)
+    merged: dict[tuple[str, str], list[str]] = {}
+    for (others, why), own in owns.items():
+        merged.setdefault((_settings(own), why), []).append(others)
+    lines = [f"- {own}, with {'; or '.join(others)}: {why}" for (own, why), others in merged.items()]
     return "\n".join(lines) + "\n"
 
 
 def _settings(terms: list[str]) -> str:
-    """Settings of a row; those of the same value share its words."""
+    """Settings of an item; those of the same value share its words."""
     paths: dict[str, list[str]] = {}
     for path, _, words in (term.partition(" ") for term in terms):
         paths.setdefault(words, []).append(f"`{path}`")
@@ -200,22 +222,22 @@ def _sentence(template: str) -> str:
 
 
 def filled(text: str) -> str:
-    """A page with its tables as the classes have them today."""
+    """A page with its lists as the classes have them today."""
     make = {
-        "fields": fields_table,
-        "variants": variants_table,
-        "rules": rules_table,
-        "conflicts": conflicts_table,
+        "fields": fields_list,
+        "variants": variants_list,
+        "rules": rules_list,
+        "conflicts": conflicts_list,
     }
 
-    def table(found: re.Match[str]) -> str:
+    def written(found: re.Match[str]) -> str:
         return f"{found[1]}{make[found[2]](found[3])}{found[4]}"
 
-    return TABLE.sub(table, text)
+    return LIST.sub(written, text)
 
 
 def outdated() -> Iterator[tuple[Path, str]]:
-    """The pages whose tables differ from the classes, with the text they have to hold."""
+    """The pages whose lists differ from the classes, with the text they have to hold."""
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if (wanted := filled(text)) != text:

@@ -1,4 +1,4 @@
-"""Write the tables of fields in the pages: `python -m tests.docs.make` (`make coverage`)."""
+"""Write the lists of fields in the pages: `python -m tests.docs.make` (`make coverage`)."""
 
 from __future__ import annotations
 

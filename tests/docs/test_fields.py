@@ -1,13 +1,13 @@
-"""The tables of fields are those of the classes, and every field of a job is in one page's."""
+"""The lists of fields are those of the classes, and every field of a job is in one page's."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from .fields import DOCS, ROOT, TABLE, chosen, outdated, rows_of
+from .fields import DOCS, ROOT, LIST, chosen, outdated, rows_of
 
 
-def test_tables_are_up_to_date() -> None:
+def test_lists_are_up_to_date() -> None:
     pages = [str(page.relative_to(ROOT)) for page, _ in outdated()]
     assert not pages, "run `python -m tests.docs.make`, and read the diff"
 
@@ -15,7 +15,7 @@ def test_tables_are_up_to_date() -> None:
 def test_every_field_has_one_page() -> None:
     shown: Counter[tuple[str, str]] = Counter()
     for page in DOCS.rglob("*.md"):
-        for _, kind, wanted, _ in TABLE.findall(page.read_text()):
+        for _, kind, wanted, _ in LIST.findall(page.read_text()):
             if kind == "fields":
                 root, rows = chosen(wanted)
                 shown.update({(root, row["path"]) for row in rows})
