@@ -5,7 +5,7 @@
 # make golden   show what has changed in the resolved presets and their losses, and write it down
 # make coverage write docs/coverage, which says what Setpoint answers to other systems' keys, and the
 #               lists of fields in the other pages
-# make slow     the long forms of some tests
+# make slow     the long forms of some tests, and ten times the examples of properties
 # make planted  break one thing at a time in a copy, and say whether the tests catch it
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
 # make fuzz-configs  look for whole configurations that break anything; FUZZ_CASES=100000
@@ -60,7 +60,7 @@ quick: $(VENV)/.dev
 	  -m "not slow and not process" $(QUICK)
 
 slow: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile thorough
 
 planted: $(VENV)/.dev
 	@$(BIN)/python -m tests.planted

@@ -37,8 +37,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Times differ too much between machines for a deadline. Unattended runs always try the same
 # examples, so that a failure comes from a change; at a desk every run tries new ones.
-settings.register_profile("desk", deadline=None)
-settings.register_profile("unattended", deadline=None, derandomize=True, print_blob=True)
+# `make slow` tries ten times as many.
+settings.register_profile("desk", deadline=None, max_examples=50)
+settings.register_profile(
+    "unattended", settings.get_profile("desk"), derandomize=True, print_blob=True
+)
+settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.load_profile("unattended" if os.environ.get("CI") else "desk")
 
 

@@ -46,7 +46,7 @@ def losses_of(load: Any, side: str, precision: str, updates: int = 6) -> list[fl
     return found
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_all_sides_learn_the_same(load: Any, precision: str) -> None:
     loops = load("train.loops")
     ours = losses_of(load, "setpoint_loop", precision)
@@ -90,7 +90,11 @@ def test_a_whole_comparison_of_two_processes(
     assert loops.main([*given, "--device", "cpu"]) == 0
 
 
-@pytest.mark.parametrize("cell", ["8b-full", "8b-operators", "1b-autocast", "1b-master"])
+@pytest.mark.parametrize(
+    "cell",
+    ["8b-full", *(pytest.param(cell, marks=pytest.mark.slow)
+                  for cell in ("8b-operators", "1b-autocast", "1b-master"))],
+)  # fmt: skip
 def test_the_cells_for_a_gpu_run_in_small(load: Any, tmp_path: Path, cell: str) -> None:
     """Both sides of a cell, with the same losses."""
     run, h200 = load("train.h200_run"), load("train.h200")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
 from . import curves
+from .forks import Forks
 
 ROOT = Path(__file__).resolve().parent.parent
 # One with experts.
@@ -41,17 +40,11 @@ def test_the_curve_is_the_one_that_is_kept(name: str) -> None:
     )
 
 
-def test_it_is_the_same_in_another_process_and_folder(tmp_path: Path) -> None:
-    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.curves", *AGAIN],
-        cwd=tmp_path,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {name: computed(name) for name in AGAIN}
+def test_it_is_the_same_in_another_process_and_folder(tmp_path: Path, forks: Forks) -> None:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
+    status, output = forks.run(["-m", "tests.curves", *AGAIN], tmp_path, variables)
+    assert status == 0, output
+    assert json.loads(output) == {name: computed(name) for name in AGAIN}
     assert not list(tmp_path.iterdir())
 
 

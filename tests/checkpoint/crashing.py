@@ -1,7 +1,9 @@
 """A program that saves checkpoints and is killed while it does; run by the tests as a process.
 
 It imports torch once and forks the processes that are to die, since twenty imports would cost half
-a minute. Usage: `python crashing.py random|everywhere|limit ROOT`. It prints one line of JSON.
+a minute. It prints one line of JSON. Usage:
+
+    python crashing.py random|everywhere|limit ROOT [KILLS]
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def best_until(step: int) -> int:
     return min(range(1, step + 1), key=metric_of)
 
 
-def at_random(root: Path, kills: int = 40) -> dict[str, int]:
+def at_random(root: Path, kills: int) -> dict[str, int]:
     """Kill a program that saves again and again, at random moments, and look at what is left."""
     choices = random.Random(7)
     began = time.perf_counter()
@@ -256,9 +258,9 @@ def limited(root: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    modes: dict[str, Callable[[Path], object]] = {
+    modes: dict[str, Callable[..., object]] = {
         "random": at_random,
         "everywhere": everywhere,
         "limit": limited,
     }
-    print(json.dumps(modes[sys.argv[1]](Path(sys.argv[2]))))
+    print(json.dumps(modes[sys.argv[1]](Path(sys.argv[2]), *map(int, sys.argv[3:]))))

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from setpoint.checkpoint.state_file import decode_state, encode_state
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-trees = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+trees = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
 
 
 @settings(max_examples=30, deadline=None)

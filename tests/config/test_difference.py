@@ -70,7 +70,7 @@ def json_of(found: list[Difference]) -> list[tuple[dict[str, object], str]]:
 
 
 @given(drafts, drafts)
-@settings(deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_one_walk_finds_what_two_tables_do(one: Job, other: Job) -> None:
     left, right = resolve(one), resolve(other)
     fork = left.evolve()

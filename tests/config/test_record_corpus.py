@@ -1,5 +1,6 @@
 """Records that older software wrote load with today's, and say the same; see tests/corpus."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,17 @@ def test_there_are_records_of_every_schema() -> None:
     assert len([folder for folder in RECORDS if folder.parent.name == "schema-1"]) >= 15
 
 
+@functools.cache
+def loaded(folder: Path) -> tuple[Job, dict[str, Any]]:
+    """The resolved configuration of a record, and what heads it."""
+    draft, header = read_record(Job, str(folder))
+    return resolve(draft), header
+
+
 @pytest.mark.parametrize("folder", RECORDS, ids=name_of)
 def test_an_old_record_loads_and_keeps_its_fingerprint(folder: Path) -> None:
     wanted = expected(folder)
-    draft, header = read_record(Job, str(folder))
-    config = resolve(draft)
+    config, header = loaded(folder)
     assert f"schema-{header['schema']}" == folder.parent.name
     assert header["fingerprint"] == wanted["fingerprint"]
     changes = wanted.get("changes", [])
@@ -56,14 +63,14 @@ def test_an_old_record_loads_and_keeps_its_fingerprint(folder: Path) -> None:
 @pytest.mark.parametrize("folder", RECORDS, ids=name_of)
 def test_the_run_of_an_old_record_can_be_resumed(folder: Path) -> None:
     """The contract compares the record with what today's software makes of it: no difference."""
-    config = resolve(read_record(Job, str(folder))[0])
+    config, _ = loaded(folder)
     found = recorded_differences(str(folder), config)
     assert [(item.path, item.left, item.right) for item in found] == [], README
 
 
 @pytest.mark.parametrize("folder", RECORDS, ids=name_of)
 def test_the_notes_are_those_expected(folder: Path) -> None:
-    _, header = read_record(Job, str(folder))
+    _, header = loaded(folder)
     notes = [note.partition("): ")[2] for note in header["notes"]]
     assert notes == expected(folder).get("notes", [])
 

@@ -83,20 +83,20 @@ def test_orders_of_other_keys_are_unrelated() -> None:
     assert (first == second).sum() < 10  # a random pair agrees in one place on average
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 16, 17])
+@pytest.mark.parametrize("size", [2, 5, 17])
 def test_every_index_is_about_equally_often_anywhere(size: int) -> None:
-    """Chi-square of each place over 4,000 keys, far above what chance gives once in a million."""
-    orders = np.stack([whole(str(key), size) for key in range(4000)])
+    """Chi-square of each place over 1,500 keys, far above what chance gives once in a million."""
+    orders = np.stack([whole(str(key), size) for key in range(1500)])
     for place in orders.T:
         counts = np.bincount(place, minlength=size)
-        statistic = float(((counts - 4000 / size) ** 2 / (4000 / size)).sum())
+        statistic = float(((counts - 1500 / size) ** 2 / (1500 / size)).sum())
         assert statistic < size - 1 + 7 * (2 * size) ** 0.5, (size, counts)
 
 
 def test_all_orders_of_few_are_about_equally_frequent() -> None:
-    found = Counter(tuple(whole(str(key), 4).tolist()) for key in range(4800))
+    found = Counter(tuple(whole(str(key), 4).tolist()) for key in range(2400))
     assert len(found) == 24
-    assert min(found.values()) > 120 and max(found.values()) < 290
+    assert min(found.values()) > 50 and max(found.values()) < 160
 
 
 def test_a_place_in_a_huge_order_costs_no_more() -> None:

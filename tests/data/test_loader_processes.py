@@ -46,7 +46,7 @@ def feed(folder, workers):
 def main(folder, how):
     if how in ("spawn", "forkserver"):
         torch.multiprocessing.set_start_method(how)
-        alone, helped = feed(folder, 0), feed(folder, 2)
+        alone, helped = feed(folder, 0), feed(folder, 1)  # a worker imports torch anew
         for _ in range(20):
             (a,), (b,) = alone.take().batches, helped.take().batches
             assert torch.equal(a.inputs, b.inputs) and torch.equal(a.source, b.source)
@@ -54,10 +54,10 @@ def main(folder, how):
         print(len(ForkingPickler.dumps(Shared(alone.sequences))))
     elif how == "threads":
         torch.set_num_threads(2)
-        torch.ones(3000, 3000) @ torch.ones(3000, 3000)
-        torch.ones(10_000_000).sum()  # a pool of threads, which forks do not have
+        torch.ones(500, 500) @ torch.ones(500, 500)
+        torch.ones(1_000_000).sum()  # a pool of threads, which forks do not have
         helped = feed(folder, 2)
-        for _ in range(200):
+        for _ in range(50):
             helped.take()
         helped.close()
         print("ok")
@@ -87,7 +87,7 @@ def program(tmp_path: Path) -> Any:
     import numpy as np
 
     for k in range(3):
-        tokens = np.random.default_rng(k).integers(0, 60000, 4_000_000, np.uint16)
+        tokens = np.random.default_rng(k).integers(0, 60000, 1_000_000, np.uint16)
         tokens.tofile(tmp_path / f"{k}.bin")
     (tmp_path / "program.py").write_text(PROGRAM)
     started: list[subprocess.Popen[str]] = []
@@ -116,7 +116,7 @@ def program(tmp_path: Path) -> Any:
 def test_processes_that_are_no_forks_map_the_same_files(program: Any, how: str) -> None:
     output, errors = program(how).communicate(timeout=300)
     assert not errors
-    assert int(output) < 10_000  # of 24 MB in files and 2 MB in memory
+    assert int(output) < 10_000  # of 6 MB in files and 1 MB in memory
 
 
 def test_threads_of_the_main_process_do_not_stop_its_forks(program: Any) -> None:

@@ -198,7 +198,9 @@ def conflicts_list(_: str) -> str:
     merged: dict[tuple[str, str], list[str]] = {}
     for (others, why), own in owns.items():
         merged.setdefault((_settings(own), why), []).append(others)
-    lines = [f"- {own}, with {'; or '.join(others)}: {why}" for (own, why), others in merged.items()]
+    lines = [
+        f"- {own}, with {'; or '.join(others)}: {why}" for (own, why), others in merged.items()
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .fields import DOCS, ROOT, LIST, chosen, outdated, rows_of
+from .fields import DOCS, LIST, ROOT, chosen, outdated, rows_of
 
 
 def test_lists_are_up_to_date() -> None:

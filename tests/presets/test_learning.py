@@ -15,18 +15,14 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 TEXT = "A line by heart is written again."
-PRESETS = (
-    "llama3-tiny",
-    "qwen3-tiny",
-    "qwen3-moe-tiny",
-    "mistral-tiny",
-    "gemma3-tiny",
-    "gpt2-tiny",
-    "deepseek-tiny",
+# Between them they have each part of the others.
+PRESETS = ("gemma3-tiny", "gpt2-tiny", "deepseek-tiny")
+OTHERS = ("llama3-tiny", "qwen3-tiny", "qwen3-moe-tiny", "mistral-tiny")
+
+
+@pytest.mark.parametrize(
+    "name", [*PRESETS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
-
-
-@pytest.mark.parametrize("name", PRESETS)
 def test_a_text_is_learnt_by_heart_and_written(name: str, tmp_path: Path) -> None:
     (tmp_path / "page.txt").write_text(TEXT)
     (tmp_path / "held-out.txt").write_text(TEXT)

@@ -20,7 +20,6 @@ SHORT = ("duration=3 steps", "model.layers=2", "deterministic=true", "model.drop
 COMPILED = "compile={backend=aot_eager}"
 CASES: dict[str, tuple[str, ...]] = {
     "dense": (),
-    "bf16": ("precision.compute=bf16",),
     "experts in bf16": (
         "model.moe={experts=4, capacity_factor=1.5}", "precision.compute=bf16",
     ),

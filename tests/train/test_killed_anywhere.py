@@ -134,25 +134,15 @@ STORIES = {
 }
 # Of the others, tests/optim and test_formats.py stop and go on within a process.
 QUICK = (
-    "cosine",
-    "workers",
     "packing",
     "mixture with phases",
     "bf16 with masters",
-    "nothing is evaluated",
     "an early end",
     "plateau",
     "balanced experts",
-    "adamw, amsgrad",
     "muon with bf16 state and experts",
-    "schedule-free with groups",
     "schedule-free with masters",
-    "any precision",
-    "accepted: the learning rate",
-    "accepted: momentum",
     "accepted: options of a group",
-    "accepted: formats of the state",
-    "accepted: masters",
     "accepted: another measure",
 )
 
@@ -267,7 +257,11 @@ def test_the_second_update_is_between_the_record_and_the_next_checkpoint(
     assert CheckpointStore(run / "checkpoints").steps[-1] == 4
 
 
-@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize(
+    "count",
+    [count if count in (1, 4, 7, 8) else pytest.param(count, marks=pytest.mark.slow)
+     for count in range(1, 9)],
+)  # fmt: skip
 def test_a_kill_between_two_files_of_the_record(
     count: int, betas: Oracle, commands: Commands, tmp_path: Path
 ) -> None:
@@ -353,6 +347,7 @@ def rows_in(folder: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics and metrics.exists() else 0
 
 
+@pytest.mark.slow
 def test_the_installed_command_goes_on_where_it_was_killed(
     commands: Commands, tmp_path: Path
 ) -> None:

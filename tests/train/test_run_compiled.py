@@ -116,7 +116,15 @@ def test_compiled_to_a_graph_of_derivatives_equals_eager_in_each_case(
     compare_with_eager(tmp_path, AOT, case)
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = (
+    "dense", "whole with a chunked loss", "bf16", "experts", "latent", "checkpointing", "all sizes"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+)
 def test_compiled_equals_eager(tmp_path: Path, case: str) -> None:
     compare_with_eager(tmp_path, COMPILED, case)
 
