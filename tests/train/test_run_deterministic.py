@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,21 +22,22 @@ from setpoint.train.build.process import settings_of
 from setpoint.train.run import train
 
 from ..forks import Forks
-from .deterministic_runs import CASES
+from .deterministic_runs import CASES, QUICK
 from .small import small_job
 
 ROOT = Path(__file__).resolve().parents[2]
+Twice = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def twice(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> list[dict[str, Any]]:
+def learned_twice(names: Sequence[str], folder: Path, forks: Forks) -> Twice:
     """What two processes have learned, of which one is a fork."""
-    one, other = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b")
     words = ["-m", "tests.train.deterministic_runs"]
-    status, output = forks.run([*words, str(one)], ROOT)
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+    status, output = forks.run([*words, str(folder / "a"), *names], ROOT)
     assert status == 0, output
     done = subprocess.run(
-        [sys.executable, *words, str(other)],
+        [sys.executable, *words, str(folder / "b"), *names],
         cwd=ROOT,
         env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
         stdout=subprocess.PIPE,
@@ -46,18 +48,31 @@ def twice(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> list[dict[s
     return [json.loads(text.splitlines()[-1]) for text in (output, done.stdout)]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_twice_the_same(twice: list[dict[str, Any]], case: str) -> None:
-    first, second = (found[case] for found in twice)
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Twice:
+    return learned_twice(QUICK, tmp_path_factory.mktemp("twice"), forks)
+
+
+def assert_same(twice: Twice) -> None:
+    first, second = twice
     assert first == second
-    losses = first[1]
-    assert len(set(losses)) == len(losses)
+    for _, losses in first.values():
+        assert len(set(losses)) == len(losses)
 
 
-def test_cases_differ(twice: list[dict[str, Any]]) -> None:
+def test_twice_the_same(twice: Twice) -> None:
+    assert_same(twice)
+
+
+@pytest.mark.slow
+def test_others_twice_the_same(tmp_path: Path, forks: Forks) -> None:
+    assert_same(learned_twice([name for name in CASES if name not in QUICK], tmp_path, forks))
+
+
+def test_cases_differ(twice: Twice) -> None:
     """Else the comparison above would see nothing."""
     digests = [digest for digest, _ in twice[0].values()]
-    assert len(set(digests)) >= len(CASES) - 1
+    assert len(set(digests)) >= len(QUICK) - 1
 
 
 def test_inductor_measures_nothing_then(tmp_path: Path) -> None:
