@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from setpoint.compile.internals import dynamo_config, graph_breaks
 from setpoint.compile.watch import News, Watch
 
 from .models import Asking, Layer, Printing, compiled, stack, train_on
@@ -117,6 +120,25 @@ def test_what_leaves_no_trace_with_the_compiler_is_found(what: str) -> None:
         with torch._dynamo.config.patch(disable=True):
             train_on(model, 4)
     assert watch.news().fallbacks == ("0, 1, 2 ran eagerly, 3 of 3 compiled modules",)
+
+
+def test_a_graph_that_ends_at_a_bucket_is_no_fallback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DDP sums the buckets of its gradients during backward (compile.optimize_ddp)."""
+    monkeypatch.setattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 64)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    try:
+        model, watch = watched(scope="model", backend="aot_eager")
+        with dynamo_config().patch(optimize_ddp=True):
+            buckets: Any = 1e-4  # MiB
+            train_on(DistributedDataParallel(model, bucket_cap_mb=buckets), 4)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert any("DDPOptimizer" in each.reason for each in graph_breaks())
+    assert watch.news().fallbacks == ()
 
 
 def test_what_happened_before_is_not_told() -> None:

@@ -10,11 +10,15 @@ import pytest
 import torch
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
+from setpoint.compile.internals import dynamo_config
 from setpoint.compile.settings import CACHE
 from setpoint.compile.watch import Watch
 from setpoint.config.values.user_code import allow_imports
+from setpoint.track.events import NoEvents
+from setpoint.track.progress import Progress
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.build.process import settings_of
+from setpoint.train.callbacks.compile import watch_compiler
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -96,6 +100,18 @@ def folder(job: Job) -> str | None:
     return found and os.path.basename(found)
 
 
+def kept(job: Job) -> str | None:
+    """Where the artifacts of a run are kept."""
+    found = watch_compiler(job, build_components(job), NoEvents(), Progress()).artifacts
+    return found and found.path.parent.name
+
+
+def ends_at_buckets(job: Job) -> Any:
+    """Whether graphs end where a bucket of DDP does."""
+    with settings_of(job):
+        return dynamo_config().optimize_ddp
+
+
 def status(job: Job) -> int:
     """How a run ends."""
     return train(job).status
@@ -113,6 +129,7 @@ PRINTING = (
     "compile={backend: eager, scope: model}",
     "evaluation=null",
 )
+RANKS = ("compile={}", "parallel.world_size=2", "batch.accumulation=1")
 # By the name of a field: the change, where it is seen, what is set on both sides, what it gives.
 ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
     "Job.compile": ("compile={backend: eager}", graphs, (), 1),
@@ -123,6 +140,8 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
     "Compile.fullgraph": ("compile.fullgraph=true", status, PRINTING, "refused: RunError"),
     "Compile.dynamic": ("compile.dynamic=false", graphs_of_three_sizes, COMPILED, 3),
     "Compile.cache": ("compile.cache={tmp}/kept", folder, INDUCTOR, "kept"),
+    "Compile.artifacts": ("compile.artifacts={tmp}/kept", kept, INDUCTOR, "kept"),
+    "Compile.optimize_ddp": ("compile.optimize_ddp=false", ends_at_buckets, RANKS, False),
     "Compile.recompile_limit": ("compile.recompile_limit=1", fallbacks, FIXED, 2),
     "Compile.fallback": ("compile.fallback=fail", status, PRINTING, "refused: RunError"),
 }

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
+from torch._inductor.config import patch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from setpoint.checkpoint.layout import list_checkpoints
@@ -38,6 +41,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "whole with a chunked loss": (
         "compile.scope=model", "model.layers=1", "loss=chunked_cross_entropy",
     ),
+    "graph": ("compile.scope=graph",),
+    "graph with experts": ("compile.scope=graph", "model.layers=1", "model.moe.experts=4"),
+    "graph of packed documents": (
+        "compile.scope=graph", "data.packing.method=first_fit_decreasing",
+        "data.packing.isolate=true",
+    ),
+    "graph with checkpointing": (
+        "compile.scope=graph", "memory.activation_checkpointing=full", "compile.backend=aot_eager",
+    ),
+    "graph of rows of other lengths": ("compile.scope=graph", "data.packing.method=none"),
     "no accumulation": ("batch.accumulation=1", "batch.global_size=2"),
     "bf16": ("precision.compute=bf16",),
     "pure bf16": ("precision.compute=bf16", "precision.params=bf16", "model.dropout=0"),
@@ -117,7 +130,8 @@ def test_compiled_to_a_graph_of_derivatives_equals_eager_in_each_case(
 
 
 QUICK = (
-    "dense", "whole with a chunked loss", "bf16", "experts", "latent", "checkpointing", "all sizes"
+    "dense", "whole with a chunked loss", "bf16", "experts", "latent", "checkpointing", "all sizes",
+    "graph", "graph with experts", "graph of packed documents",
 )  # fmt: skip
 
 
@@ -234,6 +248,60 @@ def test_a_graph_that_must_be_whole_and_is_not(tmp_path: Path) -> None:
     assert "torch.compile" in events(run, "fault")[0]["error"]
 
 
+def test_a_step_is_one_graph_whose_backward_is_one_node(tmp_path: Path) -> None:
+    """Between the loss and the weights there is nothing but what was compiled."""
+    job = job_of(tmp_path, *AOT, "compile.scope=graph", "evaluation=null")
+    parts = build_components(job)
+    step = parts.feed.take()
+    share = parts.objective.share(step.batches[0], *torch.ones(3).unbind())
+    assert share.loss.grad_fn is not None
+    assert "CompiledFunction" in type(share.loss.grad_fn).__name__
+    nodes = {type(edge[0]).__name__ for edge in share.loss.grad_fn.next_functions if edge[0]}
+    assert nodes == {"AccumulateGrad"}
+
+
+def test_what_no_graph_can_hold_is_named(tmp_path: Path) -> None:
+    flags = ("model=import", f"model.target={__name__}.Printing", "compile.scope=graph")
+    with pytest.raises(RunError, match="torch.compile: Failed to trace builtin operator") as caught:
+        train(job_of(tmp_path, *COMPILED, *flags))
+    assert "test_run_compiled.py:" in str(caught.value)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert list_checkpoints(run / "checkpoints").keys() <= {0}
+
+
+@pytest.fixture
+def short_inductor() -> Iterator[None]:
+    """In a new folder inductor does without what takes longer than a small model.
+
+    It would first compile programs that find out what the processor knows, and its headers for the
+    many kernels to come.
+    """
+    with patch({"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False}):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_inductor")
+def test_artifacts_of_a_run_are_loaded_by_the_next(tmp_path: Path) -> None:
+    """The second run begins with an empty cache and finds each graph."""
+    kept = tmp_path / "kept"
+    flags = ("model=import", f"model.target={__name__}.Table", "compile.scope=graph",
+             f"compile.artifacts={kept}", "evaluation=null", "duration=1 steps")  # fmt: skip
+
+    def run(name: str) -> tuple[str, dict[str, int]]:
+        counters["inductor"].clear()
+        job = small_job(tmp_path / name, *flags, f"compile.cache={tmp_path / name / 'cache'}")
+        outcome = train(job)
+        return (outcome.directory / "logs" / "rank-0.log").read_text(), dict(counters["inductor"])
+
+    log, found = run("a")
+    assert "artifacts loaded" not in log and found["fxgraph_cache_miss"]
+    (file,) = kept.iterdir()
+    log, found = run("b")
+    assert f"artifacts loaded from {file}" in log
+    assert found["fxgraph_cache_hit"] and not found.get("fxgraph_cache_miss")
+
+
 def test_a_model_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     flags = ("model=huggingface", "model.config=gpt2", "model.overrides={n_layer: 2, n_embd: 16}")
@@ -273,19 +341,14 @@ def test_the_next_job_is_not_compiled_and_finds_nothing_changed(tmp_path: Path) 
     ],
     ids=["small", "transformer"],
 )
-def test_inductor_with_a_cache_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: tuple[str, ...]
-) -> None:
+@pytest.mark.usefixtures("short_inductor")
+def test_inductor_with_a_cache_of_its_own(tmp_path: Path, model: tuple[str, ...]) -> None:
     """The whole way, with a C++ compiler; the second run finds its code in the folder."""
     cache = tmp_path / "cache"
     scope = "block" if "model.layers=2" in model else "model"
     flags = (f"compile={{scope={scope}}}", f"compile.cache={cache}")
     base = ("duration=2 steps", "evaluation=null", *model)
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    # In a new folder inductor would first compile programs that find out what the processor knows,
-    # and its headers for the many kernels to come.
-    monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
-    monkeypatch.setattr("torch._inductor.config.cpp_cache_precompile_headers", False)
     plain = train(small_job(tmp_path / "a", *base))
     first = train(small_job(tmp_path / "b", *base, *flags))
     made = {path: path.stat().st_mtime_ns for path in cache.rglob("*.so")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, SupportsIndex
@@ -22,13 +22,13 @@ NUMBERS = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "la
 class Compiled:
     """What was to be compiled, and what of it ran eagerly all the same."""
 
-    def __init__(self, names: dict[nn.Module, str]) -> None:
+    def __init__(self, names: Mapping[Any, str]) -> None:
         self.names = names
-        self.as_written: set[nn.Module] = set()
+        self.as_written: set[Any] = set()
 
     def take(self) -> list[str]:
         """Tell which modules ran as they are written, and forget it."""
-        names = [name for module, name in self.names.items() if module in self.as_written]
+        names = [name for part, name in self.names.items() if part in self.as_written]
         self.as_written.clear()
         return names
 
@@ -67,8 +67,25 @@ def compile_model(
     return compiled
 
 
+def compile_step(config: Compile, objective: Any) -> Compiled:
+    """Have the step of an objective compiled as one graph when it is first called.
+
+    The graph holds what its method `share` computes, the model and its loss, with the backward pass
+    from there: a part that no graph can hold is an error. What evaluations call, `sums` and
+    `evaluate`, is compiled as well, and a graph may end there.
+
+    Raises:
+        SetpointError: the backend does not take an option.
+    """
+    compiled, kind = Compiled({objective: "the step"}), type(objective)
+    for name, whole in (("share", True), ("sums", False), ("evaluate", False)):
+        enter = _entrance(compiled.as_written, getattr(kind, name))
+        setattr(objective, name, partial(_compile(config, enter, whole), objective))
+    return compiled
+
+
 def _compiled_class(
-    config: Compile, kind: type[nn.Module], as_written: set[nn.Module]
+    config: Compile, kind: type[nn.Module], as_written: set[Any]
 ) -> type[nn.Module]:
     """A class whose forward pass is compiled; copies of its modules are of the class before."""
 
@@ -97,10 +114,10 @@ def _call(make: Callable[..., Any], *given: Any) -> Any:
     return make(*given)
 
 
-def _entrance(as_written: set[nn.Module], forward: Callable[..., Any]) -> Callable[..., Any]:
+def _entrance(as_written: set[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
     """Make the function that is compiled: it calls a module, and notes if Python itself runs it."""
 
-    def enter(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def enter(module: Any, *args: Any, **kwargs: Any) -> Any:
         # Compiled code has left this out, whatever the reason why it does not run.
         if not torch.compiler.is_compiling():
             as_written.add(module)
@@ -113,7 +130,10 @@ def _entrance(as_written: set[nn.Module], forward: Callable[..., Any]) -> Callab
     return made
 
 
-def _compile(config: Compile, function: Callable[..., Any]) -> Callable[..., Any]:
+def _compile(
+    config: Compile, function: Callable[..., Any], whole: bool | None = None
+) -> Callable[..., Any]:
+    """Compile a function; `whole` in place of compile.fullgraph."""
     options = None
     if config.options.dump():
         known = inductor_options() if config.backend == "inductor" else ()
@@ -122,7 +142,7 @@ def _compile(config: Compile, function: Callable[..., Any]) -> Callable[..., Any
         return torch.compile(
             function,
             backend=config.backend,
-            fullgraph=config.fullgraph,
+            fullgraph=config.fullgraph if whole is None else whole,
             dynamic=config.dynamic,
             mode=config.mode,
             options=options,

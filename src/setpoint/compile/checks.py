@@ -151,10 +151,11 @@ def _flat(
 
 
 def cache_problems(config: Compile) -> Iterator[Problem]:
-    """Find that nothing can be kept in the folder of a section."""
-    reason = None if config.cache is None else why_unfit(config.cache)
-    if reason is not None:
-        yield Problem("cache", reason)
+    """Find that nothing can be kept in a folder of a section."""
+    for name, folder in (("cache", config.cache), ("artifacts", config.artifacts)):
+        reason = None if folder is None else why_unfit(folder)
+        if reason is not None:
+            yield Problem(name, reason)
 
 
 def why_unfit(folder: Path) -> str | None:
@@ -173,8 +174,8 @@ def why_unfit(folder: Path) -> str | None:
     return None
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder, unless it is there.
+def make_folder(folder: Path, field: str = "cache") -> None:
+    """Make the folder of a field, unless it is there.
 
     Raises:
         SetpointError: it cannot be made or written to.
@@ -186,4 +187,4 @@ def make_folder(folder: Path) -> None:
         except OSError as error:  # it has changed since, or the disk does not take it
             reason = f"it cannot be made: {error.strerror}"
     if reason is not None:
-        raise SetpointError(f"compile.cache = {folder}: {reason}")
+        raise SetpointError(f"compile.{field} = {folder}: {reason}")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Free, Problem, Rule, check, field
+from setpoint.config import RUNTIME, Config, Free, Problem, Rule, check, dead, field
 
 RULES = (
-    Rule("setpoint.compile.checks:cache_problems", ("cache",),
-         "Whether compiled code can be kept in the folder", needs="files"),
+    Rule("setpoint.compile.checks:cache_problems", ("cache", "artifacts"),
+         "Whether compiled code can be kept in the folders", needs="files"),
     Rule("setpoint.compile.checks:name_problems", ("backend", "options"),
          "Whether PyTorch has the backend and its options", needs="torch"),
 )  # fmt: skip
@@ -19,9 +19,9 @@ RULES = (
 class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model", rules=RULES):
     """torch.compile of the model; without this section it runs eagerly."""
 
-    scope: Literal["block", "model"] = field(default="block")
+    scope: Literal["block", "model", "graph"] = field(default="block")
     """Compilation scope. block: each layer, identical ones compiled once; model: the whole
-    model."""
+    model; graph: forward, loss and backward of a micro-batch as one graph, without breaks."""
 
     backend: str = field(default="inductor", also_called=("torch_compile_backend",))
     """Compiler backend (torch.compiler.list_backends()); eager and aot_eager are for debugging and
@@ -43,10 +43,18 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     """Backend options (torch._inductor.config), nested or dotted, such as triton.cudagraphs;
     excludes mode."""
 
-    cache: Path | None = field(
-        default=None, also_called=("precompile_artifact_dir", "cache_dir", "inductor_cache_dir")
-    )
+    cache: Path | None = field(default=None, also_called=("cache_dir", "inductor_cache_dir"))
     """Compile cache directory of inductor, reused by later runs; null: PyTorch's default."""
+
+    artifacts: Path | None = field(
+        default=None, also_called=("precompile_artifact_dir", "compile_artifacts")
+    )
+    """Directory of portable compile artifacts, one file for each job and kind of machine, which
+    later runs load before the first step, on other machines as well; null: none."""
+
+    optimize_ddp: bool = True
+    """With replicas (DDP), end graphs where a bucket of gradients ends, so that it is summed during
+    backward (optimize_ddp of torch.compile); false: graphs stay whole."""
 
     recompile_limit: int = field(default=8, ge=1, also_called=("cache_size_limit",))
     """Recompile limit: recompilations of a function before it runs eagerly."""
@@ -71,10 +79,21 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
                 valid=("null",),
                 also=("backend",),
             )
-        if self.cache is not None and self.backend != "inductor":
-            yield Problem(
-                "cache",
-                f"has no effect: the code in it is inductor's, and the backend is {self.backend}",
-                valid=("null",),
-                also=("backend",),
-            )
+        for name in ("cache", "artifacts"):
+            if getattr(self, name) is not None and self.backend != "inductor":
+                yield Problem(
+                    name,
+                    f"has no effect: the code in it is inductor's, and the backend is "
+                    f"{self.backend}",
+                    valid=("null",),
+                    also=("backend",),
+                )
+
+    @dead("fullgraph")
+    def _fullgraph_is_dead(self) -> str | None:
+        return "scope = graph is always whole" if self.scope == "graph" else None
+
+    @dead("optimize_ddp")
+    def _optimize_ddp_is_dead(self) -> str | None:
+        whole = self.scope == "graph"
+        return "scope = graph sums gradients after backward, without DDP" if whole else None

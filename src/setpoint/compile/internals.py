@@ -58,6 +58,11 @@ def more_records() -> Iterator[None]:
         limit(internal(UTILS, "DEFAULT_COMPILATION_METRICS_LIMIT"))
 
 
+def dynamo_config() -> Any:
+    """The settings of the part that captures graphs, of which `torch.compiler` has a few."""
+    return internal("torch._dynamo", "config")
+
+
 def inductor_options() -> dict[str, Any]:
     """The options of inductor with their present values."""
     return internal("torch._inductor.config", "get_config_copy")()

@@ -13,7 +13,7 @@ import torch
 
 from setpoint.compile.checks import make_folder
 from setpoint.compile.config import Compile
-from setpoint.compile.internals import forget_compiled, more_records
+from setpoint.compile.internals import dynamo_config, forget_compiled, more_records
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 KERNELS = "TRITON_CACHE_DIR"
@@ -43,13 +43,15 @@ def compiling(config: Compile | None) -> Iterator[None]:
         a context, after which all is as it was before and what was compiled is forgotten.
 
     Raises:
-        SetpointError: the folder for compiled code cannot be made or written to.
+        SetpointError: a folder for compiled code cannot be made or written to.
     """
     if config is None:
         yield
         return
     if config.cache is not None:
         make_folder(config.cache)
+    if config.artifacts is not None:
+        make_folder(config.artifacts, "artifacts")
     settings: Any = torch.compiler.config
     with ExitStack() as stack:
         # What other jobs of this process compiled would count towards the limit of this one.
@@ -60,6 +62,7 @@ def compiling(config: Compile | None) -> Iterator[None]:
         together = max(limit, settings.accumulated_recompile_limit)
         patch = settings.patch(recompile_limit=limit, accumulated_recompile_limit=together)
         stack.enter_context(patch)
+        stack.enter_context(dynamo_config().patch(optimize_ddp=config.optimize_ddp))
         stack.enter_context(quiet_compiler())
         if config.cache is not None:
             stack.enter_context(cached_in(config.cache))

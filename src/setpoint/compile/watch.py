@@ -112,7 +112,9 @@ class Watch:
 
 
 def _is_meant(reason: Any) -> bool:
-    """Whether Setpoint itself keeps something out of what is compiled, such as the chunked loss."""
+    """Whether a graph is to end there: before what Setpoint keeps out, and at buckets of DDP."""
+    if reason.reason.startswith("DDPOptimizer"):  # compile.optimize_ddp
+        return True
     stack = reason.user_stack
     own = bool(stack) and Path(stack[-1].filename).is_relative_to(OWN)
     return own and "torch.compiler.disable" in reason.reason

@@ -49,7 +49,13 @@ class LinearCrossEntropyLoss:
             raise SetpointError(f"loss.type = linear_cross_entropy: {why}")
         self.weigh = Weigher(config.ignore_index, config.token_weights)
         self.per_token = False
-        self.options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=config.chunk_size)
+        self.options, self.compiled = (
+            torch.nn.LinearCrossEntropyOptions(
+                batch_chunk_size=config.chunk_size, allow_retain_graph=retains
+            )
+            # Compiled it always retains its graph, and warns where that was not asked for.
+            for retains in (False, True)
+        )
 
     def from_hidden(
         self,
@@ -91,7 +97,7 @@ class LinearCrossEntropyLoss:
                 targets.flatten(),
                 reduction="none" if single else "sum",
                 ignore_index=IGNORE_INDEX,
-                options=self.options,
+                options=self.compiled if torch.compiler.is_compiling() else self.options,
             )
         if not single:
             return LossOutput(loss, loss.detach())

@@ -103,16 +103,19 @@ class Replicas:
 
     Arguments:
         model: whose parameters are divided already where they are to be.
+        is_graph: whether backward is one graph, in the middle of which DDP could not begin to sum.
     """
 
-    def __init__(self, world: World, model: nn.Module) -> None:
+    def __init__(self, world: World, model: nn.Module, is_graph: bool = False) -> None:
         self.model = self.whole = model
         """What is called in training, and the model that it calls."""
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
         self._sums = False
         if world.size > 1 and not self._is_sharded and not _is_divided(world):
             # DDP takes gradients in the dtype of the weights only.
-            self._sums = any(weight.grad_dtype != weight.dtype for weight in _trained(model))
+            self._sums = is_graph or any(
+                weight.grad_dtype != weight.dtype for weight in _trained(model)
+            )
             if not self._sums:
                 self.model = _replicated(model, world)
 

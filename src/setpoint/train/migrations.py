@@ -204,4 +204,6 @@ def plain_names() -> Iterable[Operation]:
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
         *mixtures(*SOURCES),
         *(Added(f"parallel.{name}", value, role=RUNTIME) for name, value in RANKS.items()),
+        Added("compile.artifacts", None, role=RUNTIME),
+        Added("compile.optimize_ddp", True, role=RUNTIME),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,3 +89,30 @@ def test_a_fallback_ends_the_run_and_is_recorded() -> None:
 def test_recompilations_alone_do_not_end_it() -> None:
     told, _, _ = callback([News(graphs=1, recompilations=("size",))], fails=True)
     told.after_step(at(4, 2.0), None)  # pyright: ignore[reportArgumentType]
+
+
+def test_artifacts_are_written_by_one_rank_where_anything_was_compiled() -> None:
+    """A folder that is full ends no run."""
+
+    class Kept:
+        path = Path("kept/job.bin")
+        saved = 0
+
+        def load(self) -> int | None:
+            return None
+
+        def save(self) -> None:
+            self.saved += 1
+            raise OSError(28, "No space left on device")
+
+    for writes in (True, False):
+        told, _, notes = callback([News(graphs=1), News()])
+        kept: Any = Kept()
+        told.artifacts, told.writes = kept, writes
+        told.start(at(1, 2.0))
+        told.after_step(at(1, 2.0), None)  # pyright: ignore[reportArgumentType]
+        told.after_step(at(2, 4.0), None)  # pyright: ignore[reportArgumentType]
+        assert kept.saved == writes
+        assert notes.seen[0] == "compile: kept/job.bin is damaged, and is written anew"
+        full = "compile: the artifacts kept/job.bin cannot be written: No space left on device"
+        assert notes.seen.count(full) == writes

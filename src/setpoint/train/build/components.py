@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from setpoint.checkpoint.optimizer_state import Options, options_of
-from setpoint.compile.apply import Compiled
+from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed
@@ -202,15 +202,17 @@ def build_components(
         use_float8(job.precision.float8, model)
     layers = layers_of(model)
     save_activations(job.memory, model, layers, device)
-    compiled = None
-    if job.compile is not None:
+    compiled, is_graph = None, job.compile is not None and job.compile.scope == "graph"
+    if job.compile is not None and not is_graph:
         compiled = job.compile.build(model=model, layers=layers)
     weights = build_weights(job.precision, model, full)
     groups = groups_of(job.optimizer, model, weights.named_parameters())
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
-    replicas = Replicas(world, model)
+    replicas = Replicas(world, model, is_graph)
     objective = Objective(model, job.loss.build(), len(train.sources), replicas.model)
+    if job.compile is not None and is_graph:
+        compiled = compile_step(job.compile, objective)
     if job.data.packing.isolate and not objective.has_head:
         raise SetpointError(
             f"data.packing.isolate: true needs a model that takes documents, and a "

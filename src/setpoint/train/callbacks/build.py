@@ -37,7 +37,7 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
         callbacks.append(ProfileCallback(section, place, rank, parts.device, events, progress))
     if job.compile is not None:
         # Where a fallback ends the run, its step is neither logged, evaluated nor saved.
-        callbacks.append(watch_compiler(job.compile, parts, events, progress))
+        callbacks.append(watch_compiler(job, parts, events, progress))
     callbacks += [
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, start.mean),
         DataWaitCallback(job.data.loader, events, progress),

@@ -74,7 +74,7 @@ def _score(
                 sums = parts.objective.evaluate(part, valid)
                 found = int(sums.correct)
             else:
-                sums, found = parts.objective(part).result, 0
+                sums, found = parts.objective.sums(part), 0
         if own < feed.own(name):
             nats += float(sums.nats)
             correct += found

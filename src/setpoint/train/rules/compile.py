@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 
+def optimize_ddp_is_dead(job: Job) -> str | None:
+    """Say when no graph is divided by the buckets of DDP."""
+    parallel = job.parallel
+    if parallel.world_size == 1:
+        return "there is one rank"
+    return "sharded weights are not replicated by DDP" if parallel.shards > 1 else None
+
+
 def compiler_problems(job: Job) -> Iterator[Problem]:
     """Look for what torch.compile needs of this machine.
 

@@ -170,6 +170,7 @@ def _has_own_save(job: Any) -> bool:
     return getattr(job.memory.activation_checkpointing, "save", SAVE) != SAVE
 
 
+GRAPH = "compile.scope = graph"
 SHARDED = "parallel.shard that divides weights"
 
 
@@ -330,7 +331,7 @@ CONFLICTS = (
         ("never",),
         where=lambda job: job.memory.empty_cache.unit != "never"),
     Conflict(
-        f"{CHECKPOINTING}.reentrant = true", ("compile.scope = block or model",),
+        f"{CHECKPOINTING}.reentrant = true", ("compile = set",),
         "torch.compile cannot look into the older implementation, and would leave out what is "
         "recomputed", ("false",)),
     Conflict(
@@ -338,7 +339,7 @@ CONFLICTS = (
         "cannot move what type = operators keeps, and its limit would not hold", ("null",),
         hint="Or recompute whole layers or parts of them: type = full or parts."),
     Conflict(
-        OFFLOAD, ("compile.scope = model",),
+        OFFLOAD, ("compile.scope = model or graph",),
         "works between compiled layers, and not within one compiled model", ("null",),
         hint="Or set compile.scope to block."),
     Conflict(
@@ -365,6 +366,22 @@ CONFLICTS = (
         "compile.mode = reduce-overhead", (NO_GPU,),
         "has no effect: reduce-overhead records graphs of a GPU, and {device}",
         ("null", "default")),
+    Conflict(
+        GRAPH, ("loss = chunked_cross_entropy or liger_cross_entropy",),
+        "a graph cannot hold {loss.type}, which takes its gradients in the forward pass",
+        ("block", "model"), hint="Or choose loss.type = linear_cross_entropy or cross_entropy."),
+    Conflict(
+        GRAPH, ("model.moe.packed = false",),
+        "a graph cannot hold experts that are not packed, whose sizes are those of the data",
+        ("block", "model"), hint="Or set model.moe.packed to true."),
+    Conflict(
+        GRAPH, ("model.moe.capacity_factor = set",),
+        "a graph cannot hold experts of limited capacity, which looks at the data",
+        ("block", "model"), hint="Or set model.moe.capacity_factor to null."),
+    Conflict(
+        GRAPH, (SHARDED,),
+        "a graph cannot hold FSDP2, which gathers weights between layers", ("block",),
+        where=_is_sharded, hint="Or keep whole weights on each rank: parallel.shard = 1."),
     Conflict(
         "compile.backend = eager", (f"{CHECKPOINTING} = set", "model.dropout = set"),
         OTHER_MASK, ("inductor", "aot_eager")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ from torch import Tensor
 from setpoint.optim.clip import clip_gradients
 from setpoint.precision.autocast import compute_in
 from setpoint.train.step.errors import stepping
-from setpoint.train.step.objective import add_routing, sum_by_source
+from setpoint.train.step.objective import Share, add_routing, sum_by_source
 from setpoint.train.step.routing import balance_experts
 from setpoint.train.step.verdict import Verdict
 
@@ -126,6 +126,7 @@ class PlainEngine:
         self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self.clip_norm = job.optimizer.clip_norm
         self.clip_value = job.optimizer.clip_value
+        self.is_graph = job.compile is not None and job.compile.scope == "graph"
         self.parameters = parts.weights.parameters()
         self.stages = parts.world.group("pipeline")
         self.sources = len(parts.train.sources)
@@ -137,7 +138,7 @@ class PlainEngine:
         for number, (batch, count) in enumerate(zip(step.batches, step.counts, strict=True), 1):
             batch = self.parts.sequence.cut(batch.to(self.parts.device))
             with self.parts.replicas.micro_batch(last=number == len(step.batches)):
-                share, chosen, each = self._backward(batch, count, whole)
+                _, share, chosen, each = self._backward(batch, count, whole)
             losses += share
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.tokens / whole.tokens)
@@ -146,29 +147,23 @@ class PlainEngine:
                 by_source = found if by_source is None else by_source + found
         return Sums(losses, routing, by_source)
 
-    def _backward(
-        self, batch: Batch, count: Count, whole: Count
-    ) -> tuple[Tensor, Routing | None, Tensor | None]:
-        """Forward and backward of one micro-batch; gradients add up.
-
-        Returns:
-            (2,) this micro-batch's share of the loss and of the cross-entropy alone, how its
-            tokens chose experts, and the cross-entropy of each token where it is asked for.
-        """
+    def _backward(self, batch: Batch, count: Count, whole: Count) -> Share:
+        """Forward and backward of one micro-batch; gradients add up."""
         parts, formats = self.parts, self.job.precision
         computing = compute_in(formats.compute, formats.params, parts.device)
+        numbers = self._numbers(count, whole)
         with self.span("forward"), computing:
-            output, auxiliary, routing = parts.objective(batch)
-        total = output.total
-        if auxiliary is not None:
-            # A mean over the tokens read here, whether their targets count or not: it gets its
-            # share of the mean over all, as a part of the sum that is divided below.
-            total = total + auxiliary * (whole.weight * count.tokens / whole.tokens)
-        share = total / whole.weight
+            share = parts.objective.share(batch, *numbers)
         with self.span("backward"):
-            parts.scaler.scale(share).backward()
-        losses = torch.stack((share.detach(), output.nats / whole.targets))
-        return losses, routing, output.each
+            parts.scaler.scale(share.loss).backward()
+        return share
+
+    def _numbers(self, count: Count, whole: Count) -> Sequence[float | Tensor]:
+        """What `Objective.share` divides by; a graph takes it as tensors, for any values."""
+        numbers = (whole.weight, whole.targets, whole.weight * count.tokens / whole.tokens)
+        if not self.is_graph:
+            return numbers
+        return torch.tensor(numbers).to(self.parts.device, non_blocking=True).unbind()
 
     def finish(self, sums: Sums, rates: Rates, report: Report = NOTHING) -> Finished:
         """See `Engine.finish`."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError
 from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
-from setpoint.loss.forms import FromHidden, PerToken, Weighs
+from setpoint.loss.forms import FromHidden, LossOutput, PerToken, Weighs
 from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
 from setpoint.shapes.outcome import Outcome, Routing, supports_head
 
@@ -29,6 +29,22 @@ class EvalSums(NamedTuple):
 
     nats: Tensor
     correct: Tensor
+
+
+class Share(NamedTuple):
+    """What a micro-batch adds to the mean loss of a step.
+
+    Arguments:
+        loss: fp32 scalar, where backward begins.
+        losses: (2,) fp32 without gradient, its shares of the loss and of the cross-entropy alone.
+        routing: how its tokens chose experts; None for models without.
+        each: (B * S,) the cross-entropy of each token; None where it is not asked for.
+    """
+
+    loss: Tensor
+    losses: Tensor
+    routing: Routing | None
+    each: Tensor | None
 
 
 class Objective:
@@ -77,6 +93,37 @@ class Objective:
                 documents and the model does not take them.
         """
         return self._run(batch)
+
+    def share(
+        self, batch: Batch, weight: float | Tensor, targets: float | Tensor, part: float | Tensor
+    ) -> Share:
+        """Run the model and its loss on a micro-batch of a step.
+
+        Arguments:
+            weight, targets: what the whole global batch counts, as `Count` has it.
+            part: of the mean over its tokens that the tokens of this micro-batch are, times
+                `weight`.
+
+        Raises:
+            SetpointError: see `__call__`.
+        """
+        output, auxiliary, routing = self(batch)
+        total = output.total
+        if auxiliary is not None:
+            # A mean over the tokens read here, whether their targets count or not: it gets its
+            # share of the mean over all, as a part of the sum that is divided below.
+            total = total + auxiliary * part
+        share = total / weight
+        losses = torch.stack((share.detach(), output.nats / targets))
+        return Share(share, losses, routing, output.each)
+
+    def sums(self, batch: Batch) -> LossOutput:
+        """Run the model and its loss alone.
+
+        Raises:
+            SetpointError: see `__call__`.
+        """
+        return self(batch).result
 
     def evaluate(self, batch: Batch, valid: Tensor | None = None) -> EvalSums:
         """Run the model once for its loss and for how often it is right.
