@@ -6,8 +6,11 @@ import math
 from collections.abc import Container
 from typing import Any
 
+import torch
+
 from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import Components
+from setpoint.train.step.objective import Share
 
 SEQUENCES = 4  # of a step
 
@@ -18,12 +21,13 @@ class Poisoned:
     def __init__(self, parts: Components, bad: Container[int], value: float = math.nan) -> None:
         self.inner, self.feed, self.bad, self.value = parts.objective, parts.feed, bad, value
 
-    def __call__(self, batch: Batch) -> Any:
-        found = self.inner(batch)
+    def share(self, batch: Batch, *numbers: float) -> Share:
+        found = self.inner.share(batch, *numbers)
         taken = round(self.feed.epoch * len(self.feed.sequences))
         if taken // SEQUENCES not in self.bad:
             return found
-        return found._replace(result=found.result._replace(total=found.result.total * self.value))
+        factors = torch.tensor([self.value, 1.0])  # the cross-entropy alone stays as it is
+        return found._replace(loss=found.loss * self.value, losses=found.losses * factors)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -19,7 +19,8 @@ def optimize_ddp_is_dead(job: Job) -> str | None:
     parallel = job.parallel
     if parallel.world_size == 1:
         return "there is one rank"
-    return "sharded weights are not replicated by DDP" if parallel.shards > 1 else None
+    is_divided = parallel.copies < parallel.world_size
+    return "the model is divided, and not replicated by DDP alone" if is_divided else None
 
 
 def compiler_problems(job: Job) -> Iterator[Problem]:

@@ -331,7 +331,7 @@ CONFLICTS = (
         ("never",),
         where=lambda job: job.memory.empty_cache.unit != "never"),
     Conflict(
-        f"{CHECKPOINTING}.reentrant = true", ("compile = set",),
+        f"{CHECKPOINTING}.reentrant = true", ("compile.scope = block or model or graph",),
         "torch.compile cannot look into the older implementation, and would leave out what is "
         "recomputed", ("false",)),
     Conflict(
@@ -379,9 +379,10 @@ CONFLICTS = (
         "a graph cannot hold experts of limited capacity, which looks at the data",
         ("block", "model"), hint="Or set model.moe.capacity_factor to null."),
     Conflict(
-        GRAPH, (SHARDED,),
-        "a graph cannot hold FSDP2, which gathers weights between layers", ("block",),
-        where=_is_sharded, hint="Or keep whole weights on each rank: parallel.shard = 1."),
+        GRAPH, ("parallel that divides weights or sequences",),
+        "a graph holds whole weights and sequences, and here ranks divide them", ("block",),
+        where=lambda job: job.parallel.copies < job.parallel.world_size,
+        hint="Or keep them whole on each rank: replicate them alone."),
     Conflict(
         "compile.backend = eager", (f"{CHECKPOINTING} = set", "model.dropout = set"),
         OTHER_MASK, ("inductor", "aot_eager")),
