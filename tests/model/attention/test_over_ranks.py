@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from setpoint.model.attention import blocks
+from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.context import attention_context
 from setpoint.model.attention.layout import Layout
 from setpoint.model.attention.ring import causal_plan, masked_plan
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
-from setpoint.shapes.sequence_parts import SequenceParts, Split
+from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts, Split
 
 from ...conftest import ROOT
+from ..small import small_config
 
 CPU = torch.device("cpu")
 
@@ -94,6 +97,13 @@ def test_rows_that_do_not_divide_are_padded() -> None:
     valid = torch.ones(2, 10, dtype=torch.bool)
     part = parts[0].take_valid(Count(20, 20, 20.0, valid))
     assert part is not None and part.tolist() == [[True] * 4 + [False] * 2] * 2
+
+
+def test_a_part_of_a_sequence_takes_no_cache() -> None:
+    config = small_config()
+    groups = ContextGroups(SequenceParts(2))
+    with pytest.raises(ValueError, match="a cache takes whole sequences"):
+        attention_context(config, torch.zeros(1, 4), cache=KeyValueCache(), groups=groups)
 
 
 def test_kernels_of_gpus_take_what_they_are_given() -> None:

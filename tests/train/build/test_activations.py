@@ -126,6 +126,15 @@ def test_what_is_computed_again_is_a_layer_at_a_time(tmp_path: Path) -> None:
     assert found[4, "full"].again == layer - entry
 
 
+def test_ranks_that_divide_sequences_keep_a_part_each(tmp_path: Path) -> None:
+    ring = ("parallel.world_size=2", "parallel.ring=2")
+    whole, part = (
+        activations(small_job(tmp_path, *SIZES, *flags), small_job(tmp_path, *SIZES).model, 257)  # pyright: ignore[reportArgumentType]
+        for flags in ((), ring)
+    )
+    assert (part.kept, part.logits) == (whole.kept // 2, whole.logits // 2)
+
+
 def test_chunks_of_logits(tmp_path: Path) -> None:
     sizes = []
     for chunk in (16, 32, 64):

@@ -66,13 +66,13 @@ def activations(job: Job, model: Transformer, vocab_size: int) -> Activations:
     """
     section = job.memory.activation_checkpointing
     every = section.every if section is not None else 1
-    tokens = job.batch.micro_size * job.batch.sequence_length
+    tokens = _tokens(job)
     kept, again = 8 * tokens, 0
     whole = isinstance(section, Full | Operators) and every == 1
     if model.positions == "rotary" and not whole:
         # Cosines and sines, which whole layers are handed and do not keep.
         size = model.head_dim if model.mla is None else model.mla.rope_head_dim
-        kept += 2 * 4 * job.batch.sequence_length * size
+        kept += 2 * 4 * job.batch.sequence_length // job.parallel.context * size
     for index in range(model.layers):
         layer = _layer(job, model, index)
         rest = _kept(section, layer) if index % every == 0 else layer.all
@@ -81,6 +81,11 @@ def activations(job: Job, model: Transformer, vocab_size: int) -> Activations:
     compute, stream = BYTES[job.precision.compute], BYTES[job.precision.params]
     kept += _norm(model, tokens, model.dim, stream) + tokens * model.dim * compute
     return Activations(kept, again, _logits(job, model, tokens, vocab_size))
+
+
+def _tokens(job: Job) -> int:
+    """How many of a micro-batch a rank has; those that divide sequences have a part each."""
+    return job.batch.micro_size * job.batch.sequence_length // job.parallel.context
 
 
 def _kept(section: object, layer: _Layer) -> int:
@@ -98,7 +103,7 @@ def _kept(section: object, layer: _Layer) -> int:
 
 
 def _layer(job: Job, c: Transformer, index: int) -> _Layer:
-    tokens = job.batch.micro_size * job.batch.sequence_length
+    tokens = _tokens(job)
     compute, stream = BYTES[job.precision.compute], BYTES[job.precision.params]
     before, after = c.norm_placement in ("pre", "both"), c.norm_placement in ("post", "both")
     entry, wide = tokens * c.dim * stream, tokens * c.dim * compute
