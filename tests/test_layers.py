@@ -33,6 +33,7 @@ LAYERS = (
         "compile",
         "resilience",
         "adapter",
+        "cluster",
         "report",
     },
     {"train", "infer"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from setpoint.cli.main import main
+
 from ..train.small import rows, write_config
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -22,8 +25,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 class Launched:
     """A launcher whose output goes into a file."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.output = folder / "output.txt"
+    def __init__(self, folder: Path, *words: str, name: str = "output") -> None:
+        self.output = folder / f"{name}.txt"
         command = [sys.executable, "-m", "setpoint", "train", *words]
         with self.output.open("wb") as file:
             self.process = subprocess.Popen(
@@ -123,15 +126,67 @@ def test_all_ranks_stop_at_the_same_step_and_save_once(
     assert saves == [end]
 
 
-def test_a_rank_that_is_killed_ends_the_run_by_name(folder: Path) -> None:
-    run = Launched(folder, *words(duration=10**6), "--nproc", "2")
+def kill_rank(folder: Path, launcher: int, rank: int) -> None:
+    """Kill a rank, without a chance to say anything."""
+    for pid in processes_of(folder):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if pid != launcher and b"RANK=%d" % rank in variables:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_ranks_start_again_where_one_is_killed_and_then_end_by_name(folder: Path) -> None:
+    (folder / "chatty.py").write_text("import os; print('hello from', os.environ.get('RANK'))\n")
+    given = (*words(duration=10**6), "--nproc", "2", "--max-restarts", "1", "--import", "chatty")
+    run = Launched(folder, *given)
     run.until("step 5/")
-    ranks = [pid for pid in processes_of(folder) if pid != run.process.pid]
-    victim = next(pid for pid in ranks if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes())
-    os.kill(victim, signal.SIGKILL)
+    kill_rank(folder, run.process.pid, 1)
+    run.until("resuming")
+    assert "rank 1 has ended by signal SIGKILL" in run.text
+    assert "restart 1 of 1" in run.text and "hello from 1" not in run.text
+    (log,) = (folder / "runs").glob("*/logs/ranks.log")
+    run.wait_for(lambda: log.read_text().count("[rank 1] hello from 1\n") == 2)
+    kill_rank(folder, run.process.pid, 1)
     assert run.end() == 1
     last = run.text.strip().splitlines()[-1]
-    assert last.startswith("error: rank 1 of 2 has ended by signal SIGKILL"), run.text
+    assert last.startswith("error: rank 1 has ended by signal SIGKILL"), run.text
+    assert last.endswith(f"what it printed is in {log.relative_to(folder)}")
+
+
+@pytest.mark.slow
+def test_two_machines_stop_together(folder: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    place = ("--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "job-1")
+    given = (*words("--checkpoint.every=never", duration=10**6), "--nproc", "1", "--nnodes", "2")
+    nodes = [Launched(folder, *given, *place, name=f"node-{n}") for n in range(2)]
+    nodes[0].wait_for(lambda: any("step 3/" in node.text for node in nodes))
+    nodes[1].process.send_signal(signal.SIGTERM)
+    assert [node.end() for node in nodes] == [75, 75], [node.text for node in nodes]
+    (log,) = (folder / "runs").glob("*/events.jsonl")
+    kinds = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert kinds.count("save") == 1 == kinds.count("end")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--nnodes", "2"), "--nnodes has no effect without --nproc"),
+        (("--nproc", "2", "--nnodes", "2"), "--nnodes 2 needs --rdzv-endpoint HOST:PORT"),
+        (("--nproc", "2", "--rdzv-id", "a"), "--rdzv-id has no effect on one machine"),
+        (("--nproc", "1", "--max-restarts", "1"), "--max-restarts has no effect for one rank"),
+        (
+            ("--nproc", "2", "--nnodes", "2", "--rdzv-endpoint", "a:1", "--rdzv-id", "a",
+             "--seed", "null"),
+            "each machine would draw another seed",
+        ),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_refused(
+    given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "tiny", *given]) in (1, 2)
+    assert said in capsys.readouterr().err
 
 
 def test_ranks_end_with_their_launcher(folder: Path) -> None:

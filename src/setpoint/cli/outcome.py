@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "train": "train a model, or resume a run",
+    "launch": "train on machines of a cluster: Slurm, Kubernetes",
     "check": "verify a configuration without running it",
     "show": "print the resolved configuration",
     "why": "show where a value comes from",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,10 @@ from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.run_name import draw_seed, is_drawn, run_directory_of
 
 NPROC = Option("--nproc", "Start this many ranks on this machine.", "N")
+NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N")
+ENDPOINT = Option("--rdzv-endpoint", "Where these meet: one of them, and a free port.", "HOST:PORT")
+RUN_ID = Option("--rdzv-id", "Name of the job there, the same on all machines.", "ID")
+RESTARTS = Option("--max-restarts", "Start all ranks again if one is killed or hangs.", "N")
 COMMAND = Command(
     "train",
     "SOURCE [OVERRIDES]",
@@ -51,6 +56,10 @@ COMMAND = Command(
     [
         Option("--dry-run", "Check, load and build everything; train and write nothing."),
         NPROC,
+        NNODES,
+        ENDPOINT,
+        RUN_ID,
+        RESTARTS,
         Option("--accept", "Resume although these fields or sections differ.", "PATH,...", True),
         *COMMON,
     ],
@@ -73,8 +82,7 @@ def run(arguments: Arguments) -> int:
     if stop is not None:
         stop.outlook = lambda: "nothing was trained"
     composition = open_source(source, arguments)
-    if kind_of(source) == CHECKPOINT:
-        raise SetpointError(_not_from_here(source))
+    refuse_checkpoint(source)
     accept = arguments.options.get("--accept", [])
     folder = run_directory_given(source)
     if accept and folder is None:
@@ -83,8 +91,12 @@ def run(arguments: Arguments) -> int:
             f"record to differ from. Give the directory of the run to resume, or leave "
             f"--accept out"
         )
-    ranks = _ranks_to_start(arguments, composition)
+    start = _ranks_to_start(arguments, composition)
     _adopt_launcher(composition)
+    if start is not None and start[1] > 1 and composition.draft.seed is None:
+        raise SetpointError(
+            "seed = null: each machine would draw another seed.\nValid: a number, the same on all"
+        )
     draw_seed(composition.draft)
     job = composition.resolve()
     report = preflight(job)
@@ -99,13 +111,20 @@ def run(arguments: Arguments) -> int:
         if folder is not None:
             _say_how_data_moves(problems, arguments)
         raise ConfigError(problems)
-    if ranks > 1:
+    if start is not None:
+        ranks, nodes, restarts = start
         more = ["--seed", str(job.seed)] * is_drawn(job)
         more += ["--dry-run"] * arguments.has("--dry-run")
-        words = ["train", *_words(arguments, accept, more)]
+        words = words_of(arguments, accept, more)
         with Loading():
-            from setpoint.parallel.launch import launch
-        return launch(words, ranks, Path(folder or run_directory_of(job), "logs"))
+            from setpoint.parallel.launch import Nodes, launch
+        logs = Path(folder or run_directory_of(job), "logs")
+        of_job = None
+        if nodes > 1:
+            endpoint, run_id = arguments.value(ENDPOINT.name), arguments.value(RUN_ID.name)
+            assert endpoint is not None and run_id is not None
+            of_job = Nodes(nodes, endpoint, run_id, job.parallel.timeout)
+        return launch(words, ranks, logs, of_job, restarts, _note)
     checkpoints = Path(folder or run_directory_of(job), "checkpoints")
     if stop is not None:
         # Whatever is asked from here on, the same command goes on without a loss.
@@ -153,32 +172,56 @@ def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequenc
     """The command as it was typed, with more overrides, and more to accept."""
     accept = [*arguments.options.get("--accept", []), *accept]
     more = ["--config-from-stdin"] * arguments.has("--config-from-stdin")
-    more += [word for ranks in arguments.options.get("--nproc", []) for word in ("--nproc", ranks)]
-    return shlex.join(["setpoint", "train", *_words(arguments, accept, [*more, *overrides])])
+    for option in (NPROC, NNODES, ENDPOINT, RUN_ID, RESTARTS):
+        value = arguments.value(option.name)
+        more += [] if value is None else [option.name, value]
+    return shlex.join(["setpoint", *words_of(arguments, accept, [*more, *overrides])])
 
 
-def _words(arguments: Arguments, accept: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-    """The words after `train` as they were typed, with more of them."""
-    words = [arguments.positional[0], *arguments.overrides]
+def words_of(arguments: Arguments, accept: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+    """The words of a command that trains what was typed.
+
+    Arguments:
+        accept: what may differ from the record.
+        more: further words.
+    """
+    words = ["train", arguments.positional[0], *arguments.overrides]
     for name in ("--import", "--with", "--file"):
         for value in arguments.options.get(name, []):
             words += [name, value]
     return [*words, *more, *(["--accept", ",".join(accept)] if accept else [])]
 
 
-def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> int:
-    """Take the number of ranks from --nproc.
+def _ranks_to_start(
+    arguments: Arguments, composition: Composition[Job]
+) -> tuple[int, int, int] | None:
+    """Take the number of ranks from --nproc and --nnodes.
 
     Returns:
-        how many to start; 1 for this process alone.
+        how many to start on this machine, the number of machines, and how often to start them
+        again; None for this process alone.
 
     Raises:
-        SetpointError: a launcher has started this process already, or what comes from standard
-            input would not reach the ranks.
+        SetpointError: a launcher has started this process already, an option has no effect or
+            lacks another one, or what comes from standard input would not reach the ranks.
     """
-    ranks = arguments.integer("--nproc")
+    ranks, nodes = arguments.integer("--nproc"), arguments.integer(NNODES.name)
+    restarts = arguments.integer(RESTARTS.name, at_least=0)
+    total = (ranks or 1) * (nodes or 1)
+    for option in (NNODES, RESTARTS):
+        if ranks is None and arguments.has(option.name):
+            raise SetpointError(f"{option.name} has no effect without --nproc, the ranks of each")
+    for option in (ENDPOINT, RUN_ID):
+        if (nodes or 1) > 1 and not arguments.has(option.name):
+            raise SetpointError(
+                f"--nnodes {nodes} needs {option.name} {option.metavar}, the same on all of them"
+            )
+        if (nodes or 1) == 1 and arguments.has(option.name):
+            raise SetpointError(f"{option.name} has no effect on one machine (--nnodes)")
+    if restarts and total == 1:
+        raise SetpointError("--max-restarts has no effect for one rank: run the command again")
     if ranks is None:
-        return 1
+        return None
     if launched() > 1:
         raise SetpointError(
             f"--nproc {ranks} starts ranks, and a launcher has started this process as one of "
@@ -189,8 +232,13 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> int:
             "--nproc and --config-from-stdin do not go together: standard input can be read once; "
             "save the configuration and give it with --file"
         )
-    composition.draft.parallel.set_field("world_size", ranks, Origin(COMMAND_LINE, "--nproc"))
-    return ranks
+    origin = "--nproc" if nodes is None else "--nproc * --nnodes"
+    composition.draft.parallel.set_field("world_size", total, Origin(COMMAND_LINE, origin))
+    return (ranks, nodes or 1, restarts or 0) if total > 1 else None
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _say_how_data_moves(problems: Sequence[Problem], arguments: Arguments) -> None:
@@ -226,12 +274,18 @@ def _has_checkpoints(folder: str | os.PathLike[str]) -> bool:
     return bool(list_checkpoints(Path(folder) / "checkpoints"))
 
 
-def _not_from_here(source: str) -> str:
-    """A checkpoint is a moment of a run, which goes on where its newest one is."""
+def refuse_checkpoint(source: str) -> None:
+    """Refuse a moment of a run, which goes on where its newest checkpoint is.
+
+    Raises:
+        SetpointError: the source is a checkpoint.
+    """
+    if kind_of(source) != CHECKPOINT:
+        return
     from setpoint.cli.sources.record import checkpoint_and_run
 
     directory, folder = checkpoint_and_run(source)
-    return (
+    raise SetpointError(
         f"{source} is a checkpoint. `setpoint train {folder}` resumes its run, at the newest "
         f"one; `setpoint train {os.path.join(directory, 'config.toml')} --name NAME` trains its "
         f"configuration as a run of its own"

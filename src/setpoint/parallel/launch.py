@@ -6,49 +6,100 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from types import FrameType
 from uuid import uuid4
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from setpoint.config import RunError
-from setpoint.parallel.rank import FOLDER, ask, endings
+from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOOK = 0.5
+"""Seconds between two looks at what the ranks have printed."""
 
 
-def launch(words: Sequence[str], ranks: int, logs: Path) -> int:
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The machines of a job, on each of which this launcher runs.
+
+    Arguments:
+        endpoint: host and port where the launchers meet; the host is one of the nodes.
+        run_id: the same on all of them, and of this job alone.
+        timeout: seconds that they wait for each other.
+    """
+
+    count: int
+    endpoint: str
+    run_id: str
+    timeout: float
+
+
+def launch(
+    words: Sequence[str],
+    ranks: int,
+    logs: Path,
+    nodes: Nodes | None = None,
+    restarts: int = 0,
+    note: Callable[[str], None] = lambda text: None,
+) -> int:
     """Run a command of Setpoint's on several ranks of this machine.
 
-    The main rank has this process's output. What the others print is kept in `logs`, as
-    `rank-N.out` and `rank-N.err`. Signals go to all ranks.
+    The first rank of a machine has this process's output. What the others print is collected in
+    `ranks.log`, each line with the rank before it. Signals go to all ranks.
 
     Arguments:
         words: of the command line, after `setpoint`.
-        logs: made where it is not there, once there is something to keep.
+        ranks: on this machine.
+        logs: the folder of the run for logs, made by the run itself.
+        nodes: None for this machine alone.
+        restarts: how often all ranks are started again after one was killed or hung.
+        note: shows a line to people.
 
     Returns:
         the exit status of the ranks, which stop together.
 
     Raises:
-        RunError: a rank has failed: what the first one says.
+        RunError: a rank has failed: what the first one says; or not all nodes have come.
     """
+    threads = max(1, (os.cpu_count() or 1) // ranks)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    for attempt in range(restarts + 1):
+        try:
+            return _launch_once(words, ranks, logs, nodes, attempt)
+        except RankFailed as failed:
+            if not failed.may_restart or attempt == restarts:
+                raise
+            note(f"{failed}\nstarting the ranks again: restart {attempt + 1} of {restarts}")
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _launch_once(
+    words: Sequence[str], ranks: int, logs: Path, nodes: Nodes | None, attempt: int
+) -> int:
     place = Path(tempfile.mkdtemp(prefix="setpoint-ranks-"))
+    (place / "launcher").write_text(str(os.getpid()))
+    count = 1 if nodes is None else nodes.count
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=count,
+        max_nodes=count,
         nproc_per_node=ranks,
-        run_id=uuid4().hex,
+        run_id=uuid4().hex if nodes is None else f"{nodes.run_id}-{attempt}",
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
+        rdzv_endpoint="localhost:0" if nodes is None else nodes.endpoint,
+        rdzv_configs={} if nodes is None else {"join_timeout": max(1, round(nodes.timeout))},
+        local_addr="localhost" if nodes is None else None,
         max_restarts=0,
         signals_to_handle="SIGQUIT",
         logs_specs=DefaultLogsSpecs(
@@ -56,22 +107,77 @@ def launch(words: Sequence[str], ranks: int, logs: Path) -> int:
             redirects=dict.fromkeys(range(1, ranks), Std.ALL),
         ),
     )
-    threads = max(1, (os.cpu_count() or 1) // ranks)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ[FOLDER] = str(place)
     # What the agent says of ranks that end is said below, in fewer words.
     logging.disable(logging.CRITICAL)
+    name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     try:
-        with _forwarding(place):
+        with _Output(place, logs / name), _forwarding(place):
             elastic_launch(config, sys.executable)("-m", "setpoint", *words)
     except ChildFailedError as failed:
-        return _status(place, ranks, failed, logs)
+        return _status(place, failed, logs / name)
+    except RendezvousError as error:
+        assert nodes is not None
+        raise RunError(
+            f"not all of {nodes.count} nodes have met at {nodes.endpoint} within parallel.timeout "
+            f"= {nodes.timeout:g} s: {error}.\nValid: `setpoint train` with the same --nnodes, "
+            f"--rdzv-endpoint and --rdzv-id on each node, and an endpoint on one of them whose "
+            f"port is free"
+        ) from error
     finally:
         logging.disable(logging.NOTSET)
         del os.environ[FOLDER]
-        _keep(place / "output", logs)
         shutil.rmtree(place, ignore_errors=True)
     return 0
+
+
+class _Output:
+    """Collects what the ranks print, while they run, in the logs of the run once it has any.
+
+    Arguments:
+        place: the folder of the launcher, where the agent keeps the output of each rank.
+    """
+
+    def __init__(self, place: Path, log: Path) -> None:
+        self.place, self.log = place, log
+        self._read: dict[Path, int] = {}
+        self._ended = Event()
+        self._thread = Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._collect(whole=True)
+
+    def _follow(self) -> None:
+        while not self._ended.wait(LOOK):
+            self._collect()
+
+    def _collect(self, whole: bool = False) -> None:
+        """Add new lines to the log.
+
+        Arguments:
+            whole: whether nothing follows, so that a line without an end is one.
+        """
+        if not self.log.parent.is_dir():
+            return  # what is refused leaves nothing behind
+        ranks = ranks_here(self.place)
+        for printed in sorted((self.place / "output").rglob("std*.log")):
+            with printed.open("rb") as file:
+                file.seek(self._read.get(printed, 0))
+                new = file.read()
+            end = len(new) if whole else new.rfind(b"\n") + 1
+            if not end:
+                continue
+            self._read[printed] = self._read.get(printed, 0) + end
+            local = int(printed.parent.name)
+            prefix = f"[rank {ranks.get(local, local)}] ".encode()
+            lines = new[:end].splitlines()
+            with self.log.open("ab") as log:
+                log.write(b"".join(prefix + line + b"\n" for line in lines))
 
 
 @contextmanager
@@ -93,7 +199,7 @@ def _forwarding(place: Path) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _status(place: Path, ranks: int, failed: ChildFailedError, logs: Path) -> int:
+def _status(place: Path, failed: ChildFailedError, log: Path) -> int:
     """What the ranks have ended with.
 
     Raises:
@@ -101,20 +207,27 @@ def _status(place: Path, ranks: int, failed: ChildFailedError, logs: Path) -> in
             another one, which may have been killed without a word.
     """
     found = endings(place)
-    silent = [
-        (rank, failure)
-        for rank, failure in failed.failures.items()
-        if rank not in {each.rank for each in found}
-    ]
+    said = {each.rank for each in found}
+    silent = [(rank, how) for rank, how in failed.failures.items() if rank not in said]
     failing = [each for each in found if each.error]
-    if failing and (not failing[0].is_lost or not silent):
+    stopped = [each.status for each in found if not each.error and each.status]
+    if failing and not failing[0].is_lost:
         raise RankFailed(failing[0].status, failing[0].error)
+    if stopped and was_asked(place):
+        return stopped[0]  # before the ranks had met, or between two of their steps
     if silent:
         rank, failure = min(silent, key=lambda pair: pair[1].timestamp)
         killed = failure.exitcode < 0
         how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"
-        printed = f"; what it printed is in {logs / f'rank-{rank}.err'}" if rank else ""
-        raise RankFailed(1, f"rank {rank} of {ranks} has ended by {how} and said nothing{printed}")
+        printed = f"; what it printed is in {log}" if failure.local_rank and log.exists() else ""
+        text = f"rank {rank} has ended by {how} and said nothing{printed}"
+        raise RankFailed(1, text, may_restart=killed and not was_asked(place))
+    if failing:
+        missing = sorted(set(ranks_here(place).values()) - said)
+        who = f"no answer from rank {', '.join(map(str, missing))}: " if missing else ""
+        raise RankFailed(
+            failing[0].status, who + failing[0].error, may_restart=not was_asked(place)
+        )
     return min(found).status
 
 
@@ -123,19 +236,9 @@ class RankFailed(RunError):
 
     Arguments:
         status: its exit status, which is that of the launcher.
+        may_restart: whether it was killed or did not answer, which may not happen again.
     """
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, may_restart: bool = False) -> None:
         super().__init__(text)
-        self.status = status
-
-
-def _keep(output: Path, logs: Path) -> None:
-    """Add what the ranks have printed to the logs of the run, if there is one."""
-    for printed in sorted(output.rglob("std*.log")):
-        rank, kind = printed.parent.name, printed.stem.removeprefix("std")
-        if not printed.stat().st_size or not logs.parent.is_dir():
-            continue
-        logs.mkdir(exist_ok=True)
-        with (logs / f"rank-{rank}.{kind}").open("ab") as kept:
-            kept.write(printed.read_bytes())
+        self.status, self.may_restart = status, may_restart

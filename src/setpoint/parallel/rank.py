@@ -62,6 +62,7 @@ def enter() -> None:
     if place is None:
         return
     (place / f"pid-{own_rank()}").write_text(str(os.getpid()))
+    (place / f"local-{os.environ.get('LOCAL_RANK', own_rank())}").write_text(str(own_rank()))
     asked, launcher = place / "signal", place / "launcher"
     if asked.exists():
         signal.raise_signal(int(asked.read_text()))
@@ -75,12 +76,19 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
     Returns:
         whether a launcher of ours reads it, which says what is to be said then.
     """
-    place = _place() if launched() > 1 else None
-    if place is None:
+    if launched() == 1:
         return False
     import json  # which `check` has no use for
 
     ended = Ended(own_rank(), status, error, is_lost, time.time())
+    place, report = _place(), os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if place is None:
+        if error and report and not os.path.exists(report):
+            # In the form that torchrun shows the first error of.
+            extra = {"timestamp": str(int(ended.time)), "py_callstack": error}
+            with suppress(OSError), open(report, "w", encoding="utf-8") as file:
+                json.dump({"message": {"message": error, "extraInfo": extra}}, file)
+        return False
     note = place / f"ended-{ended.rank}"
     if error or not note.exists():  # what was said first counts
         with suppress(OSError):
@@ -94,6 +102,17 @@ def ask(place: Path, number: int) -> None:
     for note in place.glob("pid-*"):
         with suppress(ProcessLookupError, ValueError):
             os.kill(int(note.read_text()), number)
+
+
+def was_asked(place: Path) -> bool:
+    """Whether the ranks were asked to stop."""
+    return (place / "signal").exists()
+
+
+def ranks_here(place: Path) -> dict[int, int]:
+    """The ranks of this machine that have started, by their number on it."""
+    found = {note: note.read_text() for note in place.glob("local-*")}
+    return {int(note.name[6:]): int(text) for note, text in found.items() if text}
 
 
 def endings(place: Path) -> list[Ended]:

@@ -1,0 +1,229 @@
+"""`setpoint launch`: the same training on machines of a cluster, by its scheduler."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.source import open_source, run_directory_given, variables_of
+from setpoint.cli.train import NNODES, NPROC, RESTARTS, refuse_checkpoint, words_of
+from setpoint.cluster.request import Request
+from setpoint.config import (
+    COMMAND_LINE,
+    Composition,
+    ConfigError,
+    Need,
+    Origin,
+    SetpointError,
+    did_you_mean,
+)
+from setpoint.plan.preflight import preflight
+from setpoint.train.config import Job
+from setpoint.train.record.run_name import draw_seed, is_drawn, run_directory_of
+
+SLURM = Option("--slurm", "Write a batch script of Slurm and submit it.")
+KUBERNETES = Option("--kubernetes", "Print a manifest of Kubernetes.")
+PRINT = Option("--print", "Slurm: print the script; write and submit nothing.")
+KIND = Option(
+    "--kind",
+    "Kubernetes: pytorchjob (default) or jobset.",
+    "KIND",
+    choices=("pytorchjob", "jobset"),
+)
+NODES = Option(NNODES.name, "Number of machines; default 1.", "N")
+RANKS = Option(NPROC.name, "Ranks on each machine, with a GPU each unless on CPU.", "N")
+CPUS = Option("--cpus", "CPU cores for each rank.", "N")
+TIME = Option("--time", "Slurm: time limit, as 24:00:00.", "TIME")
+LIMITS = (
+    TIME,
+    Option("--partition", "Slurm: partition.", "NAME"),
+    Option("--account", "Slurm: account.", "NAME"),
+    Option("--qos", "Slurm: quality of service.", "NAME"),
+)
+SBATCH = Option("--sbatch", "Slurm: another option of sbatch, as --mem=0.", "OPTION", True)
+NAMESPACE = Option("--namespace", "Kubernetes: namespace.", "NAME")
+IMAGE = Option("--image", "Container image (Slurm: by pyxis).", "IMAGE")
+VOLUME = Option("--volume", "Folder, or claim, to mount in the image.", "NAME:PATH", True)
+SETUP = Option("--setup", "Line of shell before the command.", "LINE", True)
+AGAIN = Option(RESTARTS.name, "Start the ranks (Kubernetes: pods) again so often.", "N")
+COMMAND = Command(
+    "launch",
+    "SOURCE [OVERRIDES]",
+    "Train on machines of a cluster. The configuration is checked for all its ranks first: what\n"
+    "`check` refuses is not queued. Each machine runs `setpoint train ... --nproc N`.\n"
+    "\n"
+    "--slurm writes WORKSPACE/NAME-FINGERPRINT.sbatch and submits it. Before the time is over,\n"
+    "and where it is preempted, the run saves a checkpoint and the job is queued again.\n"
+    "--kubernetes prints a manifest for `kubectl apply -f -`; SOURCE, the data and the workspace\n"
+    "lie in the image or in a volume.\n" + SOURCE_HELP,
+    [
+        SLURM,
+        KUBERNETES,
+        NODES,
+        RANKS,
+        CPUS,
+        *LIMITS,
+        SBATCH,
+        PRINT,
+        KIND,
+        NAMESPACE,
+        IMAGE,
+        VOLUME,
+        SETUP,
+        AGAIN,
+        *COMMON,
+    ],
+    [
+        ("setpoint launch exp.toml --slurm --nproc 8 --time 24:00:00", "one machine of 8 GPUs"),
+        ("setpoint launch exp.toml --slurm --nnodes 4 --nproc 8 --print", "look at it first"),
+        ("setpoint launch exp.toml --kubernetes --nproc 8 --image train:1", "for kubectl apply"),
+    ],
+)
+OF_SLURM = (*LIMITS, SBATCH, PRINT)
+OF_KUBERNETES = (KIND, NAMESPACE)
+_TIME = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
+
+
+def run(arguments: Arguments) -> int:
+    """Check, then write and submit, or print."""
+    by_slurm = _refuse_options(arguments)
+    source = arguments.positional[0]
+    nodes = arguments.integer(NODES.name) or 1
+    ranks = arguments.integer(RANKS.name) or 1
+    composition = open_source(source, arguments)
+    refuse_checkpoint(source)
+    job, more = _job_for(composition, nodes, ranks, files=by_slurm)
+    place = run_directory_given(source) or run_directory_of(job)
+    request = Request(
+        name=os.path.basename(os.path.abspath(place)),
+        words=words_of(arguments, (), more)[1:],
+        variables=variables_of(job),
+        nodes=nodes,
+        ranks=ranks,
+        has_gpus=job.parallel.device != "cpu",
+        cpus=arguments.integer(CPUS.name),
+        image=arguments.value(IMAGE.name),
+        volumes=_volumes(arguments, by_slurm),
+        setup=arguments.options.get(SETUP.name, []),
+        restarts=arguments.integer(AGAIN.name, at_least=0),
+        grace=job.resilience.grace_period,
+        interpreter=sys.executable,
+    )
+    if by_slurm:
+        return _by_slurm(arguments, request, place)
+    import json
+    from io import StringIO
+
+    from ruamel.yaml import YAML
+
+    from setpoint.cluster.kubernetes import manifest
+
+    found = manifest(request, arguments.value(KIND.name) or "pytorchjob",
+                     arguments.value(NAMESPACE.name))  # fmt: skip
+    writer, text = YAML(), StringIO()
+    writer.width = 10**6
+    writer.dump(json.loads(json.dumps(found)), text)  # without the anchors of what is shared
+    print(text.getvalue(), end="")
+    return 0
+
+
+def _by_slurm(arguments: Arguments, request: Request, place: str) -> int:
+    from setpoint.cluster.slurm import batch_script, submit
+
+    limits = {option.name[2:]: arguments.value(option.name) for option in LIMITS}
+    script = batch_script(
+        request,
+        os.getcwd(),
+        os.path.abspath(f"{place}.slurm-%j.out"),
+        {name: value for name, value in limits.items() if value is not None},
+        arguments.options.get(SBATCH.name, []),
+    )
+    if arguments.has(PRINT.name):
+        print(script, end="")
+        return 0
+    path = f"{place}.sbatch"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(script)
+    except OSError as error:
+        raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
+    number = submit(path)
+    print(f"submitted job {number}: {path}, its output {place}.slurm-{number}.out")
+    return 0
+
+
+def _job_for(
+    composition: Composition[Job], nodes: int, ranks: int, files: bool
+) -> tuple[Job, Sequence[str]]:
+    """Check a job for all its ranks.
+
+    Arguments:
+        files: whether the cluster sees the files that this machine does.
+
+    Returns:
+        it, and further words of the command that trains it.
+
+    Raises:
+        ConfigError: what `check` refuses.
+    """
+    origin = Origin(COMMAND_LINE, f"{RANKS.name} * {NODES.name}")
+    composition.draft.parallel.set_field("world_size", nodes * ranks, origin)
+    draw_seed(composition.draft)
+    job = composition.resolve()
+    able: tuple[Need, ...] = ("files",) if files else ()
+    if problems := preflight(job, able).problems:
+        raise ConfigError(problems)
+    # All machines, and all runs of the job, have the same seed.
+    return job, ["--seed", str(job.seed)] if is_drawn(job) else []
+
+
+def _refuse_options(arguments: Arguments) -> bool:
+    """Refuse options that are missing, wrong, or of the other scheduler.
+
+    Returns:
+        whether the scheduler is Slurm.
+    """
+    by_slurm = arguments.has(SLURM.name)
+    if by_slurm == arguments.has(KUBERNETES.name):
+        raise SetpointError(
+            "`setpoint launch` needs one of --slurm and --kubernetes; `setpoint train ... --nproc "
+            "N` trains on this machine"
+        )
+    for option in OF_KUBERNETES if by_slurm else OF_SLURM:
+        if arguments.has(option.name):
+            other = SLURM if by_slurm else KUBERNETES
+            raise SetpointError(f"{option.name} has no effect with {other.name}")
+    if arguments.has("--config-from-stdin") or "-" in arguments.positional:
+        raise SetpointError(
+            "standard input does not reach the machines of a cluster: save the configuration "
+            "in a file"
+        )
+    time, kind = arguments.value(TIME.name), arguments.value(KIND.name)
+    if time is not None and not _TIME.fullmatch(time):
+        raise SetpointError(
+            f"--time {time} is no time of Slurm.\nValid: minutes, hours:minutes:seconds as "
+            f"24:00:00, or days-hours as 2-12"
+        )
+    if kind is not None and kind not in KIND.choices:
+        meant = did_you_mean(kind, KIND.choices, " ")
+        raise SetpointError(f"--kind is one of {', '.join(KIND.choices)}; got {kind!r}.{meant}")
+    if not by_slurm and not arguments.has(IMAGE.name):
+        raise SetpointError("--kubernetes needs --image IMAGE, one with Setpoint and PyTorch")
+    if arguments.has(VOLUME.name) and not arguments.has(IMAGE.name):
+        raise SetpointError("--volume has no effect without --image")
+    return by_slurm
+
+
+def _volumes(arguments: Arguments, by_slurm: bool) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for text in arguments.options.get(VOLUME.name, []):
+        name, _, path = text.rpartition(":")
+        if not name or not path.startswith("/"):
+            what = "/folder" if by_slurm else "claim"
+            raise SetpointError(f"--volume {text} is no {what}:/path, as {what}:/data")
+        found.append((name, path))
+    return found

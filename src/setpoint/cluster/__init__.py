@@ -1,0 +1,1 @@
+"""Files that schedulers of clusters take: Slurm's batch scripts, and manifests of Kubernetes."""

@@ -1,0 +1,131 @@
+"""`setpoint launch --slurm`: the script, its submission, and what Slurm runs of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from setpoint.cli.main import main
+from setpoint.cluster.request import Request
+from setpoint.cluster.slurm import batch_script
+
+from ..snapshots import compare
+
+REQUEST = Request(
+    name="exp-3fa94c21",
+    words=["exp.toml", "--data.sources", "[{type: text, paths: ['a b']}]"],
+    variables="SETPOINT__SEED=7 ",
+    nodes=4,
+    ranks=8,
+    has_gpus=True,
+    cpus=12,
+    image="nvcr.io/torch:1",
+    volumes=[("/data", "/data")],
+    setup=["module load cuda"],
+    restarts=2,
+    grace=30.5,
+)
+
+
+def fake(folder: Path, name: str, script: str) -> None:
+    """Put a command on PATH that says in `called` how it was called."""
+    path = folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/bash\necho "{name} $*" >> {folder}/called\n{script}\n')
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to submit from, with the commands of a Slurm that runs nothing."""
+    fake(tmp_path, "sbatch", 'echo "4711;main"')
+    fake(tmp_path, "scontrol", "printf 'node-0\\nnode-1\\n'")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_script() -> None:
+    limits = {"time": "24:00:00", "partition": "gpu", "account": "lab", "qos": "high"}
+    text = batch_script(REQUEST, "/home/ada/my runs", "/runs/exp.%j.out", limits, ["--mem=0"])
+    compare("cluster/slurm", text)
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_a_checked_job_is_submitted(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["launch", "tiny", "--slurm", "--nproc", "2", "--workspace", "runs"]
+    assert main(words) == 0
+    (script,) = (cluster / "runs").glob("*.sbatch")
+    assert (cluster / "called").read_text() == f"sbatch --parsable runs/{script.name}\n"
+    assert "submitted job 4711: runs/tiny-" in capsys.readouterr().out
+    assert "-m setpoint train tiny --workspace runs --nproc 2" in script.read_text()
+
+
+def test_what_check_refuses_is_not_submitted(
+    cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", "tiny", "--slurm", "--nnodes", "3", "--workspace", "runs"]) == 2
+    assert "8 sequences cannot be divided by 3 ranks" in capsys.readouterr().err
+    assert sorted(path.name for path in cluster.iterdir()) == ["bin"]
+
+
+def test_what_sbatch_refuses_is_said(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake(cluster, "sbatch", "echo 'sbatch: error: invalid partition: gpux' >&2; exit 1")
+    words = ["launch", "tiny", "--slurm", "--partition", "gpux", "--workspace", "runs"]
+    assert main(words) == 1
+    assert "invalid partition: gpux" in capsys.readouterr().err
+
+
+def test_without_slurm_the_script_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", "tiny", "--slurm", "--workspace", "runs"]) == 2
+    assert "there is no command sbatch on this machine; runs/tiny-" in capsys.readouterr().err
+    assert list((tmp_path / "runs").glob("*.sbatch"))
+
+
+@pytest.mark.parametrize(("status", "requeued"), [(0, False), (1, False), (75, True)])
+def test_a_job_is_queued_again_where_everything_is_saved(
+    cluster: Path, status: int, requeued: bool
+) -> None:
+    """Runs the script: each task is a shell that says what it would run."""
+    fake(cluster, "srun", f'shift; eval "${{@: -1}}"; exit {status}')
+    fake(cluster, "python", 'echo "$SETPOINT__SEED" >> called')
+    script = batch_script(REQUEST._replace(image=None, setup=[]), str(cluster), "out", {})
+    script = script.replace("exec env", "env")
+    slurm = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "node-[0-1]"}
+    done = subprocess.run(["bash"], input=script, text=True, env={**os.environ, **slurm})
+    assert done.returncode == status
+    called = (cluster / "called").read_text()
+    assert ("scontrol requeue 4711" in called) is requeued
+    expected = "--nnodes 4 --rdzv-endpoint node-0:24711 --rdzv-id 4711-0 --max-restarts 2\n7\n"
+    assert re.search(r"python -m setpoint train exp.toml .*\['a b'\]\}\] --nproc 8 ", called)
+    assert expected in called
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "needs one of --slurm and --kubernetes"),
+        (("--slurm", "--kubernetes"), "needs one of --slurm and --kubernetes"),
+        (("--slurm", "--kind", "jobset"), "--kind has no effect with --slurm"),
+        (("--kubernetes", "--image", "a", "--time", "10"), "--time has no effect with --kubern"),
+        (("--kubernetes",), "--kubernetes needs --image"),
+        (("--kubernetes", "--image", "a", "--kind", "job"), "--kind is one of pytorchjob, jobset"),
+        (("--slurm", "--time", "1 day"), "--time 1 day is no time of Slurm"),
+        (("--slurm", "--volume", "/a:/b"), "--volume has no effect without --image"),
+        (("--slurm", "--image", "a", "--volume", "b"), "--volume b is no /folder:/path"),
+        (("--slurm", "--nproc", "0"), "--nproc must be at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", "tiny", *words]) == 2
+    assert said in capsys.readouterr().err
