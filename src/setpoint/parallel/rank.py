@@ -66,7 +66,9 @@ def enter() -> None:
     asked, launcher = place / "signal", place / "launcher"
     if asked.exists():
         signal.raise_signal(int(asked.read_text()))
-    if launcher.exists() and int(launcher.read_text()) != os.getppid():
+    try:
+        os.kill(int(launcher.read_text()), 0)
+    except (ProcessLookupError, FileNotFoundError):
         signal.raise_signal(signal.SIGTERM)  # it had ended before this rank could hear of it
 
 
