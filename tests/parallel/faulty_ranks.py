@@ -101,4 +101,5 @@ def run_case(phase: str, event: str, folder: Path) -> None:
 if __name__ == "__main__":
     for case in sys.argv[2:]:
         print(f"== {case}", flush=True)
-        run_case(*case.split(": "), Path(sys.argv[1], case.replace(": ", "-").replace(" ", "-")))
+        phase, _, event = case.partition(": ")
+        run_case(phase, event, Path(sys.argv[1], f"{phase}-{event}".replace(" ", "-")))

@@ -96,7 +96,7 @@ class Watch:
             since, now = self._since, time.monotonic()
             if since != self._armed:
                 left = max(since + SHARE * self.limit - now, 0.001)
-                faulthandler.dump_traceback_later(left, file=self._file or sys.__stderr__)
+                faulthandler.dump_traceback_later(left, file=self._file or sys.__stderr__ or 2)
                 self._armed = since
             if self._ends.wait(self.limit / TICKS):
                 return
