@@ -275,7 +275,9 @@ class Parallel(Ranks):
                 f"{ranks} rank{'s' * (ranks != 1)}{shown and f', {shown}'}",
                 valid=[str(n) for n in range(1, left + 1) if left % n == 0],
                 also=tuple(axis for axis in axes if degrees[axis] > 1),
-                hint="" if ranks > 1 else "Let these ranks hold parts of one copy: shard = -1.",
+                hint=""
+                if ranks > 1 or self.world_size == 1
+                else "Let these ranks hold parts of one copy: shard = -1.",
             )
 
     @check
@@ -346,7 +348,8 @@ class Parallel(Ranks):
         within = degrees["pipeline"] * degrees["tensor"]
         if self.shards > 1 or 1 < within < self.world_size:
             return True
-        return self.divides_experts and self.expert_shards > 1
+        # DDP takes no weights of which ranks hold different ones.
+        return self.divides_experts and (self.expert_shards > 1 or self.copies > 1)
 
     @property
     def divides_experts(self) -> bool:
