@@ -46,7 +46,7 @@ def expert_problems(job: Job) -> Iterator[Problem]:
             valid=[
                 str(n)
                 for n in nearest_divisors(gcd(experts, ranks), parallel.expert, 8)
-                if not (experts // n % (ranks // n) and model.dim % (ranks // n))
+                if n == 1 or not (experts // n % (ranks // n) and model.dim % (ranks // n))
             ],
             also=("model.moe.experts", "model.dim"),
         )

@@ -1,0 +1,66 @@
+"""Run by test_experts.py in a process of its own: a run goes on with its experts on other ranks.
+
+Its arguments are how experts lie before and after the resume, as degrees; `1` is one rank.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from setpoint.train.run import train
+
+from ..ranks import fork
+from ..train.small import rows, small_job
+
+STEPS = 6
+COMMON = (
+    "model.dropout=0", "model.layers=2", "batch.global_size=4", "batch.accumulation=2",
+    "model.moe={experts: 4, load_sequences: 1}", "model.moe.router=sigmoid_top_k",
+    "checkpoint.every=3 steps", "evaluation.sequences=5", "parallel.device=cpu",
+)  # fmt: skip
+
+
+def run(folder: Path, degrees: str, steps: int) -> int:
+    """Train to a step on as many ranks as the degrees ask for."""
+    world = 1 if degrees == "1" else 2
+    flags = [f"parallel.{each}" for each in degrees.split(",") if world > 1]
+    job = small_job(
+        folder, *COMMON, f"duration={steps} steps", f"schedule.horizon={STEPS} steps",
+        f"parallel.world_size={world}", *flags, without=("micro_size",),
+    )  # fmt: skip
+
+    def one_rank(rank: int, store: str) -> None:
+        torch.set_num_threads(1)
+        if world > 1:
+            os.environ.update(WORLD_SIZE=str(world), RANK=str(rank), LOCAL_RANK=str(rank))
+            place = f"file://{store}"
+            dist.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
+        train(job, folder / "run")
+        if world > 1:
+            dist.destroy_process_group()
+
+    return fork(one_rank, world)
+
+
+def main(before: str, after: str) -> int:
+    with tempfile.TemporaryDirectory() as place:
+        whole, parts = Path(place) / "whole", Path(place) / "parts"
+        for folder in (whole, parts):
+            folder.mkdir()
+        status = run(whole, "1", STEPS) or run(parts, before, 3) or run(parts, after, STEPS)
+        if status:
+            return status
+        expected, found = (rows(folder / "run") for folder in (whole, parts))
+        for one, other in zip(expected, found, strict=True):
+            for name in ("loss", "grad_norm", "eval_loss", "expert_load"):
+                if name in one:
+                    torch.testing.assert_close(other[name], one[name], rtol=1e-5, atol=1e-5)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
