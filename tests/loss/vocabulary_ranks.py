@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
-from setpoint.shapes.outcome import Projection
+from setpoint.shapes.outcome import Projection, VocabularyPart
 from setpoint.shapes.peers import Peers, sum_gradients
 
 from ..ranks import fork
@@ -32,7 +32,8 @@ def losses_are_equal(peers: Peers) -> None:
             for gathers in (False, True):
                 hidden, matrix, own_hidden, own = own_head(peers)
                 whole = projection(matrix, soft_cap, scale=0.7)
-                to_logits = Projection(own, VOCAB, 0.7, soft_cap, peers, gathers)
+                part = VocabularyPart(peers, 4, gathers)
+                to_logits = Projection(own, VOCAB, 0.7, soft_cap, part)
                 expected = plain(**options)(whole.logits(hidden), targets, weights)
                 theirs = torch.autograd.grad(expected.total, (hidden, matrix))
                 for loss in (plain(**options), chunked(5, **options)):
@@ -61,7 +62,7 @@ def torch_agrees(peers: Peers) -> None:
     mask[4:8] = -torch.inf  # all that the second rank has
     targets = targets.where((targets < 4) | (targets >= 8), 0)
     expected = F.cross_entropy((logits + mask).flatten(0, 1), targets.flatten(), reduction="sum")
-    columns = Projection(own, VOCAB, peers=peers, gathers=False).columns
+    columns = Projection(own, VOCAB, part=VocabularyPart(peers, 4, gathers=False)).columns
     assert columns is not None
     here = slice(columns.first, columns.first + len(own))
     mine = logits.detach()[..., here].clone().requires_grad_()
@@ -81,7 +82,7 @@ def accuracy_is_equal(peers: Peers) -> None:
     whole = projection(matrix)
     right = count_correct(whole.logits(hidden), targets)
     assert right > 0
-    own = Projection(peers.part(matrix, 0), VOCAB, peers=peers, gathers=False)
+    own = Projection(peers.part(matrix, 0), VOCAB, part=VocabularyPart(peers, 4, gathers=False))
     assert count_correct(own.logits(hidden), targets, own.columns) == right
     assert count_correct_from_hidden(hidden, own, targets, chunk=6) == right
 

@@ -86,6 +86,12 @@ CASES: dict[str, tuple[str, ...]] = {
     "whole graph": ("compile={scope: graph, backend: aot_eager}",),
     "chunked loss": ("loss=chunked_cross_entropy", "loss.chunk_size=7"),
     "recomputed activations": ("memory.activation_checkpointing=full",),
+    "query and key norms": ("model.qk_norm=true", "model.qkv_bias=true", "model.ffn_bias=true",
+                            "model.attention_output_bias=true", "model.norm_placement=both"),
+    "merged queries, keys and values": ("model.merge_qkv=true", "model.qkv_bias=true"),
+    "one key-value head": ("model.kv_heads=1", "model.positions=learned"),
+    "soft caps and muP": ("model.logit_soft_cap=5", "model.attention_soft_cap=10",
+                          "model.mup.base_dim=16"),
     "frozen parameters": ('optimizer.frozen=["embedding.*"]',),
     "gradients summed in fp32": ("precision.params=bf16", "precision.compute=bf16",
                                  "precision.reduce=fp32", "optimizer=anyprecision_adamw"),
@@ -94,8 +100,8 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "sliding windows": ("model.sliding_window=9", "model.attention_pattern=[sliding, full]",
                         "model.qk_norm=true"),
-    "latent attention": ("model.mla={kv_rank: 8, rope_head_dim: 4, nope_head_dim: 6, "
-                         "value_head_dim: 8}",),
+    "latent attention": ("model.mla={kv_rank: 8, query_rank: 10, rope_head_dim: 4, "
+                         "nope_head_dim: 6, value_head_dim: 8}",),
     "capped scores": ("model.attention_soft_cap=5", "model.positions=learned"),
     "experts balanced by sequence": ("model.moe.experts=4", "model.moe.sequence_balance_loss=0.1",
                                      "model.moe.load_sequences=1", "model.moe.balance_loss=0.1",

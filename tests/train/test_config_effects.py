@@ -27,11 +27,13 @@ from setpoint.model.attention.backend import choose_backend
 from setpoint.model.config import Transformer
 from setpoint.model.moe import experts
 from setpoint.parallel.apply import shard
+from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.watch import active_watch, step_begins
-from setpoint.parallel.world import backend_of, joined
+from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
+from setpoint.train.build.model import divide_model
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
@@ -191,6 +193,9 @@ def on_ranks(job: Job) -> int:
 RANKS = ("parallel.world_size=4", "batch.global_size=16", "parallel.shard=-1")
 
 
+TENSOR = ("parallel.world_size=2", "parallel.tensor=2")
+
+
 def degrees_of(job: Job) -> dict[str, int]:
     """The axes that divide the ranks, and how many ranks read different data."""
     found = {axis: degree for axis, degree in job.parallel.degrees.items() if degree > 1}
@@ -200,6 +205,21 @@ def degrees_of(job: Job) -> dict[str, int]:
 def sharding_axes(job: Job) -> tuple[tuple[str, ...], ...]:
     """The axes whose ranks divide weights, and those whose ranks have copies."""
     return job.parallel.sharding_axes, job.parallel.copying_axes
+
+
+def divided(job: Job) -> tuple[bool, bool, tuple[str, ...]]:
+    """How matrices are divided, whether logits are gathered, and whose random numbers differ."""
+    asked: list[bool] = []
+    model: Any = torch.nn.Linear(2, 2)
+    degrees = {**dict.fromkeys(AXES, 1), "tensor": 2}
+    world = World(torch.device("cpu"), degrees=degrees, mesh={"tensor": None})  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "setpoint.parallel.apply.divide_matrices",
+            lambda model, mesh, *options: asked.extend(options),
+        )
+        divide_model(job, world, model)
+    return asked[0], asked[1], noise_axes(job.parallel)
 
 
 def resharding(job: Job) -> list[Any]:
@@ -378,6 +398,10 @@ EFFECTS = {
     "Parallel.context_in_shard": Effect("parallel.context_in_shard=none", sharding_axes,
                                         (*RANKS, "parallel.ring=2"), without=("accumulation",),
                                         gives=(("shard",), ("replicate", "ring", "ulysses"))),
+    "Parallel.sequence_parallel": Effect("parallel.sequence_parallel=true", divided, TENSOR,
+                                         gives=(True, False, ("ring", "ulysses", "tensor"))),
+    "Parallel.loss_parallel": Effect("parallel.loss_parallel=false", divided, TENSOR,
+                                     gives=(False, True, ("ring", "ulysses"))),
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
     "Parallel.timeout": Effect("parallel.timeout=5", meeting, RANKS, gives=("gloo", 5.0, 300.0)),
     "Parallel.step_timeout": Effect("parallel.step_timeout=5", meeting, RANKS,

@@ -172,6 +172,10 @@ ELSEWHERE = {
     },
     "Parallel.ring_split": "several ranks: tests/parallel",
     "Parallel.context_in_shard": "several ranks: tests/parallel",
+    **{
+        f"Parallel.{option}": "several ranks: tests/parallel"
+        for option in ("sequence_parallel", "loss_parallel")
+    },
     "Parallel.timeout": "several ranks: tests/parallel",
     "Parallel.step_timeout": "several ranks: tests/parallel",
     "Parallel.backend": "several ranks: tests/parallel",

@@ -32,6 +32,9 @@ class LossConfig(Config):
     soft_caps: ClassVar[bool] = True
     """Whether it can cap logits softly; of those that take hidden states only."""
 
+    takes_columns: ClassVar[bool] = False
+    """Whether it computes with logits of which each rank has the columns of some tokens."""
+
     @property
     def left_out(self) -> tuple[int, ...]:
         """Ids of the tokens that are never targets, neither in the loss nor in metrics."""
@@ -105,6 +108,8 @@ class CrossEntropy(
     Weighing, type="cross_entropy", owner="setpoint.loss.cross_entropy:CrossEntropyLoss"
 ):
     """Cross-entropy of the next token, in nats."""
+
+    takes_columns = True
 
     z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
     """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps

@@ -52,6 +52,11 @@ class FeedForward(nn.Module):
                 rules[f"{name}.bias"] = Constant(0.0)
         return rules
 
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.division.TensorDivisible`."""
+        inner = [name for name, _ in self.named_children() if name != "down"]
+        return {"": "shared_input", **dict.fromkeys(inner, "column"), "down": "row"}
+
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position."""
         x = cast_once(x)

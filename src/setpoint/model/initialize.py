@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -201,7 +201,7 @@ def _here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
     """The memory of a parameter on this rank, and the ranges of the whole that it holds.
 
     Returns:
-        None where it holds no ranges, as where FSDP2 shards what is sharded by its rows already.
+        None where it holds no ranges.
     """
     box = [(0, size) for size in parameter.shape] or [(0, 1)]
     if type(parameter) is nn.Parameter:
@@ -212,16 +212,27 @@ def _here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
     if not isinstance(parameter, DTensor):
         return parameter, box
     mesh = parameter.device_mesh
-    for dim, placement in enumerate(parameter.placements):
-        if isinstance(placement, Replicate):
-            continue
-        if type(placement) is not Shard:
+    divided = [
+        (dim, placement)
+        for dim, placement in enumerate(parameter.placements)
+        if not isinstance(placement, Replicate)
+    ]
+    # A part that ranks of a later dimension of the mesh have is divided further by a strided one:
+    # FSDP2 shards what tensor parallelism has divided.
+    divided.sort(key=lambda each: type(each[1]) is not Shard)
+    for dim, placement in divided:
+        if type(placement) is not Shard and not _is_strided(placement):
             return None
         first, last = box[placement.dim]
         size = -(-(last - first) // mesh.size(dim))
         first = min(last, first + size * mesh.get_local_rank(dim))
         box[placement.dim] = first, min(last, first + size)
     return parameter.to_local(), box
+
+
+def _is_strided(placement: Any) -> bool:
+    """Whether it is DTensor's placement for a part of a part, whose class has no public name."""
+    return hasattr(placement, "split_factor") and hasattr(placement, "dim")
 
 
 def block_rows(shape: tuple[int, ...]) -> int:

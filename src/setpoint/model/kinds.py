@@ -112,11 +112,17 @@ def _output_weights(model: nn.Module) -> Iterator[Any]:
             head = found() if callable(found) else None
         except (AttributeError, RuntimeError):  # which models without any raise
             head = None
-        weight = getattr(head, "weight", None)
+        weight = _weight_of(head)
         if weight is not None:
             yield weight
             return
     for name in _OUTPUTS:
         head = getattr(model, name, None)
         if isinstance(head, nn.Linear):
-            yield head.weight
+            yield _weight_of(head)
+
+
+def _weight_of(module: Any) -> nn.Parameter | None:
+    """The parameter itself: what a module reads by that name may be this rank's part of it."""
+    own = module.named_parameters(recurse=False) if isinstance(module, nn.Module) else ()
+    return dict(own).get("weight")

@@ -19,7 +19,8 @@ from setpoint.model.norm.norms import build_norm
 from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
 from setpoint.shapes.expert_parts import ExpertPart
-from setpoint.shapes.outcome import Outcome, Projection
+from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart
+from setpoint.shapes.peers import Peers
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
@@ -57,6 +58,8 @@ class Transformer(nn.Module):
         rows = embedding_rows(config, vocab_size)
         # Rows that are there for speed only start at zero and stay there.
         self.has_padding = rows != self.vocab_size
+        self.rows = rows
+        self.vocabulary_part: VocabularyPart | None = None
         self.embedding: nn.Embedding | None = nn.Embedding(rows, config.dim)
         self.position_embedding = (
             nn.Embedding(config.max_sequence_length, config.dim)
@@ -117,6 +120,20 @@ class Transformer(nn.Module):
             rules["output.weight"] = tokens
         return rules
 
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.division.TensorDivisible`; the layers speak for themselves."""
+        plan = {
+            "embedding": "vocabulary_rows",
+            "position_embedding": "sequence",
+            "norm": "shared_output",
+            "output": "vocabulary_columns",
+        }
+        return {name: word for name, word in plan.items() if getattr(self, name) is not None}
+
+    def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
+        """See `setpoint.shapes.division.VocabularyDivisible`."""
+        self.vocabulary_part = VocabularyPart(peers, -(-self.rows // peers.size), gathers)
+
     def learning_rate_multipliers(self) -> dict[str, float]:
         """Return what muP multiplies the learning rate of parameters by; see `model/scale.py`.
 
@@ -136,7 +153,13 @@ class Transformer(nn.Module):
         assert matrix is not None, "this part of the model has no output matrix"
         weight = matrix.weight
         scale = self.config.logit_scale * width_ratio(self.config)
-        return Projection(weight, self.vocab_size, scale, self.config.logit_soft_cap)
+        return Projection(
+            weight,
+            self.vocab_size,
+            scale,
+            self.config.logit_soft_cap,
+            self.vocabulary_part,
+        )
 
     def forward(
         self,
@@ -211,10 +234,13 @@ class Transformer(nn.Module):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Project (B, S, dim) states behind the last norm."""
+        projection = self.projection
+        if projection.part is not None:
+            projection = projection._replace(part=projection.part._replace(gathers=True))
         if self.output is None:
-            return self.projection.logits(hidden)
+            return projection.logits(hidden)
         # By the module, not its weight: an engine may have changed how it is called.
-        return self.projection.finish(self.output(hidden))
+        return projection.finish(self.output(hidden))
 
     def _check_positions(self, positions: Tensor) -> None:
         """Refuse positions without an embedding, where that costs no waiting for a device."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
-from setpoint.shapes.placed import whole_of
+from setpoint.optim.base import is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -85,11 +86,29 @@ def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 def _norm(tensors: list[Tensor]) -> Tensor:
     """The norm of tensors on one mesh."""
+    if not is_dtensor(tensors[0]):
+        return _local_norm(tensors)
+    # Not by DTensor, which would take a collective for each dimension of the mesh and each way to
+    # place a tensor.
+    mesh = tensors[0].device_mesh
+    by_copies: dict[int, list[Tensor]] = {}
+    for tensor in tensors:
+        assert is_dtensor(tensor)
+        whole = [dim for dim, each in enumerate(tensor.placements) if each.is_replicate()]
+        copies = prod(mesh.size(dim) for dim in whole)
+        by_copies.setdefault(copies, []).append(tensor.to_local())
+    norms = [_local_norm(parts) / copies**0.5 for copies, parts in by_copies.items()]
+    norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
+    squares = norm.double().square()
+    for dim in range(mesh.ndim):
+        if mesh.size(dim) > 1:
+            distributed.all_reduce(squares, group=mesh.get_group(dim))
+    return squares.sqrt().to(norm.dtype)
+
+
+def _local_norm(tensors: list[Tensor]) -> Tensor:
     if all(tensor.dtype.itemsize >= 4 for tensor in tensors):
-        norm = get_total_norm(tensors)
-    else:
-        # In the format of bf16 gradients it would be right to two digits only.
-        exact = (torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors)
-        norm = get_total_norm(exact)
-    # That of sharded ones is spread over the ranks: summed up by this.
-    return whole_of(norm)
+        return get_total_norm(tensors)
+    # In the format of bf16 gradients it would be right to two digits only.
+    exact = (torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors)
+    return get_total_norm(exact)

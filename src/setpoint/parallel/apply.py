@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from setpoint.config import SetpointError
 from setpoint.parallel.context import divide_sequences
 from setpoint.parallel.experts import ExpertRanks, divide_experts, expert_ranks, shard_experts
+from setpoint.parallel.tensor import divide_matrices, sum_over_tensor_ranks, summed_gradients
 from setpoint.shapes.expert_parts import HasExperts
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def divide(
     layers: Sequence[tuple[str, nn.Module]],
     policy: Callable[[], MixedPrecisionPolicy],
     exchange: Callable[[ExpertRanks], Any],
+    gathers_logits: bool = True,
 ) -> None:
     """Leave this rank its part of a model: one axis after another, in this order.
 
@@ -38,6 +40,7 @@ def divide(
         layers: what it repeats, by qualified name.
         policy: gives the dtypes in which weights are gathered and gradients reduced.
         exchange: gives the way in which tokens reach experts on other ranks.
+        gathers_logits: whether losses get those of the whole vocabulary, where ranks divide it.
 
     Raises:
         SetpointError: the model cannot be divided along an axis.
@@ -61,6 +64,8 @@ def divide(
         divide_experts(ranks, experts)
         if config.uses_fsdp:
             shard_experts(config, ranks, experts, policy())
+    if world.degrees["tensor"] > 1:
+        divide_matrices(model, world.mesh["tensor"], config.sequence_parallel, gathers_logits)
     divide_sequences(config, world, model)
     if config.uses_fsdp:
         shard(config, world.mesh, model, layers, policy())
@@ -92,7 +97,7 @@ def shard(
             module.set_gradient_divide_factor(1.0)
 
 
-UNDIVIDED = ("pipeline", "tensor")
+UNDIVIDED = ("pipeline",)
 
 BUCKET = 25 * 2**20
 """Bytes of gradients that are summed at a time, as DDP does."""
@@ -111,6 +116,9 @@ class Replicas:
         """What is called in training, and the model that it calls."""
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
         self._sums = False
+        self._tensor = world.group("tensor")
+        """The ranks that divide matrices; None where none do."""
+        self._terms = [] if self._tensor is None else list(summed_gradients(model))
         if world.size > 1 and not self._is_sharded and not _is_divided(world):
             # DDP takes gradients in the dtype of the weights only.
             self._sums = is_graph or any(
@@ -126,6 +134,13 @@ class Replicas:
         Shards are the exception: their gradients are divided among the ranks after each, so that no
         rank holds whole ones, and summed over the replicas at the last.
         """
+        with self._shared(last):
+            yield
+        if last and self._tensor is not None:
+            sum_over_tensor_ranks(self._terms, self._tensor)
+
+    @contextmanager
+    def _shared(self, last: bool) -> Iterator[None]:
         model: Any = self.model
         if self._is_sharded:
             model.set_requires_all_reduce(last)

@@ -149,6 +149,16 @@ class Parallel(Ranks):
     dispatch: Dispatch = field(factory=AllToAll, also_called=("ep_dispatch", "moe_dispatcher"))
     """How tokens reach experts on other ranks."""
 
+    sequence_parallel: bool = field(default=False, also_called=("enable_sequence_parallel", "sp"))
+    """Sequence parallelism: ranks that divide matrices divide the tokens between them, too: norms,
+    dropout and the residual stream (Korthikanti et al., 2022). Less memory, as many bytes sent."""
+
+    loss_parallel: bool | None = field(
+        default=None, also_called=("enable_loss_parallel", "disable_loss_parallel")
+    )
+    """Loss parallelism: each rank computes the loss from its part of the vocabulary's logits;
+    false: all of them gather the logits; null: true for losses that can."""
+
     reshard: bool | int | None = field(
         default=None, also_called=("reshard_after_forward", "fsdp_reshard_after_forward")
     )
@@ -197,6 +207,10 @@ class Parallel(Ranks):
     @dead("dispatch")
     def _dispatch_is_dead(self) -> str | None:
         return "no experts are divided (expert = 1)" if self.expert == 1 else None
+
+    @dead("sequence_parallel", "loss_parallel")
+    def _tensor_options_are_dead(self) -> str | None:
+        return "no matrices are divided (tensor = 1)" if self.degrees["tensor"] == 1 else None
 
     @check
     def _check_degrees(self) -> Iterator[Problem]:

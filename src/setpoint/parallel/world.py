@@ -54,6 +54,8 @@ class World:
         at: this process's coordinate on each axis.
         mesh: for parameters: `pipeline`, `replicate`, `shard` and `tensor`, where the axes of
             context belong to `shard` or `replicate`; None where there is one rank.
+        noise_axes: the axes, beside those of the data, whose ranks draw other random numbers: they
+            compute with other tokens.
         groups: those that `group` has made.
     """
 
@@ -66,6 +68,7 @@ class World:
     degrees: Mapping[str, int] = field(default_factory=dict)
     at: Mapping[str, int] = field(default_factory=dict)
     mesh: DeviceMesh | None = None
+    noise_axes: tuple[str, ...] = ("ring", "ulysses")
     groups: dict[tuple[str, ...], ProcessGroup | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -91,7 +94,7 @@ class World:
     def noise_rank(self) -> int:
         """By which a step's random numbers differ: ranks that compute the same draw the same."""
         found = self.data_rank
-        for axis in ("ring", "ulysses"):
+        for axis in self.noise_axes:
             found = found * self.degrees.get(axis, 1) + self.at.get(axis, 0)
         return found
 
@@ -316,8 +319,14 @@ def world_of(config: Parallel) -> World:
         data_size=degrees["replicate"] * degrees["shard"],
         degrees=degrees,
         at=at,
+        noise_axes=noise_axes(config),
         mesh=DeviceMesh(device.type, grid, mesh_dim_names=tuple(names)),
     )
+
+
+def noise_axes(config: Parallel) -> tuple[str, ...]:
+    """The axes, beside those of the data, whose ranks compute with tokens of their own."""
+    return ("ring", "ulysses", *(("tensor",) if config.sequence_parallel else ()))
 
 
 def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> Tensor:

@@ -9,6 +9,19 @@ from torch.nn import functional as F
 from setpoint.shapes.peers import Peers, gather_parts
 
 
+class VocabularyPart(NamedTuple):
+    """How ranks divide the rows of an output matrix.
+
+    Arguments:
+        rows: of each rank but the last, which has those that are left.
+        gathers: whether losses get the logits of all rows.
+    """
+
+    peers: Peers
+    rows: int
+    gathers: bool = True
+
+
 class Columns(NamedTuple):
     """The columns of logits that this rank has, where ranks divide the vocabulary.
 
@@ -29,23 +42,22 @@ class Projection(NamedTuple):
         weight: (rows, dim) the output matrix, or this rank's rows; the first vocab_size rows of all
             count.
         soft_cap: logits become soft_cap * tanh(logits / soft_cap); None: they stay as they are.
-        peers: the ranks that divide the rows, each of which has as many; None: none do.
-        gathers: whether logits are those of all rows then.
+        part: which rows these are, where ranks divide them; None: all.
     """
 
     weight: Tensor
     vocab_size: int
     scale: float = 1.0
     soft_cap: float | None = None
-    peers: Peers | None = None
-    gathers: bool = True
+    part: VocabularyPart | None = None
 
     @property
     def columns(self) -> Columns | None:
         """Which columns `logits` gives; None: all."""
-        if self.peers is None or self.gathers:
+        if self.part is None or self.part.gathers:
             return None
-        return Columns(self.peers, self.peers.rank * self.weight.shape[0], self.vocab_size)
+        peers, rows, _ = self.part
+        return Columns(peers, peers.rank * rows, self.vocab_size)
 
     def logits(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
         """Project hidden states.
@@ -60,9 +72,10 @@ class Projection(NamedTuple):
         count, columns = self.vocab_size, self.columns
         if columns is not None:
             count = min(max(count - columns.first, 0), logits.shape[-1])
-        elif self.peers is not None:
+        elif self.part is not None:
             # All of them compute the same loss with what is gathered.
-            logits = gather_parts(logits, -1, self.peers, sums=False)
+            logits = F.pad(logits, (0, self.part.rows - logits.shape[-1]))
+            logits = gather_parts(logits, -1, self.part.peers, sums=False)
         if logits.shape[-1] != count:
             logits = logits[..., :count]
         if self.scale != 1.0:

@@ -188,8 +188,8 @@ SOURCES = ("data.sources", "data.validation", "evaluation.datasets.*.sources")
 
 RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "ulysses": 1,
          "ring_split": "zigzag", "context_in_shard": "all", "expert": 1, "expert_tensor": 1,
-         "expert_outside": False, "dispatch": {"type": "all_to_all"}, "reshard": None,
-         "timeout": 600.0,
+         "expert_outside": False, "dispatch": {"type": "all_to_all"}, "sequence_parallel": False,
+         "loss_parallel": None, "reshard": None, "timeout": 600.0,
          "step_timeout": 300.0, "backend": None}  # fmt: skip
 
 

@@ -25,6 +25,7 @@ TIMED = (
     "compile.options.coordinate_descent_tuning=true",
     *(f"compile.options.{name}=true" for name in INDUCTOR),
 )
+TENSOR = ("parallel.world_size=2", "parallel.tensor=2")
 SHARDED = ("parallel.world_size=2", "parallel.shard=2", "batch.accumulation=1")
 RING = ("parallel.world_size=2", "parallel.ring=2")
 EXPERT, MOE = (*SHARDED, "parallel.expert=2"), ("model.moe.experts=4",)
@@ -69,6 +70,21 @@ MET: tuple[tuple[str, ...], ...] = (
     (*EXPERT, "model.moe={experts: 4, packed: false}"),
     (*EXPERT, *MOE, "parallel.reshard=2", "compile={fullgraph: true}"),
     (*EXPERT, *MOE, "parallel.dispatch=deepep", "model.moe.gradient_scale=true"),
+    (*TENSOR, "loss=linear_cross_entropy"),
+    (
+        *TENSOR,
+        "loss=import",
+        "loss.target=torch.nn.CrossEntropyLoss",
+        "parallel.loss_parallel=true",
+    ),
+    (*TENSOR, *TABLE, "parallel.sequence_parallel=true", "parallel.loss_parallel=true"),
+    (
+        "parallel.world_size=4",
+        "parallel.pipeline=2",
+        "parallel.tensor=2",
+        "parallel.sequence_parallel=true",
+    ),
+    (*TENSOR, "model.attention_dropout=0.1"),
     ("data.packing.isolate=true", "model={type=huggingface, config=org/theirs}"),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
     (

@@ -35,6 +35,7 @@ class Attention(nn.Module):
         self.layer = layer
         self.kind: Kind = kind_of(config, layer)
         self.head_dim = config.head_dim
+        self.kv_heads = config.kv_heads
         self.group = config.heads // config.kv_heads
         self.scale = attention_scale(config)
         self.soft_cap = config.attention_soft_cap
@@ -65,6 +66,16 @@ class Attention(nn.Module):
                     rules[f"{name}.bias"] = Constant(0.0)
         return rules
 
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.division.TensorDivisible`: by heads."""
+        heads = f"{self.group * self.kv_heads}*{self.head_dim}"
+        kv_heads = f"{self.kv_heads}*{self.head_dim} shared"
+        plan = {"": "shared_input", "output": "row"}
+        if self.query_key_value is not None:
+            return {**plan, "query_key_value": f"column {heads} + {kv_heads} + {kv_heads}"}
+        names = {"query": heads, "key": kv_heads, "value": kv_heads}
+        return {**plan, **{name: f"column {groups}" for name, groups in names.items()}}
+
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Mix information between positions."""
         query, key, value = self._project(cast_once(x))
@@ -92,11 +103,13 @@ class Attention(nn.Module):
                 # A rank's rows would be some heads' queries and other heads' keys and values.
                 raise SetpointError(
                     "model.merge_qkv = true: one matrix of queries, keys and values cannot be "
-                    "divided among ranks by its rows (tensor parallelism); set it to false"
+                    "divided among ranks one row after the other; tensor_plan() says how it can"
                 )
             heads = merged.unflatten(-1, (-1, self.head_dim))
-            kv_heads = heads.shape[2] // (self.group + 2)
-            query, key, value = heads.split((self.group * kv_heads, kv_heads, kv_heads), dim=2)
+            # With more ranks than key-value heads, each has one of them.
+            kv_heads = max(1, heads.shape[2] // (self.group + 2))
+            queries = heads.shape[2] - 2 * kv_heads
+            query, key, value = heads.split((queries, kv_heads, kv_heads), dim=2)
             return query, key, value
         query, key, value = self.query(x), self.key(x), self.value(x)
         shape = (-1, self.head_dim)

@@ -43,6 +43,7 @@ class LatentAttention(nn.Module):
         mla = config.mla
         self.layer = layer
         self.kind: Kind = kind_of(config, layer)
+        self.heads = config.heads
         self.nope_head_dim = mla.nope_head_dim
         self.rope_head_dim = mla.rope_head_dim
         self.value_head_dim = mla.value_head_dim
@@ -62,8 +63,8 @@ class LatentAttention(nn.Module):
         self.has_query_latent = mla.query_rank is not None
         self.key_value_down = nn.Linear(config.dim, mla.kv_rank + mla.rope_head_dim, bias=False)
         self.key_value_down_norm = build_norm(config, mla.kv_rank)
-        # Where ranks have some of the heads each, its gradient is to be summed over them, which an
-        # engine can do at a module only.
+        # Where ranks have some of the heads each, its gradient may be to be summed over them, which
+        # an engine can do at a module only.
         self.shared_key = nn.Identity()
         up = config.heads * (mla.nope_head_dim + mla.value_head_dim)
         self.key_value_up = nn.Linear(mla.kv_rank, up, bias=False)
@@ -81,6 +82,16 @@ class LatentAttention(nn.Module):
         if self.output.bias is not None:
             rules["output.bias"] = Constant(0.0)
         return rules
+
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.division.TensorDivisible`: by heads; latents are on all ranks."""
+        query = "query_up" if self.has_query_latent else "query"
+        sizes = {
+            query: self.nope_head_dim + self.rope_head_dim,
+            "key_value_up": self.nope_head_dim + self.value_head_dim,
+        }
+        columns = {name: f"column {self.heads}*{size}" for name, size in sizes.items()}
+        return {"": "shared_input", **columns, "output": "row"}
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Mix information between positions."""

@@ -51,6 +51,10 @@ class MoELayer(nn.Module):
         # How tokens reach the experts; another one where ranks divide these.
         self.exchange: Exchange = here
 
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.division.TensorDivisible`: all but the shared experts is whole."""
+        return {"": "whole"}
+
     def forward(
         self, x: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, LayerRouting | None]:
@@ -181,7 +185,8 @@ def update_biases(model: nn.Module, counts: Tensor, schedule_at: float) -> None:
     error = counts.double().mean(dim=1, keepdim=True) - counts
     for router, signs in zip(routers, error.sign(), strict=True):
         # Where a router is frozen, it chooses as it did.
-        if router.bias is not None and router.weight.requires_grad:
+        is_trained = any(each.requires_grad for each in router.parameters())
+        if router.bias is not None and is_trained:
             step = router.bias_rate * bias_factor(router.bias_schedule, schedule_at)
             router.bias.add_(signs.to(router.bias.device), alpha=step)
 

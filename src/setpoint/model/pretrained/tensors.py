@@ -59,7 +59,8 @@ def require_depth(directory: Path, config: Transformer) -> None:
 def pieces_of(family: Family, model: nn.Module, config: Transformer) -> list[Piece]:
     """How the tensors of a family and of a model are made of each other."""
     tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
-    if model.get_parameter("embedding.weight").shape[0] == tokens:
+    rows = {name: each.shape[0] for name, each in model.named_parameters() if name in _ROWS}
+    if all(count == tokens for count in rows.values()):
         return family.pieces(config)
     kept = Part(0, 0, tokens)
     return [

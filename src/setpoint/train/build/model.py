@@ -95,4 +95,6 @@ def divide_model(job: Job, world: World, model: nn.Module) -> None:
     """
     policy = partial(sharding_policy, job.precision)
     exchange = partial(build_exchange, job)
-    divide(job.parallel, world, model, layers_of(model), policy, exchange)
+    keeps_columns = type(job.loss).takes_columns and job.parallel.loss_parallel is not False
+    layers = layers_of(model)
+    divide(job.parallel, world, model, layers, policy, exchange, not keeps_columns)

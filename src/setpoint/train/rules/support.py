@@ -194,6 +194,18 @@ def _divides_experts(job: Any) -> bool:
     return job.parallel.divides_experts
 
 
+DIVIDED = "parallel that divides weights"
+TENSOR = "parallel.tensor that divides matrices"
+
+
+def _is_divided(job: Any) -> bool:
+    return _is_sharded(job) or _has_tensor(job)
+
+
+def _has_tensor(job: Any) -> bool:
+    return job.parallel.degrees["tensor"] > 1
+
+
 def _has_no_choice(job: Any) -> bool:
     optimizer = job.optimizer
     if isinstance(optimizer, ImportedOptimizer) or not optimizer.keeps_state:
@@ -245,9 +257,9 @@ CONFLICTS = (
         "PyTorch's fused SGD does not update bf16 weights on a CPU", ("auto", "foreach", "loop"),
         where=lambda job: isinstance(job.optimizer, SGD) and job.precision.updated == "bf16"),
     Conflict(
-        "optimizer.implementation = fused", (SHARDED,),
+        "optimizer.implementation = fused", (DIVIDED,),
         "PyTorch's fused SGD does not update divided weights", ("auto", "foreach", "loop"),
-        where=lambda job: isinstance(job.optimizer, SGD) and _is_sharded(job)),
+        where=lambda job: isinstance(job.optimizer, SGD) and _is_divided(job)),
     Conflict(
         "precision.reduce that is wider", (SHARDED, "precision.params that is narrower"),
         "is wider than precision.params = {precision.params}, in which FSDP2 adds up the gradients "
@@ -255,9 +267,35 @@ CONFLICTS = (
         where=lambda job: _is_sharded(job) and job.precision.reduce == "fp32"
         and job.precision.params != "fp32"),
     Conflict(
-        "precision.float8 = set", (SHARDED,),
+        "precision.float8 = set", (DIVIDED,),
         "computes with whole weights, and each rank holds a part of them", ("null",),
-        where=_is_sharded),
+        where=_is_divided),
+    Conflict(
+        "loss that needs the whole output matrix", (TENSOR,),
+        "type = {loss.type} multiplies with the whole output matrix, of which each rank holds a "
+        "part", ("chunked_cross_entropy", "cross_entropy"),
+        where=lambda job: _has_tensor(job) and type(job.loss).from_hidden
+        and not type(job.loss).takes_columns),
+    Conflict(
+        "parallel.loss_parallel = true", ("loss that needs all logits",),
+        "a loss of type = {loss.type} needs the logits of the whole vocabulary", ("null", "false"),
+        where=lambda job: not type(job.loss).takes_columns and not type(job.loss).from_hidden),
+    Conflict(
+        "parallel.loss_parallel = true", ("model = import or huggingface",),
+        "a model of type = {model.type} gives the logits of the whole vocabulary", ("null",)),
+    Conflict(
+        "parallel.sequence_parallel = true", ("model = import or huggingface",),
+        "a model of type = {model.type} does not say where its sequences can be divided",
+        ("false",)),
+    Conflict(
+        "parallel.sequence_parallel = true", ("parallel.pipeline that divides layers",),
+        "is not there between the stages of a pipeline, which hand on whole sequences", ("false",),
+        where=lambda job: job.parallel.degrees["pipeline"] > 1),
+    Conflict(
+        "model.attention_dropout = set", (TENSOR, "parallel.sequence_parallel = false"),
+        "would drop the same weights in the heads of all ranks, which draw the same random numbers "
+        "without sequence parallelism", ("0",),
+        where=_has_tensor, hint="Or set parallel.sequence_parallel to true."),
     Conflict(
         "model = huggingface", (IN_CONTEXT,),
         "type = {model.type} takes whole sequences, and ranks divide them", ("transformer",),

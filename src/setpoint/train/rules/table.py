@@ -190,6 +190,15 @@ RULES = (
     Rule(f"{HERE}compile:optimize_ddp_is_dead", ("compile", "parallel"),
          "Whether replicas sum gradients in buckets, at which graphs end",
          dead=("compile.optimize_ddp",), when=lambda job: job.compile is not None),
+    Rule(f"{HERE}parallel:tensor_problems", ("parallel", "model", "tokenizer", "batch", "data"),
+         "Whether ranks can divide the matrices and sequences of the model",
+         when=lambda job: isinstance(job.model, Transformer)
+         and job.parallel.degrees["tensor"] > 1 and has_bytes(job)),
+    Rule(f"{HERE}parallel:tensor_problems", ("parallel", "model", "tokenizer", "batch", "data"),
+         "Whether ranks can divide the matrices and sequences of the model, where the tokenizer is "
+         "in files",
+         needs="files", when=lambda job: isinstance(job.model, Transformer)
+         and job.parallel.degrees["tensor"] > 1 and not has_bytes(job)),
     Rule(f"{HERE}attention:backend_problems", ATTENTION,
          "Whether the attention backend goes with the device and the dtype",
          when=lambda job: names_attention_backend(job.model)),

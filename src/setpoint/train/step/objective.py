@@ -17,7 +17,7 @@ from setpoint.shapes.outcome import Outcome, Routing, supports_head
 if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.shapes.batch import Batch, StepBatch
-    from setpoint.shapes.outcome import Projection
+    from setpoint.shapes.outcome import Columns, Projection
 
 
 class EvalSums(NamedTuple):
@@ -149,15 +149,16 @@ class Objective:
             if (value := getattr(batch, name)) is not None
         }
 
-        def of_logits(logits: Tensor) -> Any:
-            output = self.loss(logits, targets, *last)
+        def of_logits(logits: Tensor, columns: Columns | None = None) -> Any:
+            own = {} if columns is None else {"columns": columns}
+            output = self.loss(logits, targets, *last, **own)
             if wanted is None:
                 return output
-            return EvalSums(output.nats, count_correct(logits, wanted))
+            return EvalSums(output.nats, count_correct(logits, wanted, columns))
 
         def head(hidden: Tensor, projection: Projection) -> Any:
             if not self.from_hidden:
-                return of_logits(projection.logits(hidden))
+                return of_logits(projection.logits(hidden), projection.columns)
             output = self.loss.from_hidden(hidden, projection, targets, *last)
             if wanted is None:
                 return output

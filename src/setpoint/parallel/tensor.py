@@ -1,0 +1,406 @@
+"""Tensor parallelism: ranks divide the matrices of each layer (Megatron-LM, Shoeybi et al., 2019).
+
+Parameters become DTensors on the ranks of the axis `tensor`, so that optimizers, FSDP2 and
+checkpoints know their parts. Modules compute with what this rank holds of them, by the code and the
+kernels of one rank: a module that reads its weight gets this rank's part. Only where work begins or
+ends that the ranks divide do they exchange anything. There, with sequence parallelism (Korthikanti
+et al., 2022), what lies between (norms, dropout, the residual stream) is divided by tokens.
+
+What is whole on all ranks gets its gradient in one of two ways. Where all ranks compute the same,
+they have the same gradient. Where they divide work, each has a term of it: these are summed once a
+step, after the last micro-batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, distributed, nn
+
+from setpoint.config import SetpointError, did_you_mean
+from setpoint.shapes.division import WORDS, VocabularyDivisible, tensor_plan_of
+from setpoint.shapes.peers import (
+    Peers,
+    gather_parts,
+    keep_part,
+    scatter_sum,
+    sum_gradients,
+    sum_parts,
+)
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+BY_ROWS = ("column", "column_gathered", "vocabulary_columns", "vocabulary_rows")
+SEQUENCE = 1
+"""The dimension of (B, S, dim) that sequence parallelism divides."""
+
+
+def divide_matrices(
+    model: nn.Module, mesh: DeviceMesh, sequence_parallel: bool, gathers_logits: bool
+) -> None:
+    """Leave this rank its part of each matrix.
+
+    Arguments:
+        model: the same on all ranks; on the meta device, where it has no values yet.
+        mesh: the ranks of the axis `tensor`.
+        sequence_parallel: whether ranks divide the sequence, where they do not divide matrices.
+        gathers_logits: whether losses get the logits of the whole vocabulary.
+
+    Raises:
+        SetpointError: the model does not say how it is divided, or does not fit these ranks.
+    """
+    peers = Peers(mesh.get_group().group_name, mesh.get_local_rank(), mesh.size())
+    words = _words(model, peers.size)
+    made: dict[int, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        _divide_module(path, module, _planned(path, words, sequence_parallel), mesh, peers, made)
+    if isinstance(model, VocabularyDivisible):
+        model.divide_vocabulary(peers, gathers_logits)
+
+
+def summed_gradients(model: nn.Module) -> Iterator[nn.Parameter]:
+    """Find the parameters of whose gradients each rank of the axis `tensor` has a term."""
+    for module in model.modules():
+        for name in getattr(module, "_summed", ()):
+            weight = module._parameters[name]
+            if weight is not None and weight.requires_grad:
+                yield weight
+
+
+@torch.no_grad()
+def sum_over_tensor_ranks(weights: Sequence[nn.Parameter], group: ProcessGroup) -> None:
+    """Sum the gradients of parameters, in one collective and in fp32 at least."""
+    held: list[Tensor] = []
+    for weight in weights:
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        grad: Any = weight.grad
+        held.append(grad.to_local() if hasattr(grad, "to_local") else grad)
+    if not held:
+        return
+    wide = torch.promote_types(held[0].dtype, torch.float32)
+    together = torch.cat([each.reshape(-1).to(wide) for each in held])
+    distributed.all_reduce(together, group=group)
+    parts = together.split([each.numel() for each in held])
+    for each, part in zip(held, parts, strict=True):
+        each.copy_(part.view_as(each))
+
+
+class _Piece(NamedTuple):
+    """Outputs of a linear layer, by heads.
+
+    Arguments:
+        is_shared: whether several ranks may compute with one head.
+    """
+
+    heads: int
+    width: int
+    is_shared: bool
+
+
+class _Plan(NamedTuple):
+    """What becomes of one module.
+
+    Arguments:
+        pieces: of a `column`; none where any outputs can be apart.
+        is_inside: whether it stands in a module whose parts are divided.
+        sequence: whether its input and output are parts of the sequence.
+    """
+
+    word: str = ""
+    pieces: tuple[_Piece, ...] = ()
+    is_inside: bool = False
+    sequence: bool = False
+
+
+def _words(model: nn.Module, size: int) -> dict[str, str]:
+    """The word of each module that has one, by its path."""
+    plan = tensor_plan_of(model)
+    if not plan:
+        raise SetpointError(
+            f"parallel.tensor = {size}: a {type(model).__name__} does not say how it is divided\n"
+            f"Valid: 1, or a model with a method tensor_plan() that gives words by the names of "
+            f"modules, such as column and row"
+        )
+    paths = [path for path, _ in model.named_modules()]
+    found: dict[str, str] = {}
+    for pattern, word in plan.items():
+        if word.partition(" ")[0] not in WORDS:
+            raise SetpointError(
+                f"parallel.tensor = {size}: the tensor_plan() of the model gives {word!r} for "
+                f"{pattern}.{did_you_mean(word, list(WORDS), ' ')}\nValid: {', '.join(WORDS)}"
+            )
+        matches = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+        named = [path for path in paths if matches.fullmatch(path)]
+        if not named:
+            raise SetpointError(
+                f"parallel.tensor = {size}: the tensor_plan() of the model names {pattern}, and "
+                f"no module is called so"
+            )
+        found |= dict.fromkeys(named, word)
+    for owners in _shared_parameters(model):
+        # An output that is tied to an embedding is divided as that is, or not at all.
+        if not all(found.get(path, "").startswith(BY_ROWS) for path in owners):
+            found = {path: word for path, word in found.items() if path not in owners}
+    return found
+
+
+def _planned(path: str, words: dict[str, str], sequence_parallel: bool) -> _Plan:
+    word, _, groups = words.get(path, "").partition(" ")
+    pieces = tuple(map(_piece, groups.split("+"))) if groups else ()
+    names = path.split(".")
+    around = [words.get(".".join(names[:end]), "") for end in range(len(names))]
+    is_inside = "shared_input" in around
+    sequence = sequence_parallel and "whole" not in around
+    return _Plan(word, pieces, is_inside, sequence)
+
+
+def _piece(text: str) -> _Piece:
+    numbers, _, shared = text.strip().partition(" ")
+    heads, _, width = numbers.partition("*")
+    return _Piece(int(heads), int(width), shared == "shared")
+
+
+def _divide_module(
+    path: str,
+    module: nn.Module,
+    plan: _Plan,
+    mesh: DeviceMesh,
+    peers: Peers,
+    made: dict[int, nn.Parameter],
+) -> None:
+    held = {
+        name: weight
+        for name, weight in module._parameters.items()
+        # Experts may be divided already, in another way.
+        if weight is not None and not hasattr(weight, "placements")
+    }
+    rows: tuple[tuple[int, int], ...] = ()
+    divided: dict[str, int] = {}
+    if plan.word in BY_ROWS:
+        rows = _rows(path, plan.pieces, peers)
+        if not rows:
+            _require_fit(path, held["weight"].shape[0], plan.word, peers.size)
+        divided = {} if rows else dict.fromkeys(held, 0)
+    elif plan.word == "row":
+        _require_fit(path, held["weight"].shape[1], plan.word, peers.size)
+        divided = {"weight": 1}
+    for name, weight in held.items():
+        if id(weight) not in made:
+            made[id(weight)] = _placed(weight, mesh, divided.get(name))
+        module._parameters[name] = made[id(weight)]
+    behaves = _behavior(plan)
+    if not held and behaves is _Part:
+        return
+    module.__class__ = _class_of(type(module), behaves, tuple(held))
+    own: Any = module
+    own._peers, own._sequence, own._rows = peers, plan.sequence, rows
+    if plan.word == "vocabulary_rows":
+        own._first = peers.rank * -(-held["weight"].shape[0] // peers.size)
+    is_term = (
+        plan.is_inside
+        or plan.word in ("row", "sum_gradients", *BY_ROWS)
+        or (plan.sequence and plan.word != "whole")
+    )
+    own._summed = tuple(name for name in held if name not in divided) if is_term else ()
+    if plan.word in BY_ROWS and isinstance(module, nn.Linear):
+        module.out_features = own.weight.shape[0]
+
+
+def _placed(weight: nn.Parameter, mesh: DeviceMesh, dim: int | None) -> nn.Parameter:
+    """A parameter of which this rank has a part along a dimension, or all."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    placement = Replicate() if dim is None else Shard(dim)
+    # src_data_rank=None: all ranks have the same values, or none, so nothing need be sent.
+    part = distribute_tensor(weight.detach(), mesh, [placement], src_data_rank=None)
+    return nn.Parameter(part, requires_grad=weight.requires_grad)
+
+
+def _shared_parameters(model: nn.Module) -> list[list[str]]:
+    """The paths of the modules that have a parameter in common, for each that several have."""
+    owners: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for weight in module._parameters.values():
+            if weight is not None:
+                owners.setdefault(id(weight), []).append(path)
+    return [paths for paths in owners.values() if len(paths) > 1]
+
+
+def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[int, int], ...]:
+    """Which rows of a whole matrix a rank computes with, (first, number) each.
+
+    Returns:
+        none where each rank holds an equal share of the rows, one after another.
+    """
+    size = peers.size
+    if len(pieces) < 2 and all(piece.heads % size == 0 for piece in pieces):
+        return ()
+    found: list[tuple[int, int]] = []
+    first = 0
+    for heads, width, is_shared in pieces:
+        if heads % size and not (is_shared and size % heads == 0):
+            raise SetpointError(
+                f"parallel.tensor = {size}: the {heads} heads of {path} cannot be divided among as "
+                f"many ranks\nValid: a divisor of {heads}"
+                f"{' or a multiple' if is_shared else ''}"
+            )
+        found.append((first + peers.rank * heads // size * width, max(1, heads // size) * width))
+        first += heads * width
+    return tuple(found)
+
+
+def _require_fit(path: str, count: int, word: str, size: int) -> None:
+    if word.startswith("vocabulary"):
+        # All ranks have the same number of rows, but for the last one.
+        if count <= (size - 1) * -(-count // size):
+            raise SetpointError(
+                f"parallel.tensor = {size}: the {count} rows of {path} leave nothing for the last "
+                f"rank\nValid: fewer ranks"
+            )
+    elif count % size:
+        what = "inputs" if word == "row" else "outputs"
+        raise SetpointError(
+            f"parallel.tensor = {size}: the {count} {what} of {path} cannot be divided among as "
+            f"many ranks\nValid: a divisor of {count}"
+        )
+
+
+def _behavior(plan: _Plan) -> type[_Part]:
+    if plan.word == "column_gathered":
+        return _GatheredColumn
+    if plan.word == "column" and not plan.is_inside:
+        return _LoneColumn
+    if plan.word in ("whole", "sequence") and not plan.sequence:
+        return _Part
+    return _BEHAVIORS.get(plan.word, _Part)
+
+
+@cache
+def _class_of(cls: type[nn.Module], behaves: type[_Part], names: tuple[str, ...]) -> type:
+    """A class of modules whose parameters are this rank's parts to those who read them.
+
+    One for all modules of a kind: a compiler takes two classes for two kinds of modules.
+    """
+    parts = {name: property(_reader(behaves, name)) for name in names}
+    return type(cls.__name__, (behaves, cls), {**parts, "__module__": cls.__module__})
+
+
+def _reader(behaves: type[_Part], name: str) -> Callable[[Any], Tensor]:
+    from torch.distributed.tensor import DTensor
+
+    def read(module: Any) -> Tensor:
+        weight = module._parameters[name]
+        if not isinstance(weight, DTensor) or weight.device_mesh.ndim > 1:
+            # FSDP2 shards it now, and looks for the parameter that it has put there.
+            return weight
+        part = weight.to_local()
+        if module._rows:
+            pieces = [part.narrow(0, first, count) for first, count in module._rows]
+            part = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return behaves.held_here(module, name, part)
+
+    return read
+
+
+class _Part:
+    """A module of which this rank holds a part, or that works on a part of the sequence.
+
+    What subclasses add stands before the module's own class.
+    """
+
+    _peers: Peers
+    _sequence: bool
+    _rows: tuple[tuple[int, int], ...]
+    _first: int
+    _summed: tuple[str, ...]
+    forward: Any
+
+    def held_here(self, name: str, part: Tensor) -> Tensor:
+        """What stands for a parameter in the computation."""
+        del name
+        return part
+
+
+def _enter(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
+    """Begin work that ranks divide: all of them need all tokens."""
+    if torch.is_autocast_enabled(x.device.type):
+        # Before it is sent, not after.
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+    return gather_parts(x, SEQUENCE, peers, sums=True) if sequence else sum_gradients(x, peers)
+
+
+def _leave(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
+    """End work that ranks divide: what they found is terms of a sum."""
+    return scatter_sum(x, SEQUENCE, peers) if sequence else sum_parts(x, peers)
+
+
+class _SharedInput(_Part):
+    def forward(self, x: Tensor, *rest: Any, **named: Any) -> Any:
+        return super().forward(_enter(x, self._peers, self._sequence), *rest, **named)
+
+
+class _SharedOutput(_Part):
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return _enter(super().forward(*given, **named), self._peers, self._sequence)
+
+
+class _LoneColumn(_Part):
+    """A linear layer with nothing around it that says where divided work begins."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(_enter(x, self._peers, self._sequence))
+
+
+class _GatheredColumn(_Part):
+    def forward(self, x: Tensor) -> Tensor:
+        found = super().forward(_enter(x, self._peers, self._sequence))
+        return gather_parts(found, -1, self._peers, sums=False)
+
+
+class _Row(_Part):
+    def forward(self, x: Tensor) -> Tensor:
+        return _leave(super().forward(x), self._peers, self._sequence)
+
+    def held_here(self, name: str, part: Tensor) -> Tensor:
+        # What each rank adds would be added as often as there are ranks.
+        return part * 0.0 if name == "bias" and self._peers.rank else part
+
+
+class _VocabularyRows(_Part):
+    def forward(self, tokens: Tensor) -> Tensor:
+        weight: Any = self.weight  # type: ignore[attr-defined]
+        rows = weight.shape[0]
+        place = tokens - self._first
+        here = (place >= 0) & (place < rows)
+        found = super().forward(place.where(here, 0))
+        return _leave(found * here.unsqueeze(-1), self._peers, self._sequence)
+
+
+class _Sequence(_Part):
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        return self._peers.part(super().forward(*given, **named), -2)
+
+
+class _Whole(_Part):
+    def forward(self, x: Tensor, *rest: Any, **named: Any) -> Any:
+        found = super().forward(gather_parts(x, SEQUENCE, self._peers, sums=False), *rest, **named)
+        if isinstance(found, tuple):
+            return (keep_part(found[0], SEQUENCE, self._peers), *found[1:])
+        return keep_part(found, SEQUENCE, self._peers)
+
+
+_BEHAVIORS: dict[str, type[_Part]] = {
+    "shared_input": _SharedInput,
+    "shared_output": _SharedOutput,
+    "row": _Row,
+    "vocabulary_rows": _VocabularyRows,
+    "sequence": _Sequence,
+    "whole": _Whole,
+}
