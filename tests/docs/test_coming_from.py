@@ -9,15 +9,15 @@ from setpoint.train.config import Job
 
 from .test_commands import DOCS
 
-ROW = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
+ROW = re.compile(r"^- (`[^:]+`): (.+)$", re.MULTILINE)
 
 
-def test_names_that_the_table_maps_are_known() -> None:
-    """The table of `TrainingArguments` points to fields that exist."""
+def test_names_that_the_list_maps_are_known() -> None:
+    """The list of `TrainingArguments` points to fields that exist."""
     text = (DOCS / "coming-from" / "trainingarguments.md").read_text()
-    table = text.partition("## Field by field")[2].partition("\n## ")[0]
+    listed = text.partition("## Field by field")[2].partition("\n## ")[0]
     paths = {path for path, _ in all_fields(Job)}
-    rows = ROW.findall(table)
+    rows = ROW.findall(listed)
     assert len(rows) > 25
     for names, here in rows:
         for word in re.findall(r"`([\w.]+)`", here):
