@@ -17,7 +17,7 @@ from setpoint.data.packed import PackedSampler
 from setpoint.data.packing import PackedRows
 from setpoint.data.sampler import Sampler
 from setpoint.data.sequences import DataIdentity, NamedRows, Rows, Sequences
-from setpoint.shapes.batch import IGNORE_INDEX, TENSORS, Batch
+from setpoint.shapes.batch import PADDING, TENSORS, Batch
 
 
 class Phase(NamedTuple):
@@ -117,10 +117,6 @@ def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.
     width = max(each.shape[1] for each in tensors)
     padded = [_widened(each, width, PADDING[name]) for each in tensors]
     return torch.cat(padded)[places]
-
-
-# What stands behind the end of a row.
-PADDING = {"inputs": 0, "targets": IGNORE_INDEX, "weights": 0, "positions": -1, "documents": -1}
 
 
 def _widened(rows: torch.Tensor, width: int, value: int) -> torch.Tensor:

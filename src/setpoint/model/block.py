@@ -41,7 +41,11 @@ class Block(nn.Module):
         self.attention_output_norm = build_norm(config, config.dim) if after else None
         self.feed_forward_norm = build_norm(config, config.dim) if before else None
         self.has_experts = config.moe is not None and config.moe.has_experts(layer)
-        self.feed_forward = MoELayer(config) if self.has_experts else FeedForward(config)
+        if self.has_experts:
+            assert config.moe is not None
+            self.feed_forward = MoELayer(config, config.moe.layers_with_experts(layer))
+        else:
+            self.feed_forward = FeedForward(config)
         self.feed_forward_output_norm = build_norm(config, config.dim) if after else None
 
     def forward(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, LayerRouting | None]:

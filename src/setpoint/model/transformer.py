@@ -1,6 +1,6 @@
 """The decoder-only transformer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +14,9 @@ from setpoint.model.block import Block
 from setpoint.model.initialize import FirstRows, Initializer, Normal
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.layer import MoELayer
-from setpoint.model.moe.routing import LayerRouting, combine
+from setpoint.model.moe.routing import LayerRouting, combine, placed
 from setpoint.model.norm.norms import build_norm
+from setpoint.model.parts import LAYER, part_names
 from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
 from setpoint.shapes.expert_parts import ExpertPart
@@ -38,10 +39,9 @@ class Transformer(nn.Module):
     Layers are kept by name: when some are taken away the others keep their names, and with
     the names their initialization and their place in checkpoints.
 
-    A stage of a pipeline is a whole model that parts were taken away from: layers deleted, `norm`
-    and `output` set to None where others follow, `embedding` and `position_embedding` where others
-    go before. With tied embeddings the last stage keeps the embedding too, as its output matrix;
-    gradients of the two are to be added up.
+    A stage of a pipeline is a model that parts were taken away from by `keep_parts`. With tied
+    embeddings the last stage keeps the embedding too, as its output matrix; gradients of the two
+    are to be added up.
 
     Raises:
         SetpointError: the configuration's own vocabulary does not hold that many.
@@ -73,6 +73,7 @@ class Transformer(nn.Module):
         # A tied output is no second name for the embedding: shared parameters come apart on the
         # way through the meta device, and safetensors refuses to store them.
         self.output = None if config.tie_embeddings else nn.Linear(config.dim, rows, bias=False)
+        self.is_part = False
         self._context_groups: ContextGroups | None = None
 
     def use_context(self, groups: "ContextGroups") -> None:
@@ -106,6 +107,29 @@ class Transformer(nn.Module):
                 module.exchange = exchange
                 parts.append(ExpertPart(module.experts, module.experts.widths()))
         return parts
+
+    @property
+    def stream_width(self) -> int:
+        """See `setpoint.shapes.stages.Staged`."""
+        return self.config.dim
+
+    def stage_parts(self) -> list[str]:
+        """See `setpoint.shapes.stages.Staged`; `output` is the norm before it, too."""
+        return part_names(self.config.layers)
+
+    def keep_parts(self, parts: Sequence[str]) -> None:
+        """See `setpoint.shapes.stages.Staged`."""
+        self.layers = nn.ModuleDict(
+            {name: layer for name, layer in self.layers.items() if LAYER + name in parts}
+        )
+        is_first, is_last = "embedding" in parts, "output" in parts
+        self.is_part = True
+        if not is_first:
+            self.position_embedding = None
+        if not is_last:
+            self.norm = self.output = None
+        if not (is_first or (is_last and self.config.tie_embeddings)):
+            self.embedding = None
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how embeddings and the output start; the layers speak for themselves."""
@@ -211,7 +235,10 @@ class Transformer(nn.Module):
                 routings.append(routing)
         if head is not None:
             result = x if self.norm is None else head(self.norm(x), self.projection)
-            return Outcome(result, *combine(self.config.moe, routings))
+            auxiliary, routing = combine(self.config.moe, routings)
+            if self.is_part and self.training:
+                routing = placed(self.config, routing, map(int, self.layers), x.device)
+            return Outcome(result, auxiliary, routing)
         return x if self.norm is None else self._logits(self.norm(x))
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:

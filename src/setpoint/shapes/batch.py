@@ -65,6 +65,8 @@ class Batch:
 
 
 TENSORS = ("inputs", "targets", "weights", "positions", "documents")
+# What stands behind the end of a row.
+PADDING = {"inputs": 0, "targets": IGNORE_INDEX, "weights": 0, "positions": -1, "documents": -1}
 
 
 class Count(NamedTuple):

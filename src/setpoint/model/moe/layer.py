@@ -32,10 +32,14 @@ class MoELayer(nn.Module):
 
     y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). Nothing is kept on
     the module: what the losses and the balancing need is returned beside the output.
+
+    Arguments:
+        index: of the layer among those with experts of the whole model.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, index: int = 0) -> None:
         super().__init__()
+        self.index = index
         assert config.moe is not None
         moe = config.moe
         self.count = moe.experts
@@ -177,11 +181,15 @@ def update_biases(model: nn.Module, counts: Tensor, schedule_at: float) -> None:
     once per step, with the counts of its whole global batch.
 
     Arguments:
+        counts: (layers with experts of the whole model, E), also where the model here is a part.
         schedule_at: how much of the horizon is over, from 0 to 1.
     """
-    routers = [layer.router for layer in model.modules() if isinstance(layer, MoELayer)]
+    layers = [layer for layer in model.modules() if isinstance(layer, MoELayer)]
+    routers = [layer.router for layer in layers]
     if all(router.bias is None for router in routers):
         return
+    if len(layers) != len(counts):  # this is a part of a model
+        counts = counts[[layer.index for layer in layers]]
     error = counts.double().mean(dim=1, keepdim=True) - counts
     for router, signs in zip(routers, error.sign(), strict=True):
         # Where a router is frozen, it chooses as it did.

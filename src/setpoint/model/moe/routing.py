@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from setpoint.shapes.outcome import Routing
 
 if TYPE_CHECKING:
+    from setpoint.model.config import Transformer
     from setpoint.model.moe.config import MoE
 
 
@@ -65,6 +66,31 @@ def combine(
     dropped = torch.stack([layer.dropped for layer in layers])
     terms = (term.detach() for term in (balance, sequence_balance, z))
     return auxiliary, Routing(counts, dropped, *terms)
+
+
+def placed(
+    config: Transformer, routing: Routing | None, layers: Iterable[int], device: torch.device
+) -> Routing | None:
+    """Put the report of a part of a model among the rows of the whole.
+
+    Arguments:
+        routing: of the layers with experts of the part; None where it has none.
+        layers: numbers of the layers of the part.
+
+    Returns:
+        with zeros for the layers of other parts; None for models without experts.
+    """
+    moe = config.moe
+    whole = 0 if moe is None else moe.layers_with_experts(config.layers)
+    if moe is None or not whole:
+        return None
+    counts = torch.zeros(whole, moe.experts, dtype=torch.int64, device=device)
+    dropped = torch.zeros(whole, dtype=torch.int64, device=device)
+    if routing is None:
+        return Routing(counts, dropped, *torch.zeros(3, device=device))
+    rows = [moe.layers_with_experts(layer) for layer in layers if moe.has_experts(layer)]
+    counts[rows], dropped[rows] = routing.counts, routing.dropped
+    return routing._replace(counts=counts, dropped=dropped)
 
 
 def expert_metrics(routing: Routing) -> dict[str, float]:

@@ -1,0 +1,274 @@
+"""Pipeline parallelism: the stages of this rank, and the schedules that run them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from setpoint.config import SetpointError
+from setpoint.parallel.split import balanced, ranks_of_stages
+from setpoint.shapes.stages import Part, Staged
+from setpoint.shapes.outcome import supports_head
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from setpoint.parallel.pipelining import Pipelining
+    from setpoint.shapes.outcome import Outcome
+
+
+class Stage(nn.Module):
+    """A part of a model between two others: one stage of a pipeline.
+
+    Its modules are those of the model that this rank holds, not copies.
+
+    Arguments:
+        number: of the stage among all `count` of the pipeline.
+    """
+
+    def __init__(self, model: nn.Module, number: int, count: int) -> None:
+        super().__init__()
+        self.model = model
+        self.number = number
+        self.is_first, self.is_last = number == 0, number == count - 1
+        self.compute: Callable[[Stage, Tensor], Tensor] | None = None
+        """What a schedule calls in place of the model; see `Pipeline.run`."""
+
+    def forward(self, x: Tensor, **given: Any) -> Any:
+        """Call the model; for a schedule, which gives nothing but `x`, what stands for it."""
+        if given:
+            return self.model(x, **given)
+        assert self.compute is not None
+        return self.compute(self, x)
+
+
+def keep_stages(
+    config: Pipelining, model: nn.Module, ranks: int, rank: int, sizes: Sequence[Part] | None
+) -> list[Stage]:
+    """Take away from a model what other ranks of a pipeline hold.
+
+    Arguments:
+        model: changed in place; on the meta device, where it has no values yet.
+        ranks, rank: of the pipeline.
+        sizes: what decides where the model is cut, unless the configuration says so; None: the
+            parameters of its parts.
+
+    Returns:
+        the stages of this rank, in the order of the model.
+
+    Raises:
+        SetpointError: the model cannot be cut, or not into so many stages.
+    """
+    parts = parts_of(model)
+    count = config.stages(ranks)
+    if config.split is not None:
+        split = [list(names) for names in config.split]
+        if [name for names in split for name in names] != parts:
+            raise SetpointError(
+                f"parallel.pipelining.split: the stages hold other parts than the model, a "
+                f"{type(model).__name__}, or in another order\nValid: stages of {', '.join(parts)}"
+            )
+    else:
+        if count > len(parts):
+            raise SetpointError(
+                f"parallel.pipeline = {ranks}: the model, a {type(model).__name__}, has "
+                f"{len(parts)} parts, and there are {count} stages\n"
+                f"Valid: {len(parts)} stages or fewer"
+            )
+        split = balanced(sizes or [_measured(model, name) for name in parts], count)
+    places = ranks_of_stages(ranks, count, config.known.is_v)
+    own = [stage for stage in range(count) if places[stage] == rank]
+    assert isinstance(model, Staged)
+    model.keep_parts([name for stage in own for name in split[stage]])
+    if len(own) == 1:
+        return [Stage(model, own[0], count)]
+    return [Stage(_part(model, split[stage]), stage, count) for stage in own]
+
+
+def parts_of(model: nn.Module) -> list[str]:
+    """Name the parts that a model can be cut into.
+
+    Raises:
+        SetpointError: it does not say.
+    """
+    if not isinstance(model, Staged) or not supports_head(model):
+        raise SetpointError(
+            f"parallel.pipeline: the model, a {type(model).__name__}, does not say how it is cut "
+            f"into stages\nValid: 1, a model of type = transformer, or one with supports_head = "
+            f"True and the methods stage_parts and keep_parts (setpoint.shapes.stages.Staged)"
+        )
+    if any(True for _ in model.parameters(recurse=False)):
+        raise SetpointError(
+            f"parallel.pipeline: the model, a {type(model).__name__}, has parameters of its own "
+            f"beside its modules, which no stage would hold\nValid: parameters in modules"
+        )
+    return model.stage_parts()
+
+
+def _measured(model: nn.Module, part: str) -> Part:
+    """A part, with its parameters for the time that it takes."""
+    held = dict(model.named_modules()).get(part)
+    size = 0 if held is None else sum(each.numel() for each in held.parameters())
+    return Part(part, size, size)
+
+
+def _part(model: nn.Module, names: Sequence[str]) -> nn.Module:
+    """A model that shares the modules of another, but has some of its parts only."""
+    part = copy.copy(model)
+    for key, value in vars(part).items():
+        # Hooks, and which modules there are, are its own.
+        if isinstance(value, dict):
+            part.__dict__[key] = value.copy()
+    assert isinstance(part, Staged)
+    part.keep_parts(names)
+    return part
+
+
+class Pipeline:
+    """Runs the stages of this rank by a schedule of `torch.distributed.pipelining`.
+
+    Activations and gradients go from rank to rank; what else the stages need of a batch all ranks
+    of the pipeline have. Shapes are told in advance, so that nothing is run to find them out.
+
+    Arguments:
+        group: the ranks of the pipeline.
+        dtype: of the residual stream.
+        microbatches: of a step.
+    """
+
+    def __init__(
+        self,
+        config: Pipelining,
+        stages: Sequence[Stage],
+        group: ProcessGroup,
+        device: torch.device,
+        dtype: torch.dtype,
+        microbatches: int,
+    ) -> None:
+        self.config, self.stages, self.group = config, list(stages), group
+        self.device, self.dtype, self.microbatches = device, dtype, microbatches
+        self.size = distributed.get_world_size(group)
+        self.count = config.stages(self.size)
+        self.places = ranks_of_stages(self.size, self.count, config.known.is_v)
+        self.has_first = any(stage.is_first for stage in self.stages)
+        self.has_last = any(stage.is_last for stage in self.stages)
+        self.width: int = self.stages[0].model.stream_width  # pyright: ignore
+        self._shape: tuple[int, int] | None = None
+        self._schedule: Any = None
+        self._done: dict[Stage, int] = {}
+
+    def run(
+        self, shape: tuple[int, int], compute: Callable[[Stage, int, Tensor | None], Tensor]
+    ) -> None:
+        """Run the forward and backward passes of a step.
+
+        Arguments:
+            shape: (B, S) of all its micro-batches.
+            compute: from a stage, the number of a micro-batch and the (B, S, dim) residual stream,
+                None for the first stage, to the residual stream, or for the last to the scalar
+                that backward starts from.
+        """
+        if shape != self._shape:
+            self._schedule, self._shape = self._build(shape), shape
+        self._done = dict.fromkeys(self.stages, 0)
+
+        def call(stage: Stage, x: Tensor) -> Tensor:
+            # Every schedule goes through the micro-batches in order, stage by stage.
+            number = self._done[stage]
+            self._done[stage] += 1
+            assert not stage.is_first or int(x) == number
+            return compute(stage, number, None if stage.is_first else x)
+
+        for stage in self.stages:
+            stage.compute = call
+        numbers = torch.arange(self.microbatches)
+        target = {"target": numbers} if self.has_last else {}
+        self._schedule.step(*([numbers] if self.has_first else []), **target, return_outputs=False)
+
+    def _build(self, shape: tuple[int, int]) -> Any:
+        """Make a schedule for micro-batches of one shape."""
+        from torch.distributed.pipelining import PipelineStage
+        from torch.distributed.pipelining.schedules import get_schedule_class
+
+        stream = torch.empty(*shape, self.width, dtype=self.dtype, device="meta")
+        stream.requires_grad_()
+        number = torch.empty(1, dtype=torch.int64, device="meta")
+        scalar = torch.empty((), device="meta").requires_grad_()
+        stages = [
+            PipelineStage(
+                stage,
+                stage.number,
+                self.count,
+                self.device,
+                input_args=number if stage.is_first else stream,
+                output_args=scalar if stage.is_last else stream,
+                group=self.group,
+            )
+            for stage in self.stages
+        ]
+        known = self.config.known
+        kind = get_schedule_class(known.torch)
+        several = known.is_looped or known.is_v
+        # The last stage gives its loss, divided already by what the whole step counts.
+        return kind(
+            stages if several else stages[0],
+            self.microbatches,
+            loss_fn=lambda share, number: share,
+            scale_grads=False,
+        )
+
+    def evaluate(self, inputs: Tensor, **given: Any) -> Outcome | None:
+        """Run the stages once without a backward pass, each after the one before it.
+
+        Arguments:
+            inputs: (B, S) tokens.
+            given: what the model takes beside them.
+
+        Returns:
+            what the last stage gave; None on the other ranks.
+        """
+        outcome: Outcome | None = None
+        for stage in self.stages:
+            before = None if stage.is_first else self.places[stage.number - 1]
+            x = inputs
+            if before is not None:
+                if before == self.places[stage.number]:
+                    assert outcome is not None
+                    x = outcome.result
+                else:
+                    x = torch.empty(*inputs.shape, self.width, dtype=self.dtype, device=self.device)
+                    distributed.recv(x, group=self.group, group_src=before)
+            outcome = stage(x, **given)
+            if not stage.is_last:
+                after = self.places[stage.number + 1]
+                if after != self.places[stage.number]:
+                    distributed.send(outcome.result, group=self.group, group_dst=after)
+        return outcome if self.has_last else None
+
+
+class _AddLoss(torch.autograd.Function):
+    """The residual stream, with a scalar that backward adds to what it starts from."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
+        # A view could not be detached in place, as schedules do.
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (gradient,) = gradients
+        return gradient, gradient.new_ones((), dtype=torch.float32)
+
+
+def add_loss(x: Tensor, loss: Tensor) -> Tensor:
+    """Let a scalar of this stage be minimized together with the loss of the last one.
+
+    Arguments:
+        x: the residual stream that the stage gives.
+        loss: fp32 scalar, a part of what is minimized.
+    """
+    return _AddLoss.apply(x, loss)

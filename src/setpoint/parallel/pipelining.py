@@ -1,0 +1,132 @@
+"""The section `[parallel.pipelining]`, and what the schedules of a pipeline ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from setpoint.config import RUNTIME, Config, Problem, check, field
+
+
+class Schedule(NamedTuple):
+    """What is known of a schedule.
+
+    Arguments:
+        torch: the name that `torch.distributed.pipelining` has for it.
+        stages: of a rank where none are asked for.
+        is_looped: whether a rank may hold another number of stages.
+        is_v: whether the stages go back over the ranks, the last with the first.
+        splits_backward: whether gradients of inputs are computed apart from those of weights.
+    """
+
+    torch: str
+    stages: int = 1
+    is_looped: bool = False
+    is_v: bool = False
+    splits_backward: bool = False
+
+
+SCHEDULES = {
+    "gpipe": Schedule("GPipe"),
+    "1f1b": Schedule("1F1B"),
+    "looped_bfs": Schedule("LoopedBFS", 2, is_looped=True),
+    "interleaved_1f1b": Schedule("Interleaved1F1B", 2, is_looped=True),
+    "interleaved_zero_bubble": Schedule(
+        "InterleavedZeroBubble", 2, is_looped=True, splits_backward=True
+    ),
+    "zbv_zero_bubble": Schedule("ZBVZeroBubble", 2, is_v=True, splits_backward=True),
+    "dual_pipe_v": Schedule("DualPipeV", 2, is_v=True, splits_backward=True),
+}
+
+
+class Pipelining(Config, role=RUNTIME):
+    """Stages and schedule of a pipeline."""
+
+    schedule: Literal[
+        "gpipe",
+        "1f1b",
+        "looped_bfs",
+        "interleaved_1f1b",
+        "interleaved_zero_bubble",
+        "zbv_zero_bubble",
+        "dual_pipe_v",
+    ] = field(
+        default="1f1b",
+        also_called=("pp_schedule", "pipeline_schedule", "pipeline_parallel_schedule"),
+        values_also_called={
+            "zbv_zero_bubble": ("zbv", "ZBVZeroBubble", "zero_bubble_v"),
+            "interleaved_zero_bubble": ("InterleavedZeroBubble", "zb1p"),
+            "interleaved_1f1b": ("Interleaved1F1B", "interleaved"),
+            "looped_bfs": ("LoopedBFS",),
+            "dual_pipe_v": ("DualPipeV", "dualpipev", "dualpipe"),
+        },
+    )
+    """Pipeline schedule: the order of forward and backward passes of micro-batches. gpipe: all
+    forward, then all backward; 1f1b: one forward, one backward; looped_bfs, interleaved_1f1b,
+    interleaved_zero_bubble: with several stages a rank; zbv_zero_bubble, dual_pipe_v: with two, the
+    second of which go back over the ranks."""
+
+    stages_per_rank: int | None = field(
+        default=None,
+        ge=1,
+        also_called=("virtual_stages", "num_stages_per_rank", "num_model_chunks",
+                     "pipeline_parallel_virtual_stages"),
+    )  # fmt: skip
+    """Virtual stages: parts of the model on each rank, one after another in different places of it;
+    null: as `split` says, else 2 where the schedule runs several, else 1."""
+
+    split: tuple[tuple[str, ...], ...] | None = field(
+        default=None, also_called=("module_fqns_per_model_part", "split_points")
+    )
+    """Parts of the model in each stage, by name, in order: embedding, layers.0, layers.1, ...,
+    output (the last norm and the output matrix); null: balanced by FLOPs and parameters."""
+
+    @property
+    def known(self) -> Schedule:
+        """What is known of the schedule."""
+        return SCHEDULES[self.schedule]
+
+    def stages(self, ranks: int) -> int:
+        """The number of stages on all ranks of a pipeline."""
+        if self.stages_per_rank is not None:
+            return ranks * self.stages_per_rank
+        return ranks * self.known.stages if self.split is None else len(self.split)
+
+    @check
+    def _check_stages(self) -> Iterator[Problem]:
+        wanted, known = self.stages_per_rank, self.known
+        if wanted not in (None, known.stages) and not known.is_looped:
+            yield Problem(
+                "stages_per_rank",
+                f"is {wanted}, and schedule = {self.schedule} runs {known.stages} on each rank",
+                valid=("null", str(known.stages)),
+                also=("schedule",),
+                hint="Schedules with any number: looped_bfs, interleaved_1f1b, "
+                "interleaved_zero_bubble.",
+            )
+
+    def batch_problem(self, ranks: int, count: int) -> tuple[str, list[int]] | None:
+        """Say why a schedule cannot run so many micro-batches a step.
+
+        Returns:
+            the reason, and the nearest numbers that it can run; None where it can.
+        """
+        if self.fits(ranks, count):
+            return None
+        if self.schedule == "dual_pipe_v":
+            least = self.stages(ranks)
+            return f"schedule = dual_pipe_v needs one for each of {least} stages at least", [least]
+        below = next(n for n in range(count - 1, 0, -1) if self.fits(ranks, n))
+        above = next(n for n in range(count + 1, 2 * count + ranks) if self.fits(ranks, n))
+        rounds = count // ranks
+        why = f"schedule = {self.schedule} takes them in {rounds} rounds of the same size"
+        return why, [below, above]
+
+    def fits(self, ranks: int, count: int) -> bool:
+        """Whether the schedule can run so many micro-batches a step."""
+        if self.schedule == "dual_pipe_v":
+            return count >= self.stages(ranks)
+        if self.schedule in ("interleaved_1f1b", "interleaved_zero_bubble"):
+            # In rounds of at least one micro-batch a rank.
+            return count % max(1, count // ranks) == 0
+        return True

@@ -1,0 +1,117 @@
+"""The engine of a step where the ranks hold stages of a pipeline, and what evaluates them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
+from setpoint.precision.autocast import compute_in
+from setpoint.shapes.batch import PADDING, TENSORS, Batch
+from setpoint.shapes.outcome import Outcome
+from setpoint.train.step.engine import PlainEngine, Sums
+from setpoint.train.step.objective import EvalSums, Objective, add_routing, sum_by_source
+from setpoint.loss.forms import LossOutput, PerToken
+
+if TYPE_CHECKING:
+    from setpoint.shapes.batch import Count, StepBatch
+    from setpoint.shapes.outcome import Routing
+    from setpoint.train.build.components import Components
+    from setpoint.train.config import Job
+
+
+class PipelineEngine(PlainEngine):
+    """Runs the micro-batches of a step through the stages of a pipeline, as an `Engine`.
+
+    All ranks of a pipeline read the same batches: what is handed on is the residual stream alone.
+    """
+
+    def __init__(self, job: Job, parts: Components) -> None:
+        super().__init__(job, parts)
+        assert parts.pipeline is not None
+        self.pipeline: Pipeline = parts.pipeline
+        self.objectives = {
+            stage: parts.objective.of(stage.model) for stage in self.pipeline.stages
+        }
+
+    def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
+        """See `Engine.forward_backward`."""
+        parts, formats, scaler = self.parts, self.job.precision, self.parts.scaler
+        losses = torch.zeros(2, device=parts.device)
+        scaler.scale(losses)  # makes its tensors, on ranks without a loss, too
+        batches = at_one_length([batch.to(parts.device) for batch in step.batches])
+        routing: Routing | None = None
+        by_source: Tensor | None = None
+        loss = parts.objective.loss
+        if isinstance(loss, PerToken) and loss.per_token and batches[0].source is not None:
+            by_source = torch.zeros(self.sources, dtype=torch.float64, device=parts.device)
+
+        def compute(stage: Stage, number: int, x: Tensor | None) -> Tensor:
+            nonlocal routing, by_source
+            batch, count = batches[number], step.counts[number]
+            stage.model.training = parts.model.training
+            if x is not None:
+                batch = replace(batch, inputs=x)
+            computing = compute_in(formats.compute, formats.params, parts.device)
+            with self.span(f"forward of stage {stage.number}"), computing:
+                output, auxiliary, chosen = self.objectives[stage](batch)
+            if chosen is not None:
+                routing = add_routing(routing, chosen, count.tokens / whole.tokens)
+            share: Tensor | None = None
+            if auxiliary is not None:
+                # A mean over the tokens read here, as a share of the mean over all.
+                share = auxiliary * (count.tokens / whole.tokens)
+            if not stage.is_last:
+                if share is None:
+                    return output
+                losses[0] += share.detach()
+                return add_loss(output, scaler.scale(share))
+            last = output.total / whole.weight
+            share = last if share is None else last + share
+            losses.add_(torch.stack((share.detach(), output.nats / whole.targets)))
+            if by_source is not None and output.each is not None:
+                by_source += sum_by_source(output.each, step.batches[number], self.sources)
+            return scaler.scale(share)
+
+        rows, length = batches[0].inputs.shape
+        with self.span("pipeline"):
+            self.pipeline.run((rows, length), compute)
+        self.pipeline.sum_shared()
+        return Sums(losses, routing, by_source)
+
+
+def at_one_length(batches: Sequence[Batch]) -> list[Batch]:
+    """Pad micro-batches at the end to the longest of them; what was padded counts nowhere.
+
+    Stages exchange tensors of one shape in a step. What is there is not moved, so causal attention
+    hides the padding, and where positions are given they mark it for experts.
+    """
+    length = max(batch.inputs.shape[1] for batch in batches)
+    return [_padded(batch, length - batch.inputs.shape[1]) for batch in batches]
+
+
+def _padded(batch: Batch, missing: int) -> Batch:
+    if not missing:
+        return batch
+    tensors: dict[str, Any] = {
+        name: pad(tensor, (0, missing), value=PADDING[name])
+        for name in TENSORS
+        if (tensor := getattr(batch, name)) is not None
+    }
+    return replace(batch, **tensors)
+
+
+class PipelineObjective(Objective):
+    """The objective of a model that lies on the ranks of a pipeline, for evaluations.
+
+    All ranks of the pipeline call it with the same batch; those without the last stage get zeros.
+    """
+
+    def __init__(self, objective: Objective, pipeline: Pipeline, sources: int) -> None:
+        super().__init__(objective.model, objective.loss, sources)
+        self.runs = pipeline.evaluate  # pyright: ignore
