@@ -119,6 +119,8 @@ WITH_EXPERTS = (
 EXPERTS |= {f"divided experts, {name}": (*MOE, *CASES[name]) for name in WITH_EXPERTS}
 EXPERTS["divided experts, foreach"] = (*MOE, "optimizer.implementation=foreach")
 CASES |= EXPERTS
+# What the schedules of a pipeline of two or four ranks need.
+STAGED = ("model.layers=4", "batch.accumulation=4")
 # How the ranks may be divided.
 SHAPES = {
     2: ["shard=1", "shard=2"],
@@ -156,28 +158,33 @@ def trained(job: Job, world: World | None = None) -> tuple[list[Any], dict[str, 
     parts: Components = build_components(job, world=world)
     seen = Seen()
     Loop(job, parts, [seen], StopRequest(), Position()).run()
-    weights = {name: whole_of(value) for name, value in parts.model.state_dict().items()}
     if job.evaluation is not None:
         scores = evaluate(job, parts).values()
         seen.rows += [(score.loss, score.accuracy or 0.0) for score in scores]
         seen.rows += [(score.bits_per_byte, score.tokens) for score in scores]
+    held = {name: whole_of(value) for name, value in parts.model.state_dict().items()}
+    weights: dict[str, Tensor] = {}
+    for part in parts.world.all_of(held) if parts.pipeline is not None else [held]:
+        weights |= part
     return seen.rows, weights
 
 
 def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[str]) -> None:
     """One rank, and all of them in each shape."""
     rtol = LOOSE.get(name, 1e-5)
-    known: dict[int, tuple[list[Any], dict[str, Tensor]]] = {}
+    known: dict[tuple[int, bool], tuple[list[Any], dict[str, Tensor]]] = {}
     for shape in shapes[:1] if name in WHOLE_ONLY else shapes:
         degrees = [f"parallel.{degree}" for degree in shape.split(",")]
-        job = small_job(folder, *COMMON, *flags, f"parallel.world_size={WORLD}", *degrees)
+        is_cut = "pipeline" in shape
+        common = (*COMMON, *flags, *(STAGED if is_cut else ()))
+        job = small_job(folder, *common, f"parallel.world_size={WORLD}", *degrees)
         ranks = job.parallel.data_ranks
-        if ranks not in known:
+        if (ranks, is_cut) not in known:
             # The same global batch, in micro-batches of as many rows on one rank as on all.
-            alone = small_job(folder, *COMMON, *flags, f"batch.micro_size={ranks}")
+            alone = small_job(folder, *common, f"batch.micro_size={ranks}")
             assert job.batch.global_size == alone.batch.global_size
-            known[ranks] = trained(alone, World(torch.device("cpu")))
-        expected, weights = known[ranks]
+            known[ranks, is_cut] = trained(alone, World(torch.device("cpu")))
+        expected, weights = known[ranks, is_cut]
         rows, found = trained(job)
         what = f"{name}, {shape}"
         torch.testing.assert_close(

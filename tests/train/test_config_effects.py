@@ -25,10 +25,13 @@ from setpoint.infer.load import load
 from setpoint.infer.tasks import Generation
 from setpoint.model.attention.backend import choose_backend
 from setpoint.model.config import Transformer
+from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
+from setpoint.model.skeleton import skeleton
 from setpoint.parallel.apply import shard
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.pipeline import keep_stages
 from setpoint.parallel.watch import active_watch, step_begins
 from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest
@@ -222,6 +225,18 @@ def divided(job: Job) -> tuple[bool, bool, tuple[str, ...]]:
     return asked[0], asked[1], noise_axes(job.parallel)
 
 
+CUT = ("parallel.world_size=2", "parallel.pipeline=2", "model.layers=4", "batch.accumulation=4")
+SPLIT = '[[embedding, "layers.0"], ["layers.1", "layers.2", "layers.3", output]]'
+
+
+def staged(job: Job) -> tuple[str, list[list[str]]]:
+    """The schedule of a pipeline, and the layers in each stage of its first rank."""
+    pipelining = job.parallel.pipelining
+    stages = keep_stages(pipelining, skeleton(job.model, 257), ranks=2, rank=0, sizes=None)
+    held = [[name for name, _ in layers_of(stage)] for stage in stages]
+    return pipelining.known.torch, [[name[-1] for name in each] for each in held]
+
+
 def resharding(job: Job) -> list[Any]:
     """What FSDP2 is asked for, for a layer and for what lies around it."""
     asked: list[Any] = []
@@ -380,9 +395,16 @@ EFFECTS = {
                                  gives={"replicate": 4, "data": 4}),
     "Parallel.shard": Effect("parallel.shard=2", degrees_of, RANKS,
                                  gives={"replicate": 2, "shard": 2, "data": 4}),
-    "Parallel.pipeline": Effect("parallel.pipeline=2", degrees_of, RANKS,
+    "Parallel.pipeline": Effect("parallel.pipeline=2", degrees_of, (*RANKS, "model.layers=2"),
                                   without=("accumulation",),
                                 gives={"pipeline": 2, "shard": 2, "data": 2}),
+    "Pipelining.schedule": Effect("parallel.pipelining.schedule=looped_bfs", staged, CUT,
+                                  gives=("LoopedBFS", [["0"], ["2"]])),
+    "Pipelining.stages_per_rank": Effect(
+        "parallel.pipelining.stages_per_rank=1", staged,
+        (*CUT, "parallel.pipelining.schedule=looped_bfs"), gives=("LoopedBFS", [["0", "1"]])),
+    "Pipelining.split": Effect(f"parallel.pipelining.split={SPLIT}", staged, CUT,
+                               gives=("1F1B", [["0"]])),
     "Parallel.tensor": Effect("parallel.tensor=2", degrees_of, RANKS,
                                   without=("accumulation",),
                                 gives={"shard": 2, "tensor": 2, "data": 2}),
@@ -446,8 +468,8 @@ EFFECTS |= {name: Effect(*row) for name, row in DATA_ROWS.items()}
 SECTIONS = {
     "Job.model", "Job.tokenizer", "Job.data", "Job.batch", "Job.optimizer", "Job.loss",
     "Job.precision", "Job.parallel", "Job.checkpoint", "Job.memory", "Job.tracking",
-    "Job.resilience", "Data.mixture", "Data.loader", "Loader.evaluation", "Data.packing",
-    "Data.prepare",
+    "Job.resilience", "Parallel.pipelining", "Data.mixture", "Data.loader", "Loader.evaluation",
+    "Data.packing", "Data.prepare",
 }  # fmt: skip
 
 

@@ -161,6 +161,7 @@ ELSEWHERE = {
         f"Parallel.{axis}": "several ranks: tests/parallel"
         for axis in (
             "pipeline",
+            "pipelining",
             "tensor",
             "ring",
             "ulysses",
@@ -175,6 +176,10 @@ ELSEWHERE = {
     **{
         f"Parallel.{option}": "several ranks: tests/parallel"
         for option in ("sequence_parallel", "loss_parallel")
+    },
+    **{
+        f"Pipelining.{name}": "several ranks: tests/parallel"
+        for name in ("schedule", "stages_per_rank", "split")
     },
     "Parallel.timeout": "several ranks: tests/parallel",
     "Parallel.step_timeout": "several ranks: tests/parallel",

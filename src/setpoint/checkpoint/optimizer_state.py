@@ -7,8 +7,9 @@ can be read by people and does not depend on the order in which the groups were 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import torch
@@ -82,6 +83,36 @@ def capture_optimizer(
             for number, value in optimizer.state_dict()["state"].items()
         },
     }
+
+
+def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Make one state of those of ranks that hold different parameters.
+
+    Arguments:
+        states: without their tensors, as `capture_optimizer` gives them, with the same groups.
+    """
+    parameters: dict[str, Any] = {}
+    for state in states:
+        parameters |= state["parameters"]
+    groups: list[dict[str, Any]] = []
+    for members in zip(*(state["groups"] for state in states), strict=True):
+        names = chain.from_iterable(group["parameters"] for group in members)
+        groups.append({**members[0], "parameters": list(dict.fromkeys(names))})
+    return {**states[0], "groups": groups, "parameters": parameters}
+
+
+def part_of_state(state: Mapping[str, Any], elsewhere: Collection[str]) -> dict[str, Any]:
+    """Leave out of a state what is kept of some parameters.
+
+    Arguments:
+        elsewhere: the names of these.
+    """
+    groups = [
+        {**group, "parameters": [name for name in group["parameters"] if name not in elsewhere]}
+        for group in state["groups"]
+    ]
+    kept = {name: of for name, of in state["parameters"].items() if name not in elsewhere}
+    return {**state, "groups": groups, "parameters": kept}
 
 
 def restore_optimizer(

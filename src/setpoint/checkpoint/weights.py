@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from torch import nn
 
 from setpoint.checkpoint.loading import Checkpoint
@@ -9,15 +11,19 @@ from setpoint.config import RunError
 from setpoint.shapes.placed import as_placed
 
 
-def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
+def load_weights(model: nn.Module, checkpoint: Checkpoint, elsewhere: Collection[str] = ()) -> None:
     """Put a checkpoint's weights into a model, of which each rank may hold a part.
+
+    Arguments:
+        elsewhere: names of tensors that other ranks hold.
 
     Raises:
         RunError: if a tensor is missing, surplus, or of another shape, each named.
     """
     saved, own = checkpoint.tensors["model"], model.state_dict()
     wrong = [f"{name} is missing" for name in own if name not in saved]
-    wrong += [f"{name} is not in the model" for name in saved if name not in own]
+    known = {*own, *elsewhere}
+    wrong += [f"{name} is not in the model" for name in saved if name not in known]
     wrong += [
         f"{name} is {tuple(saved[name].shape)}, the model's is {tuple(own[name].shape)}"
         for name in own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ def clip_gradients(
     max_norm: float | None,
     max_value: float | None = None,
     stages: ProcessGroup | None = None,
+    elsewhere: Collection[Tensor] = (),
 ) -> Tensor:
     """Scale or cut off all gradients, and return their norm.
 
@@ -37,12 +38,14 @@ def clip_gradients(
         max_norm: the limit of the norm; None: none.
         max_value: the limit of each element; None: none. One of the two at most is given.
         stages: the ranks that hold other layers; None: this one holds all.
+        elsewhere: parameters that another of these ranks counts in the norm.
 
     Returns:
         The norm before clipping, a scalar tensor, at least fp32; 0 where there are no gradients.
     """
     held = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = global_norm((p.grad for p in held if p.grad is not None), stages)
+    counted = held if not elsewhere else [each for each in held if each not in elsewhere]
+    norm = global_norm((p.grad for p in counted if p.grad is not None), stages)
     for together in _by_mesh(held):
         if max_norm is not None and not _is_within(norm, max_norm):
             clip_grads_with_norm_(together, max_norm, norm)

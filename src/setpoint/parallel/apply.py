@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from setpoint.config import SetpointError
 from setpoint.parallel.context import divide_sequences
 from setpoint.parallel.experts import ExpertRanks, divide_experts, expert_ranks, shard_experts
+from setpoint.parallel.pipeline import Stage, keep_stages
 from setpoint.parallel.tensor import divide_matrices, sum_over_tensor_ranks, summed_gradients
 from setpoint.shapes.expert_parts import HasExperts
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
+    from setpoint.shapes.stages import Part
 
 
 def divide(
@@ -32,7 +34,8 @@ def divide(
     policy: Callable[[], MixedPrecisionPolicy],
     exchange: Callable[[ExpertRanks], Any],
     gathers_logits: bool = True,
-) -> None:
+    sizes: Sequence[Part] | None = None,
+) -> list[Stage]:
     """Leave this rank its part of a model: one axis after another, in this order.
 
     Arguments:
@@ -41,18 +44,21 @@ def divide(
         policy: gives the dtypes in which weights are gathered and gradients reduced.
         exchange: gives the way in which tokens reach experts on other ranks.
         gathers_logits: whether losses get those of the whole vocabulary, where ranks divide it.
+        sizes: of the parts that stages are made of; None: by their parameters.
+
+    Returns:
+        the stages of a pipeline that this rank has, which hold the model's modules; none where the
+        model is not cut.
 
     Raises:
         SetpointError: the model cannot be divided along an axis.
     """
+    stages: list[Stage] = []
     if world.mesh is None:
-        return
-    for axis in UNDIVIDED:
-        if world.degrees[axis] > 1:
-            raise SetpointError(
-                f"parallel.{axis} = {world.degrees[axis]}: no model is divided along this axis "
-                f"yet\nValid: 1"
-            )
+        return stages
+    if world.degrees["pipeline"] > 1:
+        count, own = world.degrees["pipeline"], world.at["pipeline"]
+        stages = keep_stages(config.pipelining, model, count, own, sizes)
     if config.divides_experts:
         if not isinstance(model, HasExperts):
             raise SetpointError(
@@ -64,11 +70,16 @@ def divide(
         divide_experts(ranks, experts)
         if config.uses_fsdp:
             shard_experts(config, ranks, experts, policy())
-    if world.degrees["tensor"] > 1:
-        divide_matrices(model, world.mesh["tensor"], config.sequence_parallel, gathers_logits)
-    divide_sequences(config, world, model)
+    for part in [stage.model for stage in stages] or [model]:
+        if world.degrees["tensor"] > 1:
+            divide_matrices(part, world.mesh["tensor"], config.sequence_parallel, gathers_logits)
+        divide_sequences(config, world, part)
     if config.uses_fsdp:
-        shard(config, world.mesh, model, layers, policy())
+        for unit in stages or [model]:
+            held = set(unit.modules())
+            inside = [(name, layer) for name, layer in layers if layer in held]
+            shard(config, world.mesh, unit, inside, policy())
+    return stages
 
 
 def shard(
@@ -88,16 +99,15 @@ def shard(
     # One axis is plain sharding; two are HSDP: shards within, copies across.
     mesh = mesh["replicate", "shard"] if config.copies > 1 else mesh["shard"]
     for _, unit in [*layers, ("", model)]:
-        # What lies around the layers is needed again at once.
-        reshard = unit is not model if config.reshard is None else config.reshard
+        # What lies around the layers is needed again at once, and a stage by the next micro-batch.
+        is_layer = unit is not model and not isinstance(model, Stage)
+        reshard = is_layer if config.reshard is None else config.reshard
         fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
 
-
-UNDIVIDED = ("pipeline",)
 
 BUCKET = 25 * 2**20
 """Bytes of gradients that are summed at a time, as DDP does."""
@@ -157,8 +167,8 @@ class Replicas:
 
 
 def _is_divided(world: World) -> bool:
-    """Whether the ranks hold parts of one copy of the model, and FSDP2 keeps none."""
-    return world.degrees["pipeline"] * world.degrees["tensor"] == world.size
+    """Whether the ranks hold parts of one copy of the model, or FSDP2 keeps copies of stages."""
+    return world.degrees["pipeline"] > 1 or world.degrees["tensor"] == world.size
 
 
 def _replicated(model: nn.Module, world: World) -> nn.Module:

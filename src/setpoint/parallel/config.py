@@ -15,6 +15,7 @@ from setpoint.config import (
     dead,
     field,
 )
+from setpoint.parallel.pipelining import Pipelining
 from setpoint.units import ByteSize
 
 REST = -1
@@ -101,6 +102,9 @@ class Parallel(Ranks):
     )
     """Pipeline degree: ranks that divide the layers among them; -1: the ranks that the other axes
     leave."""
+
+    pipelining: Pipelining = field(factory=Pipelining)
+    """Stages and schedule of the pipeline."""
 
     tensor: int = field(
         default=1, ge=REST, also_called=("tp", "tensor_parallel_size", "tensor_parallel")
@@ -211,6 +215,27 @@ class Parallel(Ranks):
     @dead("sequence_parallel", "loss_parallel")
     def _tensor_options_are_dead(self) -> str | None:
         return "no matrices are divided (tensor = 1)" if self.degrees["tensor"] == 1 else None
+
+    @dead("pipelining.schedule", "pipelining.stages_per_rank", "pipelining.split")
+    def _pipelining_is_dead(self) -> str | None:
+        return "there is one stage (pipeline = 1)" if self.degrees["pipeline"] == 1 else None
+
+    @check
+    def _check_stages(self) -> Iterator[Problem]:
+        ranks, split = self.degrees["pipeline"], self.pipelining.split
+        if ranks == 1 or split is None:
+            return
+        count, wanted = len(split), self.pipelining.stages_per_rank
+        each = wanted or max(1, count // ranks)
+        if not self.pipelining.known.is_looped:
+            each = self.pipelining.known.stages
+        if count != ranks * each:
+            yield Problem(
+                "pipelining.split",
+                f"has {count} stages, and {ranks} ranks run {each} each = {ranks * each}",
+                valid=(f"{ranks * each} lists",),
+                also=("pipeline", "pipelining.schedule", "pipelining.stages_per_rank"),
+            )
 
     @check
     def _check_degrees(self) -> Iterator[Problem]:

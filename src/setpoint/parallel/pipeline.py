@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
 from setpoint.parallel.split import balanced, ranks_of_stages
-from setpoint.shapes.stages import Part, Staged
 from setpoint.shapes.outcome import supports_head
+from setpoint.shapes.stages import Part, Staged
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from setpoint.parallel.pipelining import Pipelining
     from setpoint.shapes.outcome import Outcome
+
+T = TypeVar("T")
 
 
 class Stage(nn.Module):
@@ -156,7 +158,14 @@ class Pipeline:
         self.places = ranks_of_stages(self.size, self.count, config.known.is_v)
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
-        self.width: int = self.stages[0].model.stream_width  # pyright: ignore
+        model = self.stages[0].model
+        assert isinstance(model, Staged)
+        self.width = model.stream_width
+        self.elsewhere: frozenset[str] = frozenset()
+        """Names of tensors that other ranks of the pipeline hold."""
+        self.counted_elsewhere: list[str] = []
+        """Names of parameters here that a rank before this one holds, too."""
+        self._shared: list[tuple[nn.Parameter, ProcessGroup]] = []
         self._shape: tuple[int, int] | None = None
         self._schedule: Any = None
         self._done: dict[Stage, int] = {}
@@ -220,6 +229,45 @@ class Pipeline:
             loss_fn=lambda share, number: share,
             scale_grads=False,
         )
+
+    def compare(self, model: nn.Module) -> None:
+        """Find out what other ranks hold; all ranks of a pipeline call it.
+
+        Arguments:
+            model: what this rank holds of the whole, frozen parameters included.
+        """
+        named = dict(model.named_parameters())
+        rank = distributed.get_rank(self.group)
+        own = {name: name in named and named[name].requires_grad for name in model.state_dict()}
+        found = self.all_of(own)
+        others = [names for number, names in enumerate(found) if number != rank]
+        self.elsewhere = frozenset(name for names in others for name in names)
+        groups: dict[tuple[int, ...], ProcessGroup] = {}
+        for name in sorted(named):
+            holders = tuple(number for number in range(self.size) if name in found[number])
+            if len(holders) == 1 or not own[name]:
+                continue
+            if holders not in groups:
+                ranks = [distributed.get_global_rank(self.group, each) for each in holders]
+                groups[holders] = distributed.new_group(ranks, use_local_synchronization=True)
+            self._shared.append((named[name], groups[holders]))
+            if holders[0] != rank:
+                self.counted_elsewhere.append(name)
+
+    def all_of(self, value: T) -> list[T]:
+        """The values of all ranks of the pipeline, in its order; they can be pickled."""
+        found: list[Any] = [None] * self.size
+        distributed.all_gather_object(found, value, group=self.group)
+        return found
+
+    @torch.no_grad()
+    def sum_shared(self) -> None:
+        """Add up the gradients of what several ranks hold, such as tied embeddings."""
+        for weight, group in self._shared:
+            assert weight.grad is not None
+            gradient: Any = weight.grad
+            local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+            distributed.all_reduce(local, group=group)
 
     def evaluate(self, inputs: Tensor, **given: Any) -> Outcome | None:
         """Run the stages once without a backward pass, each after the one before it.

@@ -38,6 +38,9 @@ SCHEDULES = {
     "dual_pipe_v": Schedule("DualPipeV", 2, is_v=True, splits_backward=True),
 }
 
+FILLED = ("1f1b", "dual_pipe_v")
+"""Schedules that begin with a micro-batch in each stage."""
+
 
 class Pipelining(Config, role=RUNTIME):
     """Stages and schedule of a pipeline."""
@@ -113,9 +116,10 @@ class Pipelining(Config, role=RUNTIME):
         """
         if self.fits(ranks, count):
             return None
-        if self.schedule == "dual_pipe_v":
+        if self.schedule in FILLED:
             least = self.stages(ranks)
-            return f"schedule = dual_pipe_v needs one for each of {least} stages at least", [least]
+            why = f"schedule = {self.schedule} needs one for each of {least} stages at least"
+            return why, [least]
         below = next(n for n in range(count - 1, 0, -1) if self.fits(ranks, n))
         above = next(n for n in range(count + 1, 2 * count + ranks) if self.fits(ranks, n))
         rounds = count // ranks
@@ -124,7 +128,7 @@ class Pipelining(Config, role=RUNTIME):
 
     def fits(self, ranks: int, count: int) -> bool:
         """Whether the schedule can run so many micro-batches a step."""
-        if self.schedule == "dual_pipe_v":
+        if self.schedule in FILLED:
             return count >= self.stages(ranks)
         if self.schedule in ("interleaved_1f1b", "interleaved_zero_bubble"):
             # In rounds of at least one micro-batch a rank.

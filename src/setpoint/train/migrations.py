@@ -190,7 +190,8 @@ RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "
          "ring_split": "zigzag", "context_in_shard": "all", "expert": 1, "expert_tensor": 1,
          "expert_outside": False, "dispatch": {"type": "all_to_all"}, "sequence_parallel": False,
          "loss_parallel": None, "reshard": None, "timeout": 600.0,
-         "step_timeout": 300.0, "backend": None}  # fmt: skip
+         "step_timeout": 300.0, "backend": None,
+         "pipelining": {"schedule": "1f1b", "stages_per_rank": None, "split": None}}  # fmt: skip
 
 
 @migration(to=7)

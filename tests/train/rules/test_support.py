@@ -29,6 +29,9 @@ TENSOR = ("parallel.world_size=2", "parallel.tensor=2")
 SHARDED = ("parallel.world_size=2", "parallel.shard=2", "batch.accumulation=1")
 RING = ("parallel.world_size=2", "parallel.ring=2")
 EXPERT, MOE = (*SHARDED, "parallel.expert=2"), ("model.moe.experts=4",)
+CUT = ("parallel.world_size=2", "parallel.pipeline=2", "model.layers=4", "batch.accumulation=4")
+BOTH = ("parallel.world_size=4", "parallel.pipeline=2", "parallel.shard=2", *CUT[2:])
+PIPELINING = "parallel.pipelining.schedule"
 MET: tuple[tuple[str, ...], ...] = (
     ("batch.sequence_length=17", "model.max_sequence_length=16"),
     ("loss=chunked_cross_entropy", *TABLE, "model.embedding_dim=257"),
@@ -85,6 +88,18 @@ MET: tuple[tuple[str, ...], ...] = (
         "parallel.sequence_parallel=true",
     ),
     (*TENSOR, "model.attention_dropout=0.1"),
+    (*CUT, "model={type=huggingface, config=org/theirs}"),
+    (
+        *CUT,
+        f"{PIPELINING}=zbv_zero_bubble",
+        "compile={}",
+        f"{FULL}",
+        "memory.activation_checkpointing.reentrant=true",
+    ),
+    (*CUT, "compile.scope=model"),
+    (*CUT, "memory.activation_offload={}"),
+    (*CUT, "precision.compute=bf16", "precision.float8={}"),
+    (*BOTH, f"{PIPELINING}=zbv_zero_bubble", "model.tie_embeddings=true"),
     ("data.packing.isolate=true", "model={type=huggingface, config=org/theirs}"),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
     (

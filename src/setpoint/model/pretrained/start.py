@@ -24,6 +24,7 @@ def start_from(
     model: nn.Module,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
+    whole: nn.Module | None = None,
 ) -> dict[str, Any]:
     """Give a model the weights that its configuration names.
 
@@ -31,6 +32,7 @@ def start_from(
         config: a resolved section with `pretrained`.
         model: what it has built. One with memory of its own keeps its place and dtype; the
             parameters of a transformer on the meta device are made on `device` in `dtype`.
+        whole: the transformer that `model` is a part of, which the weights must fit; None: itself.
 
     Raises:
         SetpointError: if there is no such model, or it is of another architecture, field by field.
@@ -42,7 +44,7 @@ def start_from(
     except SetpointError as error:
         raise type(error)(f"model.pretrained = {error}") from error
     if isinstance(config, Transformer):
-        _start_transformer(config, model, place, device, dtype)
+        _start_transformer(config, model, place, device, dtype, whole or model)
     elif place.kind == "checkpoint":
         restore(place.directory, model)
     elif isinstance(model, HuggingFaceModel):
@@ -58,6 +60,7 @@ def _start_transformer(
     place: Place,
     device: torch.device | str,
     dtype: torch.dtype | None,
+    whole: nn.Module,
 ) -> None:
     theirs = config_of(place)
     found = differences(config, theirs)
@@ -73,7 +76,7 @@ def _start_transformer(
             f"loaded:\n  {lines}\n`setpoint import {place.name}` writes all that they ask for."
         )
     if place.kind == "checkpoint":
-        weights = checkpoint_weights(place.directory, model)
+        weights = checkpoint_weights(place.directory, whole)
     else:
-        weights = weights_of(place.directory, read_config(place.directory)[1], model, config)
+        weights = weights_of(place.directory, read_config(place.directory)[1], whole, config)
     weights.fill(model, device=device, dtype=dtype)

@@ -30,11 +30,13 @@ from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.apply import Replicas
 from setpoint.parallel.context import sequence_parts
+from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
 from setpoint.precision.build import build_scaler, build_weights, state_dtype
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OptimizerParams
+from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
@@ -43,6 +45,7 @@ from setpoint.train.build.companions import Companions, companions_of
 from setpoint.train.build.data import build_training_data, notes_of
 from setpoint.train.build.model import build_first_model, divide_model
 from setpoint.train.build.parameter_groups import groups_of
+from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import build_datasets
@@ -65,6 +68,8 @@ class Components:
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
         replicas: sum the gradients of all ranks.
         sequence: which places of sequences this rank has.
+        pipeline: runs the stages of this rank; None where it has the whole model.
+        described: all parameters that the whole model trains, where this rank has a part.
         weights: the model's parameters as the optimizer gets them.
         options: those of its groups as they were built, by which it is seen what it has counted.
         schedule: from the position of the run to the factor on the peak learning rate.
@@ -92,6 +97,8 @@ class Components:
     scaler: LossScaler
     non_finite: NonFiniteSteps
     sequence: SequenceParts = WHOLE
+    pipeline: Pipeline | None = None
+    described: list[Parameter] | None = None
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
     eval_sets: dict[str, Windows] = field(default_factory=dict)
@@ -192,7 +199,7 @@ def build_components(
         held_out = evaluation_windows(
             kept_back, job.batch.sequence_length, job.data.packing.isolate
         )
-    model, full, pretrained = build_first_model(
+    model, full, pretrained, stages, described = build_first_model(
         job, tokenizer.vocab_size, device, fresh, keys, partial(divide_model, job, world)
     )
     if job.precision.float8 is not None:
@@ -201,16 +208,23 @@ def build_components(
         require_float8(device)
         use_float8(job.precision.float8, model)
     layers = layers_of(model)
-    save_activations(job.memory, model, layers, device)
+    has_layers = bool(layers) or not stages  # the last stage may be the output alone
+    if has_layers:
+        save_activations(job.memory, model, layers, device)
     compiled, is_graph = None, job.compile is not None and job.compile.scope == "graph"
-    if job.compile is not None and not is_graph:
+    if job.compile is not None and has_layers and not is_graph:
         compiled = job.compile.build(model=model, layers=layers)
     weights = build_weights(job.precision, model, full)
-    groups = groups_of(job.optimizer, model, weights.named_parameters())
+    groups = groups_of(job.optimizer, model, weights.named_parameters(), described)
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
     replicas = Replicas(world, model, is_graph)
-    objective = Objective(model, job.loss.build(), len(train.sources), replicas.model)
+    loss, pipeline = job.loss.build(), None
+    if stages:
+        pipeline = build_pipeline(job, world, model, stages)
+        objective = PipelineObjective(model, loss, len(train.sources), pipeline)
+    else:
+        objective = Objective(model, loss, len(train.sources), replicas.model)
     if job.compile is not None and is_graph:
         compiled = compile_step(job.compile, objective)
     if job.data.packing.isolate and not objective.has_head:
@@ -265,6 +279,8 @@ def build_components(
         scaler=build_scaler(job.precision, device),
         non_finite=NonFiniteSteps(job.resilience.non_finite),
         sequence=sequence_parts(job.parallel, world),
+        pipeline=pipeline,
+        described=described,
         compiled=compiled,
         pretrained=pretrained,
         eval_sets=eval_sets,

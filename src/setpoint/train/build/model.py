@@ -13,16 +13,20 @@ from setpoint.model.build import build_model
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import layers_of
+from setpoint.model.parts import part_sizes
 from setpoint.model.pretrained.start import start_from
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.parallel.apply import divide
 from setpoint.parallel.world import World
 from setpoint.precision.build import sharding_policy, store_in
 from setpoint.train.build.experts import build_exchange
-from setpoint.train.build.parameter_groups import freeze
+from setpoint.train.build.parameter_groups import freeze, trained_parameters
+from setpoint.train.build.parameters import is_listed
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
+    from setpoint.parallel.pipeline import Stage
+    from setpoint.shapes.parameter import Parameter
     from setpoint.train.config import Job
 
 
@@ -32,11 +36,15 @@ class FirstModel(NamedTuple):
     Arguments:
         full: fp32 weights by name, which become the masters; none where there are no masters.
         pretrained: what the record says of the weights that it starts from; None for random ones.
+        stages: of a pipeline, that this rank has; none where the model is not cut.
+        described: all parameters that the whole model would train, where this rank has a part.
     """
 
     module: nn.Module
     full: dict[str, Tensor]
     pretrained: dict[str, Any] | None
+    stages: list[Stage]
+    described: list[Parameter] | None
 
 
 def build_first_model(
@@ -45,7 +53,7 @@ def build_first_model(
     device: torch.device,
     fresh: bool = True,
     keys: Mapping[str, Any] | None = None,
-    division: Callable[[nn.Module], None] = lambda model: None,
+    division: Callable[[nn.Module], list[Stage]] = lambda model: [],
 ) -> FirstModel:
     """Build a model and give it its first weights.
 
@@ -65,13 +73,16 @@ def build_first_model(
     assert job.seed is not None
     pretrained = None
     starts = fresh and job.model.pretrained is not None
+    cut = job.parallel.degrees["pipeline"] > 1
     if isinstance(job.model, Transformer):
         model = skeleton(job.model, vocab_size)
-        division(model)
+        described = trained_parameters(model) if cut else None
+        stages = division(model)
         # Masters are taken from the weights before these are rounded.
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
-            pretrained = start_from(job.model, model, device, dtype)
+            whole = skeleton(job.model, vocab_size) if cut else None
+            pretrained = start_from(job.model, model, device, dtype, whole)
         else:
             materialize(model, device, dtype)
             initialize(model, job.seed)
@@ -81,14 +92,18 @@ def build_first_model(
             initialize(model, job.seed)
         if starts:
             pretrained = start_from(job.model, model)
-        division(model.to(device))
-    freeze(job.optimizer, model)
+        described = trained_parameters(model) if cut else None
+        stages = division(model.to(device))
+    freeze(job.optimizer, model, described)
     full = store_in(job.precision, model)
-    return FirstModel(model.to(device), full, pretrained)
+    return FirstModel(model.to(device), full, pretrained, stages, described)
 
 
-def divide_model(job: Job, world: World, model: nn.Module) -> None:
+def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     """Leave this rank its part of a model's parameters, where the job divides them.
+
+    Returns:
+        see `setpoint.parallel.apply.divide`.
 
     Raises:
         SetpointError: `[precision]` asks for what divided parameters cannot do.
@@ -96,5 +111,10 @@ def divide_model(job: Job, world: World, model: nn.Module) -> None:
     policy = partial(sharding_policy, job.precision)
     exchange = partial(build_exchange, job)
     keeps_columns = type(job.loss).takes_columns and job.parallel.loss_parallel is not False
-    layers = layers_of(model)
-    divide(job.parallel, world, model, layers, policy, exchange, not keeps_columns)
+    layers, sizes = layers_of(model), None
+    if isinstance(job.model, Transformer) and is_listed(job.model):
+        length = job.batch.sequence_length
+        tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
+        sizes = part_sizes(job.model, vocab_size=tokens, sequence_length=length)
+    gathers = not keeps_columns
+    return divide(job.parallel, world, model, layers, policy, exchange, gathers, sizes)

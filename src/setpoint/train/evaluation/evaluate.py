@@ -104,8 +104,6 @@ def _over_ranks(
     if not world.gives_counts:
         tokens, size = 0, 0
     sums = torch.tensor((nats, correct, tokens, size), dtype=torch.float64, device=world.device)
-    sums[:2] *= world.gives_loss
-    sums[2:] *= world.gives_counts
     world.sum(sums)
     nats, *counts = sums.tolist()
     correct, tokens, size = map(int, counts)  # exact: fp64 counts to 2**53

@@ -81,7 +81,9 @@ def _facts(run: Run, start: Start) -> dict[str, Any]:
     facts: dict[str, Any] = {"fingerprint": fingerprint(start.identity), "version": __version__}
     if run.parts.pretrained is not None:
         facts["pretrained"] = run.parts.pretrained
-    facts["groups"] = [row.to_json() for row in rows_of(run.job.optimizer, run.parts.model)]
+    facts["groups"] = [
+        row.to_json() for row in rows_of(run.job.optimizer, run.parts.model, run.parts.described)
+    ]
     facts["utilization"] = run.utilization.record()
     cautions = cautions_of(start.identity)
     if cautions:

@@ -10,7 +10,12 @@ from typing import Any, Protocol
 from torch import Tensor, dtype
 
 from setpoint.checkpoint.loading import Checkpoint
-from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
+from setpoint.checkpoint.optimizer_state import (
+    capture_optimizer,
+    join_states,
+    part_of_state,
+    restore_optimizer,
+)
 from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
@@ -129,7 +134,9 @@ class Model:
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
-        load_weights(self.parts.model, saved)
+        pipeline = self.parts.pipeline
+        elsewhere = () if pipeline is None else pipeline.elsewhere
+        load_weights(self.parts.model, saved, elsewhere)
 
 
 @dataclass(slots=True)
@@ -143,13 +150,19 @@ class Training:
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
         parts = self.parts
-        into.tensors["optimizer"], into.state["optimizer"] = capture_optimizer(
+        into.tensors["optimizer"], state = capture_optimizer(
             parts.optimizer, parts.weights.named_parameters(), parts.options
         )
+        if parts.pipeline is not None:
+            state = join_states(parts.pipeline.all_of(state))
+        into.state["optimizer"] = state
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on; options and formats are those of the configuration."""
-        parts = self.parts
+        parts, state = self.parts, saved.state["optimizer"]
+        if parts.pipeline is not None:
+            own = {name for name, _ in parts.weights.named_parameters()}
+            state = part_of_state(state, parts.pipeline.elsewhere - own)
         weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
         parts.weights.load(weights)
         go_on_from(parts, saved.tensors.get(TRAINING, {}))
@@ -157,7 +170,7 @@ class Training:
             parts.optimizer,
             parts.weights.named_parameters(),
             saved.tensors["optimizer"],
-            saved.state["optimizer"],
+            state,
         )
         others: dict[Tensor, dtype] | None = None
         if title_of(self.job.optimizer) is not None:

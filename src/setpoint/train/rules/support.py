@@ -206,6 +206,15 @@ def _has_tensor(job: Any) -> bool:
     return job.parallel.degrees["tensor"] > 1
 
 
+PIPELINE = "parallel.pipeline that is more than 1"
+SPLIT = "parallel.pipelining.schedule = interleaved_zero_bubble or zbv_zero_bubble or dual_pipe_v"
+V_SHAPED = "parallel.pipelining.schedule = zbv_zero_bubble or dual_pipe_v"
+
+
+def _is_cut(job: Any) -> bool:
+    return job.parallel.degrees["pipeline"] > 1
+
+
 def _has_no_choice(job: Any) -> bool:
     optimizer = job.optimizer
     if isinstance(optimizer, ImportedOptimizer) or not optimizer.keeps_state:
@@ -355,6 +364,35 @@ CONFLICTS = (
         "parallel.dispatch = deepep", ("model.moe.gradient_scale = true",),
         "sends each token once to a rank, where gradients of its experts cannot be told apart",
         ("all_to_all",)),
+    Conflict(
+        PIPELINE, ("model = huggingface",),
+        "is {parallel.pipeline}, and a model of type = {model.type} does not say how it is cut "
+        "into stages", ("1",), where=_is_cut),
+    Conflict(
+        "compile = set", (SPLIT,),
+        "computes gradients of inputs and of weights at once, and schedule = "
+        "{parallel.pipelining.schedule} computes them apart", ("null",), where=_is_cut,
+        hint="Or set parallel.pipelining.schedule to 1f1b or interleaved_1f1b."),
+    Conflict(
+        "compile.scope = model or graph", (PIPELINE,),
+        "compiles a whole model, and each rank has stages of one", ("block",), where=_is_cut),
+    Conflict(
+        f"{CHECKPOINTING}.reentrant = true", (SPLIT,),
+        "cannot compute gradients of inputs apart from those of weights", ("false",),
+        where=_is_cut),
+    Conflict(
+        OFFLOAD, (PIPELINE,),
+        "moves what one forward pass keeps, and a stage has several on their way", ("null",),
+        where=_is_cut),
+    Conflict(
+        "precision.float8 = set", (PIPELINE,),
+        "replaces modules of whole models, and each rank has stages of one", ("null",),
+        where=_is_cut),
+    Conflict(
+        "model.tie_embeddings = true", (V_SHAPED, DIVIDED),
+        "puts one matrix into two stages of a rank, and each would divide it anew",
+        ("false",), where=lambda job: _is_cut(job) and _is_divided(job),
+        hint="Or choose a schedule whose first and last stages are on different ranks."),
     Conflict(
         OFFLOAD, (NO_GPU,),
         "has no effect: the model is computed on the CPU, whose memory is the host's already",

@@ -61,6 +61,11 @@ def has_rows(job: Any) -> bool:
     return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
 
 
+def is_cut(job: Any) -> bool:
+    """Whether the layers are divided among the ranks of a pipeline."""
+    return job.parallel.degrees["pipeline"] > 1
+
+
 def has_source(kind: type[SourceConfig]) -> Callable[[Any], bool]:
     """A test of whether any data of a job is from a kind of source."""
 
@@ -107,6 +112,11 @@ RULES = (
          "Whether the experts can be divided among the ranks",
          when=lambda job: job.parallel.divides_experts and isinstance(job.model, Transformer)
          and job.model.moe is not None),
+    Rule(f"{HERE}pipelining:stage_problems", ("parallel", "model"),
+         "Whether the model has the parts that the stages of a pipeline hold",
+         when=lambda job: is_cut(job) and isinstance(job.model, Transformer)),
+    Rule(f"{HERE}pipelining:batch_problems", ("parallel", "batch"),
+         "Whether the schedule of a pipeline runs so many micro-batches", when=is_cut),
     Rule(f"{HERE}data:phase_problems", ("data", "batch", "duration"),
          "Whether the phases of a mixture follow one another within the run",
          when=lambda job: bool(job.data.all_phases)),

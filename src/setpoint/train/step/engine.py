@@ -128,6 +128,8 @@ class PlainEngine:
         self.clip_value = job.optimizer.clip_value
         self.is_graph = job.compile is not None and job.compile.scope == "graph"
         self.parameters = parts.weights.parameters()
+        self.elsewhere: frozenset[Tensor] = frozenset()
+        """Those that the norm counts on another rank."""
         self.stages = parts.world.group("pipeline")
         self.sources = len(parts.train.sources)
 
@@ -172,7 +174,9 @@ class PlainEngine:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         parts.weights.grads_to_master()
         scaler.unscale_(optimizer)
-        grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value, self.stages)
+        grad_norm = clip_gradients(
+            self.parameters, self.clip_norm, self.clip_value, self.stages, self.elsewhere
+        )
         found = self._agree(sums, grad_norm, scaler.overflows(optimizer), report)
         answer = Finished(
             Verdict.TAKEN,

@@ -14,8 +14,9 @@ from setpoint.parallel.seeds import seed_step
 from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
-from setpoint.train.step.engine import Engine, Finished, PlainEngine, Rates, Report
+from setpoint.train.step.engine import Engine, Finished, Rates, Report
 from setpoint.train.step.objective import count_over_ranks
+from setpoint.train.step.pipeline import engine_of
 from setpoint.train.step.position import Position, is_over, share_done
 from setpoint.train.step.verdict import Verdict
 
@@ -157,7 +158,7 @@ class Loop:
         self.scores: Scores = {}
         # How the experts were chosen in the last step that was taken, by all ranks.
         self.routing: Routing | None = None
-        self.engine: Engine = PlainEngine(job, parts)
+        self.engine: Engine = engine_of(job, parts)
         self.roll_back = roll_back
         # Whether the ranks are to stop, as they agreed; None before their first collective.
         self.stopping: bool | None = None

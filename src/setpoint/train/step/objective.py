@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -59,14 +60,18 @@ class Objective:
         loss: is called with (logits, targets, weights), or is a `FromHidden`. Without weights in
             the data the last one is left out; unless it is a `Weighs`, it takes none.
         sources: of the training data; with several the loss gives single tokens if it can.
-        runs: called in the model's place, which it calls; None: the model.
+        runs: called in the model's place; None: the model.
 
     Raises:
         SetpointError: the loss needs hidden states and the model does not give them.
     """
 
     def __init__(
-        self, model: nn.Module, loss: Any, sources: int = 1, runs: nn.Module | None = None
+        self,
+        model: nn.Module,
+        loss: Any,
+        sources: int = 1,
+        runs: Callable[..., Any] | None = None,
     ) -> None:
         self.model, self.loss = model, loss
         self.runs = runs or model

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from setpoint.loss.forms import PerToken
 from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import PADDING, TENSORS, Batch
-from setpoint.shapes.outcome import Outcome
-from setpoint.train.step.engine import PlainEngine, Sums
-from setpoint.train.step.objective import EvalSums, Objective, add_routing, sum_by_source
-from setpoint.loss.forms import LossOutput, PerToken
+from setpoint.train.step.engine import Engine, PlainEngine, Sums
+from setpoint.train.step.objective import Objective, add_routing, sum_by_source
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Count, StepBatch
@@ -35,16 +34,21 @@ class PipelineEngine(PlainEngine):
         super().__init__(job, parts)
         assert parts.pipeline is not None
         self.pipeline: Pipeline = parts.pipeline
+        loss, sources = parts.objective.loss, self.sources
         self.objectives = {
-            stage: parts.objective.of(stage.model) for stage in self.pipeline.stages
+            stage: Objective(stage.model, loss, sources) for stage in self.pipeline.stages
         }
+        # Of matrices that several ranks hold, such as tied embeddings, the norm counts one.
+        held = parts.weights.held
+        self.elsewhere = frozenset(held[name] for name in self.pipeline.counted_elsewhere)
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
         """See `Engine.forward_backward`."""
         parts, formats, scaler = self.parts, self.job.precision, self.parts.scaler
         losses = torch.zeros(2, device=parts.device)
         scaler.scale(losses)  # makes its tensors, on ranks without a loss, too
-        batches = at_one_length([batch.to(parts.device) for batch in step.batches])
+        whole_rows = at_one_length([batch.to(parts.device) for batch in step.batches])
+        batches = [parts.sequence.cut(batch) for batch in whole_rows]
         routing: Routing | None = None
         by_source: Tensor | None = None
         loss = parts.objective.loss
@@ -62,24 +66,22 @@ class PipelineEngine(PlainEngine):
                 output, auxiliary, chosen = self.objectives[stage](batch)
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.tokens / whole.tokens)
-            share: Tensor | None = None
-            if auxiliary is not None:
-                # A mean over the tokens read here, as a share of the mean over all.
-                share = auxiliary * (count.tokens / whole.tokens)
+            # A mean over the tokens read here, as a share of the mean over all.
+            extra = None if auxiliary is None else auxiliary * (count.tokens / whole.tokens)
             if not stage.is_last:
-                if share is None:
+                if extra is None:
                     return output
-                losses[0] += share.detach()
-                return add_loss(output, scaler.scale(share))
-            last = output.total / whole.weight
-            share = last if share is None else last + share
+                losses[0] += extra.detach()
+                return add_loss(output, scaler.scale(extra))
+            share: Tensor = output.total / whole.weight
+            share = share if extra is None else share + extra
             losses.add_(torch.stack((share.detach(), output.nats / whole.targets)))
             if by_source is not None and output.each is not None:
-                by_source += sum_by_source(output.each, step.batches[number], self.sources)
+                by_source += sum_by_source(output.each, batches[number], self.sources)
             return scaler.scale(share)
 
         rows, length = batches[0].inputs.shape
-        with self.span("pipeline"):
+        with self.span("pipeline"), parts.replicas.micro_batch(last=True):
             self.pipeline.run((rows, length), compute)
         self.pipeline.sum_shared()
         return Sums(losses, routing, by_source)
@@ -103,15 +105,11 @@ def _padded(batch: Batch, missing: int) -> Batch:
         for name in TENSORS
         if (tensor := getattr(batch, name)) is not None
     }
+    if batch.sources is not None:
+        tensors["sources"] = pad(batch.sources, (0, missing))  # of targets that do not count
     return replace(batch, **tensors)
 
 
-class PipelineObjective(Objective):
-    """The objective of a model that lies on the ranks of a pipeline, for evaluations.
-
-    All ranks of the pipeline call it with the same batch; those without the last stage get zeros.
-    """
-
-    def __init__(self, objective: Objective, pipeline: Pipeline, sources: int) -> None:
-        super().__init__(objective.model, objective.loss, sources)
-        self.runs = pipeline.evaluate  # pyright: ignore
+def engine_of(job: Job, parts: Components) -> Engine:
+    """The engine that takes the steps of a job."""
+    return PlainEngine(job, parts) if parts.pipeline is None else PipelineEngine(job, parts)

@@ -1,0 +1,108 @@
+"""Run by test_pipeline.py: stages of a pipeline go on from a checkpoint of one rank, and back.
+
+Its arguments are overrides of the jobs.
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.parallel.world import World, world_of
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import build_components
+from setpoint.train.config import Job
+from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.record.ranks import SharedStore
+from setpoint.train.record.state import restore, snapshot
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..ranks import fork
+from ..train.small import small_job, states
+from .equal_ranks import STAGED, Seen
+
+WORLD = 2
+COMMON = (*STAGED, "model.dropout=0", "schedule.horizon=6 steps", *sys.argv[1:])
+CUT = (f"parallel.world_size={WORLD}", "parallel.pipeline=2")
+
+
+class Session:
+    """Goes on from the newest checkpoint of a store, and saves at the end.
+
+    `rows` are the losses and norms of its steps, `loss` is that of an evaluation at the end,
+    `saved` what the checkpoint holds.
+    """
+
+    def __init__(self, job: Job, world: World, root: Path) -> None:
+        parts = build_components(job, world=world)
+        held, store = states(job, parts), SharedStore(world, CheckpointStore(root, keep=None))
+        store.prepare()
+        checkpoint = store.load()
+        position = Position() if checkpoint is None else restore(job, held, checkpoint)
+        seen = Seen()
+        loop = Loop(job, parts, [seen], StopRequest(), position)
+        loop.run()
+        with snapshot(held, loop.position) as taken:
+            store.save(loop.position.step, taken.tensors, taken.state)
+        saved = store.load()
+        assert saved is not None
+        self.rows: list[Any] = seen.rows
+        self.loss = evaluate(job, parts)["held_out"].loss
+        self.saved = {
+            f"{stem}/{name}": tensor if isinstance(tensor, Tensor) else tensor.whole()
+            for stem, named in saved.tensors.items()
+            for name, tensor in named.items()
+        }
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    shared = Path(store).parent
+    with tempfile.TemporaryDirectory() as folder:
+        flags = (*COMMON, "duration=3 steps"), (*COMMON, "duration=6 steps")
+        alone = [small_job(Path(folder), *each) for each in flags]
+        cut = [small_job(Path(folder), *each, *CUT) for each in flags]
+        one, ranks = World(torch.device("cpu")), world_of(cut[0].parallel)
+        # What one rank does without a break, each rank by itself.
+        whole = Session(alone[1], one, Path(folder) / "whole")
+        # From two stages to one rank, which both try.
+        first = Session(cut[0], ranks, shared / "cut")
+        then = Session(alone[1], one, copied(shared / "cut", Path(folder) / "then"))
+        check("one rank after stages", whole, [*first.rows, *then.rows], then)
+        # And from one rank to two stages.
+        Session(alone[0], one, Path(folder) / "alone")
+        root = shared / "alone"
+        ranks.on_main(lambda: copied(Path(folder) / "alone", root) and None)
+        last = Session(cut[1], ranks, root)
+        check("stages after one rank", whole, [*whole.rows[:3], *last.rows], last)
+        if rank == 0:
+            print("resumed in both directions")
+    dist.destroy_process_group()
+
+
+def copied(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target))
+
+
+def check(what: str, whole: Session, rows: list[Any], last: Session) -> None:
+    close(what, torch.tensor(rows), torch.tensor(whole.rows))
+    close(what, torch.tensor(last.loss), torch.tensor(whole.loss))
+    assert last.saved.keys() == whole.saved.keys(), last.saved.keys() ^ whole.saved.keys()
+    for name, tensor in whole.saved.items():
+        close(f"{what}, {name}", last.saved[name], tensor)
+
+
+def close(what: str, found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=lambda m: f"{what}: {m}")
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, WORLD))
