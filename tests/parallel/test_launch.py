@@ -17,17 +17,28 @@ import pytest
 
 from setpoint.cli.main import main
 
+from ..forks import Forks
 from ..train.small import rows, write_config
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class Launched:
-    """A launcher whose output goes into a file."""
+    """A launcher whose output goes into a file.
 
-    def __init__(self, folder: Path, *words: str, name: str = "output") -> None:
+    Arguments:
+        folder: the working directory.
+        words: what follows `setpoint train`.
+        name: of the file.
+        forks: starts launcher and ranks; they are processes that import all they need if None.
+    """
+
+    def __init__(
+        self, folder: Path, *words: str, name: str = "output", forks: Forks | None = None
+    ) -> None:
         self.output = folder / f"{name}.txt"
-        command = [sys.executable, "-m", "setpoint", "train", *words]
+        python = sys.executable if forks is None else f"{forks.programs}/python"
+        command = [python, "-m", "setpoint", "train", *words]
         with self.output.open("wb") as file:
             self.process = subprocess.Popen(
                 command, cwd=folder, stdout=file, stderr=file, env={**os.environ, **ENVIRONMENT}
@@ -90,9 +101,9 @@ def losses(folder: Path, name: str) -> list[float]:
     return [row["loss"] for row in rows(run) if row["kind"] == "train"]
 
 
-def test_a_run_goes_on_with_other_ranks(folder: Path) -> None:
+def test_a_run_goes_on_with_other_ranks(folder: Path, forks: Forks) -> None:
     """Two shards, then one rank, then two replicas: one run."""
-    whole = Launched(folder, *words("--name=alone", "--batch.accumulation=4"))
+    whole = Launched(folder, *words("--name=alone", "--batch.accumulation=4"), forks=forks)
     assert whole.end() == 0, whole.text
     many = ("--name=many", "--batch.global_size=4")
     shapes = (("--nproc", "2", "--parallel.shard=-1"), (), ("--nproc", "2"))
@@ -101,7 +112,7 @@ def test_a_run_goes_on_with_other_ranks(folder: Path) -> None:
         if not shape:  # the record names two ranks, which were those of its launcher
             (run,) = (folder / "runs").glob("many-*")
             given = [str(run), f"--duration={steps} steps"]
-        part = Launched(folder, *given)
+        part = Launched(folder, *given, forks=forks)
         assert part.end() == 0, part.text
         # Ranks speak with one voice.
         assert part.text.count("held-out loss  ") == 1
@@ -113,9 +124,10 @@ def test_a_run_goes_on_with_other_ranks(folder: Path) -> None:
     [(signal.SIGTERM, 75), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
 def test_all_ranks_stop_at_the_same_step_and_save_once(
-    folder: Path, number: signal.Signals, status: int
+    folder: Path, forks: Forks, number: signal.Signals, status: int
 ) -> None:
-    run = Launched(folder, *words("--checkpoint.every=never", duration=10**6), "--nproc", "2")
+    given = (*words("--checkpoint.every=never", duration=10**6), "--nproc", "2")
+    run = Launched(folder, *given, forks=forks)
     run.until("step 3/")
     run.process.send_signal(number)
     assert run.end() == status, run.text
@@ -197,8 +209,9 @@ def test_ranks_end_with_their_launcher(folder: Path) -> None:
     run.end()
 
 
-def test_what_all_ranks_are_refused_is_said_once(folder: Path) -> None:
-    run = Launched(folder, *words("--optimizer.lr=1e30", duration=200), "--nproc", "2")
+def test_what_all_ranks_are_refused_is_said_once(folder: Path, forks: Forks) -> None:
+    given = (*words("--optimizer.lr=1e30", duration=200), "--nproc", "2")
+    run = Launched(folder, *given, forks=forks)
     assert run.end() == 1
     assert run.text.count("error: ") == 1 and "which is not finite" in run.text, run.text
     (events,) = (folder / "runs").glob("*/events.jsonl")
