@@ -112,7 +112,8 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     exchange = partial(build_exchange, job)
     keeps_columns = type(job.loss).takes_columns and job.parallel.loss_parallel is not False
     layers, sizes = layers_of(model), None
-    if isinstance(job.model, Transformer) and is_listed(job.model):
+    is_cut = world.degrees.get("pipeline", 1) > 1
+    if is_cut and isinstance(job.model, Transformer) and is_listed(job.model):
         length = job.batch.sequence_length
         tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
         sizes = part_sizes(job.model, vocab_size=tokens, sequence_length=length)
