@@ -47,6 +47,13 @@ def test_lengths_and_heads_that_do_not_divide_are_refused(tmp_path: Path) -> Non
     assert "3 ranks cannot divide the 2 heads of the model" in said
 
 
+def test_a_graph_of_copies_along_a_ring_is_refused(tmp_path: Path) -> None:
+    ring = ("parallel.world_size=2", "parallel.ring=2", "parallel.context_in_shard=none")
+    assert "a graph holds whole weights and sequences" in refusal(
+        tmp_path, *ring, "compile={scope: graph}"
+    )
+
+
 def test_a_model_that_takes_whole_sequences_is_refused(tmp_path: Path) -> None:
     job = small_job(tmp_path, "parallel.world_size=2", "parallel.ring=2")
     degrees = {"ring": 2, "ulysses": 1}

@@ -457,7 +457,7 @@ CONFLICTS = (
     Conflict(
         GRAPH, ("parallel that divides weights or sequences",),
         "a graph holds whole weights and sequences, and here ranks divide them", ("block",),
-        where=lambda job: job.parallel.copies < job.parallel.world_size,
+        where=lambda job: job.parallel.copies < job.parallel.world_size or job.parallel.context > 1,
         hint="Or keep them whole on each rank: replicate them alone."),
     Conflict(
         "compile.backend = eager", (f"{CHECKPOINTING} = set", "model.dropout = set"),
