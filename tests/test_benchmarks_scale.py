@@ -1,0 +1,40 @@
+"""The benchmarks of several ranks run in small: both sides learn the same, and all is printed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+def run(*given: str) -> str:
+    command = [sys.executable, "-m", *given, "--model", "dust"]
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_both_sides_of_replicas_learn_the_same() -> None:
+    """The program itself compares their losses."""
+    given = ("--axes", "replicate", "--rounds", "2", "--steps", "1", "--free")
+    said = run("scale.overhead", *given)
+    assert said.startswith("replicate, 2 ranks: ") and "losses agree" in said
+
+
+@pytest.mark.slow
+def test_both_sides_of_every_axis_learn_the_same() -> None:
+    said = run("scale.overhead", "--ranks", "4", "--rounds", "2", "--steps", "1", "--free")
+    assert [line.partition(",")[0] for line in said.splitlines()] == [
+        "replicate", "shard", "hybrid",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_growth_and_starts_are_printed() -> None:
+    said = run("scale.growth", "--ranks", "1", "2", "--steps", "2", "--starts", "1")
+    assert "100% of 1 times one" in said and "of 2 times one" in said
+    assert said.count("a run of a step in") == 2
