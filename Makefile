@@ -90,6 +90,8 @@ bench: $(VENV)/.train bench-config bench-model bench-train
 	@$(BIN)/python benchmarks/bare_loop.py
 	@cd benchmarks && ../$(BIN)/python -m data.loader
 	@cd benchmarks && ../$(BIN)/python -m data.prepare
+	@cd benchmarks && for ranks in 2 4; do ../$(BIN)/python -m scale.overhead --ranks $$ranks || exit 1; done
+	@cd benchmarks && ../$(BIN)/python -m scale.growth
 
 # Beside transformers, which is among what the tests need; on a GPU where there is one.
 bench-model: $(VENV)/.dev

@@ -18,6 +18,7 @@ def run(*given: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_both_sides_of_replicas_learn_the_same() -> None:
     """The program itself compares their losses."""
     given = ("--axes", "replicate", "--rounds", "2", "--steps", "1", "--free")

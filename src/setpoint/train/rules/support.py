@@ -202,6 +202,12 @@ def _is_divided(job: Any) -> bool:
     return _is_sharded(job) or _has_tensor(job)
 
 
+def _divides_more_than_matrices(job: Any) -> bool:
+    parallel = job.parallel
+    divides_layers = parallel.degrees["pipeline"] > 1 or parallel.uses_fsdp
+    return divides_layers or parallel.divides_experts or parallel.context > 1
+
+
 def _has_tensor(job: Any) -> bool:
     return job.parallel.degrees["tensor"] > 1
 
@@ -455,10 +461,10 @@ CONFLICTS = (
         "a graph cannot hold experts of limited capacity, which looks at the data",
         ("block", "model"), hint="Or set model.moe.capacity_factor to null."),
     Conflict(
-        GRAPH, ("parallel that divides weights or sequences",),
-        "a graph holds whole weights and sequences, and here ranks divide them", ("block",),
-        where=lambda job: job.parallel.copies < job.parallel.world_size or job.parallel.context > 1,
-        hint="Or keep them whole on each rank: replicate them alone."),
+        GRAPH, ("parallel that divides more than matrices",),
+        "a graph cannot hold what gathers weights, cuts sequences, or divides layers and experts "
+        "among ranks", ("block",), where=_divides_more_than_matrices,
+        hint="A graph goes together with replicas alone, and with parallel.tensor alone."),
     Conflict(
         "compile.backend = eager", (f"{CHECKPOINTING} = set", "model.dropout = set"),
         OTHER_MASK, ("inductor", "aot_eager")),

@@ -1,0 +1,70 @@
+"""What goes wrong on several ranks without a word, or ends a run in words of no use.
+
+Found with torch 2.13 and gloo; the others of these traps are tested where what they concern stands:
+
+- restarted ranks that read addresses of dead ones: test_launch.py, `rendezvous.py`;
+- saves that collide with training, and checkpoints that are overwritten or damaged:
+  test_divided_checkpoints.py and tests/checkpoint/test_store_damage.py;
+- threads that spin beside another process: tests/train/test_threads.py;
+- gradients of attention over ranks: test_context.py.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import ConfigError
+
+from ..conftest import ROOT
+from ..train.small import small_job
+
+SHAPES = ("replicate=2", "shard=2", "tensor=2")
+WRONG = {
+    # The gradient of its all_gather is wrong on gloo where what comes back is not contiguous.
+    r"distributed\.nn\.functional|distributed\.nn import": "_functional_collectives",
+    # Its thread's collectives meet those of training on the default group.
+    r"\basync_save\(": "a process group of its own",
+    # It refuses gradient accumulation, and counts optimizer state wrongly.
+    r"\bMemTracker\b|FSDPMemTracker": "setpoint's own meter",
+}
+
+
+def run(check: str) -> None:
+    command = [sys.executable, "-m", "tests.parallel.trap_ranks", check]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_ranks_draw_the_first_weights_of_one_rank() -> None:
+    """DTensor's own initialization gives each rank the same part on a CPU."""
+    run("weights")
+
+
+@pytest.mark.slow
+def test_layers_that_divide_matrices_are_compiled() -> None:
+    """Backward of a compiled layer fails on a gradient of a collective under way."""
+    run("compiled")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fp16_is_refused_on_a_cpu_for_ranks_as_well(tmp_path: Path, shape: str) -> None:
+    """It computes 200 times slower there than fp32."""
+    flags = ("parallel.world_size=2", f"parallel.{shape}", "batch.accumulation=1")
+    with pytest.raises(ConfigError) as caught:
+        small_job(tmp_path, *flags, "precision.compute=fp16", "parallel.device=cpu")
+    assert [problem.path for problem in caught.value.problems] == ["precision.compute"]
+
+
+@pytest.mark.parametrize("pattern", WRONG)
+def test_what_is_wrong_in_pytorch_is_not_used(pattern: str) -> None:
+    found = [
+        str(path)
+        for path in (ROOT / "src").rglob("*.py")
+        if re.search(pattern, path.read_text(encoding="utf-8"))
+    ]
+    assert found == [], f"use {WRONG[pattern]}"
