@@ -30,7 +30,8 @@ from .equal_ranks import STAGED, Seen
 
 WORLD = 2
 COMMON = (*STAGED, "model.dropout=0", "schedule.horizon=6 steps", *sys.argv[1:])
-CUT = (f"parallel.world_size={WORLD}", "parallel.pipeline=2")
+CUT = (f"parallel.world_size={WORLD}", "parallel.pipeline=2",
+       "parallel.pipelining.schedule=interleaved_1f1b")  # fmt: skip
 
 
 class Session:

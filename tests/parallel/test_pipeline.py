@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from setpoint.config import RunError
+from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.pipelining import SCHEDULES
 
 from ..conftest import ROOT
@@ -22,11 +25,31 @@ def test_stages_train_what_one_rank_does() -> None:
 
 
 def test_stages_go_on_from_one_rank_and_one_rank_from_them() -> None:
-    flags = ("model.tie_embeddings=true", "model.moe.experts=4", "model.moe.router=sigmoid_top_k")
+    flags = ("model.tie_embeddings=true", "model.moe.experts=4", "model.moe.router=sigmoid_top_k",
+             "model.embedding_dropout=0.5")  # fmt: skip
     command = [sys.executable, "-m", "tests.parallel.pipeline_resume", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "resumed in both directions" in done.stdout
+
+
+def test_what_fails_in_a_stage_is_raised_as_it_is() -> None:
+    """PyTorch wraps it into a description of tensors."""
+    failure = RunError("the data weighs its targets")
+
+    class Failing:
+        def step(self, *given: object, **named: object) -> None:
+            try:
+                raise failure
+            except RunError as error:
+                raise RuntimeError("[Stage 0] failed to run forward") from error
+
+    pipeline: Any = object.__new__(Pipeline)
+    pipeline.stages, pipeline.has_first, pipeline.has_last = [], True, True
+    pipeline.microbatches, pipeline._shape, pipeline._schedule = 2, (1, 1), Failing()
+    with pytest.raises(RunError) as caught:
+        pipeline.run((1, 1), None)
+    assert caught.value is failure
 
 
 @pytest.mark.slow

@@ -30,11 +30,13 @@ class Stage(nn.Module):
 
     Arguments:
         number: of the stage among all `count` of the pipeline.
+        whole: the model that this rank holds, whose mode (training or evaluation) is the stage's.
     """
 
-    def __init__(self, model: nn.Module, number: int, count: int) -> None:
+    def __init__(self, model: nn.Module, number: int, count: int, whole: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self._whole = (whole,)  # no module of this one
         self.number = number
         self.is_first, self.is_last = number == 0, number == count - 1
         self.compute: Callable[[Stage, Tensor], Tensor] | None = None
@@ -42,6 +44,7 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor, **given: Any) -> Any:
         """Call the model; for a schedule, which gives nothing but `x`, what stands for it."""
+        self.model.training = self._whole[0].training
         if given:
             return self.model(x, **given)
         assert self.compute is not None
@@ -87,8 +90,8 @@ def keep_stages(
     assert isinstance(model, Staged)
     model.keep_parts([name for stage in own for name in split[stage]])
     if len(own) == 1:
-        return [Stage(model, own[0], count)]
-    return [Stage(_part(model, split[stage]), stage, count) for stage in own]
+        return [Stage(model, own[0], count, model)]
+    return [Stage(_part(model, split[stage]), stage, count, model) for stage in own]
 
 
 def parts_of(model: nn.Module) -> list[str]:
@@ -196,7 +199,11 @@ class Pipeline:
             stage.compute = call
         numbers = torch.arange(self.microbatches)
         target = {"target": numbers} if self.has_last else {}
-        self._schedule.step(*([numbers] if self.has_first else []), **target, return_outputs=False)
+        first = [numbers] if self.has_first else []
+        try:
+            self._schedule.step(*first, **target, return_outputs=False)
+        except RuntimeError as error:
+            raise _cause_of(error) from None
 
     def _build(self, shape: tuple[int, int]) -> Any:
         """Make a schedule for micro-batches of one shape."""
@@ -296,6 +303,13 @@ class Pipeline:
                 if after != self.places[stage.number]:
                     distributed.send(outcome.result, group=self.group, group_dst=after)
         return outcome if self.has_last else None
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """What was raised in a stage, without the descriptions of tensors that PyTorch wraps it in."""
+    while isinstance(error, RuntimeError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 class _AddLoss(torch.autograd.Function):

@@ -58,7 +58,6 @@ class PipelineEngine(PlainEngine):
         def compute(stage: Stage, number: int, x: Tensor | None) -> Tensor:
             nonlocal routing, by_source
             batch, count = batches[number], step.counts[number]
-            stage.model.training = parts.model.training
             if x is not None:
                 batch = replace(batch, inputs=x)
             computing = compute_in(formats.compute, formats.params, parts.device)
