@@ -118,6 +118,14 @@ WITH_EXPERTS = (
     "sgd", "compiled", "recomputed activations", "weights in bf16 with masters",
 )  # fmt: skip
 EXPERTS |= {f"divided experts, {name}": (*MOE, *CASES[name]) for name in WITH_EXPERTS}
+EXPERTS["divided experts, recomputed operators"] = (
+    *MOE,
+    "memory.activation_checkpointing=operators",
+)
+# Fewer than there are ranks: on four, each is cut by the sides of its matrices.
+FEW = ("model.moe.experts=2", "model.moe.load_sequences=1", "model.moe.top_k=1")
+EXPERTS["divided experts, two"] = FEW
+EXPERTS["divided experts, two, muon"] = (*FEW, "optimizer=muon")
 EXPERTS["divided experts, foreach"] = (*MOE, "optimizer.implementation=foreach")
 CASES |= EXPERTS
 # What the schedules of a pipeline of two or four ranks need.
@@ -128,9 +136,10 @@ SHAPES = {
     4: ["shard=1", "shard=2", "shard=4"],
 }
 EXPERT_SHAPES = {
-    2: ["shard=2,expert=2"],
+    2: ["shard=2,expert=2", "tensor=2,expert=2", "ring=2,expert=2"],
     4: ["shard=4,expert=4", "shard=4,expert=2", "shard=4,expert=2,expert_outside=true",
-        "replicate=2,shard=2,expert=2"],
+        "replicate=2,shard=2,expert=2", "shard=2,tensor=2,expert=4",
+        "shard=2,tensor=2,expert=2,expert_tensor=2"],
 }  # fmt: skip
 # What rounds more than fp32 does. Muon orthogonalizes in bf16, where the last bit of a sum may
 # decide how a number is rounded.
@@ -140,6 +149,7 @@ LOOSE = {
     "computed in bf16": 5e-2,
     "muon": 5e-3,
 }
+LOOSE |= {"divided experts, two, muon": LOOSE["muon"]}
 LOOSE |= {f"divided experts, {name}": rtol for name, rtol in LOOSE.items()}
 # What FSDP2 refuses.
 WHOLE_ONLY = ("gradients summed in fp32", "whole graph")

@@ -25,7 +25,8 @@ def test_two_ranks_train_what_one_does() -> None:
 
 
 def test_two_ranks_divide_experts() -> None:
-    compare(2, "shard=2,expert=2", "divided experts, capacity", "divided experts, muon")
+    shapes = ("shard=2,expert=2", "tensor=2,expert_tensor=2")
+    compare(2, *shapes, "divided experts, capacity")
 
 
 @pytest.mark.slow

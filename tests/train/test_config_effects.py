@@ -248,7 +248,7 @@ def resharding(job: Job) -> list[Any]:
         )
         mesh: Any = {"shard": None}
         policy: Any = None
-        shard(job.parallel, mesh, model, [("0", model[0])], policy)
+        shard(job.parallel, mesh, model, [("0", model[0])], policy, set())
     return asked
 
 

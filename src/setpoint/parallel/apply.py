@@ -59,6 +59,7 @@ def divide(
     if world.degrees["pipeline"] > 1:
         count, own = world.degrees["pipeline"], world.at["pipeline"]
         stages = keep_stages(config.pipelining, model, count, own, sizes)
+    whole: set[nn.Parameter] = set()
     if config.divides_experts:
         if not isinstance(model, HasExperts):
             raise SetpointError(
@@ -68,8 +69,10 @@ def divide(
         ranks = expert_ranks(config, world)
         experts = model.use_experts(exchange(ranks))
         divide_experts(ranks, experts)
-        if config.uses_fsdp:
+        if config.shards_experts:
             shard_experts(config, ranks, experts, policy())
+        else:
+            whole = {each for part in experts for each in part.module.parameters()}
     for part in [stage.model for stage in stages] or [model]:
         if world.degrees["tensor"] > 1:
             divide_matrices(part, world.mesh["tensor"], config.sequence_parallel, gathers_logits)
@@ -78,7 +81,7 @@ def divide(
         for unit in stages or [model]:
             held = set(unit.modules())
             inside = [(name, layer) for name, layer in layers if layer in held]
-            shard(config, world.mesh, unit, inside, policy())
+            shard(config, world.mesh, unit, inside, policy(), whole)
     return stages
 
 
@@ -88,21 +91,26 @@ def shard(
     model: nn.Module,
     layers: Sequence[tuple[str, nn.Module]],
     policy: MixedPrecisionPolicy,
+    whole: set[nn.Parameter],
 ) -> None:
     """Divide the parameters of a model among the ranks of the axis `shard` (FSDP2).
 
     Each layer is gathered and freed by itself; what lies around them is one more unit. Gradients
     are summed over all ranks, not averaged: the loss is divided by what all of them count.
+
+    Arguments:
+        whole: parameters that no other rank has anything of, and that stay as they are.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     # One axis is plain sharding; two are HSDP: shards within, copies across.
     mesh = mesh["replicate", "shard"] if config.copies > 1 else mesh["shard"]
+    given: Any = {"ignored_params": whole} if whole else {}
     for _, unit in [*layers, ("", model)]:
         # What lies around the layers is needed again at once, and a stage by the next micro-batch.
         is_layer = unit is not model and not isinstance(model, Stage)
         reshard = is_layer if config.reshard is None else config.reshard
-        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, **given)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)

@@ -396,6 +396,11 @@ class Parallel(Ranks):
         return self.expert * self.expert_tensor > 1
 
     @property
+    def shards_experts(self) -> bool:
+        """Whether several ranks hold the same experts, or parts of them, under FSDP2."""
+        return self.divides_experts and self.expert_shards * self.degrees["replicate"] > 1
+
+    @property
     def expert_shards(self) -> int:
         """The number of ranks that divide each expert by FSDP2."""
         ranks = self.shards * self.copies // self.degrees["replicate"] * self.degrees["tensor"]

@@ -361,6 +361,13 @@ CONFLICTS = (
         "compiles no layer whole: how many tokens come from other ranks is known when they come",
         ("false",), where=_divides_experts),
     Conflict(
+        f"{CHECKPOINTING} = operators", ("parallel.expert that leaves experts to several ranks",),
+        "cannot tell operators of the second pass from those by which FSDP2 gathers experts within "
+        "a layer", ("full", "parts"),
+        where=lambda job: job.parallel.shards_experts,
+        hint="Or let one rank hold each expert: no replicas, and as many ranks as parallel.expert "
+        "in parallel.shard."),
+    Conflict(
         "parallel.dispatch = deepep", (NO_GPU,), "needs GPUs, and {device}", ("all_to_all",)),
     Conflict(
         "parallel.dispatch = deepep", ("precision.compute = fp32 or fp16",),
