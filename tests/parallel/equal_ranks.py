@@ -123,7 +123,7 @@ EXPERTS["divided experts, recomputed operators"] = (
     "memory.activation_checkpointing=operators",
 )
 # Fewer than there are ranks: on four, each is cut by the sides of its matrices.
-FEW = ("model.moe.experts=2", "model.moe.load_sequences=1", "model.moe.top_k=1")
+FEW = ("model.moe.experts=2", "model.moe.load_sequences=1")
 EXPERTS["divided experts, two"] = FEW
 EXPERTS["divided experts, two, muon"] = (*FEW, "optimizer=muon")
 EXPERTS["divided experts, foreach"] = (*MOE, "optimizer.implementation=foreach")
