@@ -18,7 +18,7 @@ from hypothesis import settings
 from setpoint.track import environment
 from setpoint.track.code_revision import code_revision
 
-from .forks import Forks
+from .forks import Forks, forked, shared
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -73,8 +73,9 @@ class SourceFile:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts processes, before marks are selected by."""
     for item in items:
-        starts = hasattr(getattr(item, "module", None), "subprocess")
-        if starts or "forks" in getattr(item, "fixturenames", ()):
+        module, names = getattr(item, "module", None), getattr(item, "fixturenames", ())
+        starts = hasattr(module, "subprocess") or hasattr(module, "forked")
+        if starts or "forks" in names or "run_module" in names:
             item.add_marker("process")
 
 
@@ -121,23 +122,23 @@ def source_files() -> dict[str, SourceFile]:
     return found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forks_end() -> Iterator[None]:
+    yield
+    if shared.cache_info().currsize:
+        shared().close()
+
+
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
+def forks() -> Forks:
     """Starts Python programs that need not import torch first."""
-    server = Forks()
-    yield server
-    server.close()
+    return shared()
 
 
 @pytest.fixture(scope="session")
-def run_module(forks: Forks) -> Callable[[str], None]:
+def run_module() -> Callable[..., str]:
     """Runs a module of the tests as a program of its own, such as one of several ranks."""
-
-    def run(name: str) -> None:
-        status, output = forks.run(["-m", name], ROOT)
-        assert status == 0, output
-
-    return run
+    return forked
 
 
 @pytest.fixture(autouse=True)

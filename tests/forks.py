@@ -7,6 +7,7 @@ exit status that it would have as a process of its own.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from typing import IO
 # One thread each: the tests share their processors with others.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 # No program of the tests takes as long, but for one that waits for another for ever.
-SECONDS = 300
+SECONDS = 1800
 SETPOINT = str(Path(sys.executable).with_name("setpoint"))
 # Of what commands use; torch.profiler imports more with its first use.
 MODULES = ("torch.profiler._cupti_monitor", "numpy.ma", "resource", "tomllib")
@@ -154,6 +155,28 @@ class Forks:
         if self._server is not None:
             self._server.communicate()
         self._folder.cleanup()
+
+
+@functools.cache
+def shared() -> Forks:
+    """The one that all tests of a process use."""
+    return Forks()
+
+
+def forked(module: str, *words: str) -> str:
+    """Run a module of the tests as a program of its own, such as one of several ranks.
+
+    Returns:
+        what it printed; what it printed as errors is shown if it fails.
+    """
+    root = Path(__file__).resolve().parent.parent
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        fork = shared().start(["-m", module, *words], root, output, errors=errors)
+        status = fork.wait()
+        for file in (output, errors):
+            file.seek(0)
+        assert status == 0, errors.read().decode()[-4000:]
+        return output.read().decode()
 
 
 class Fork:

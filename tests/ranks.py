@@ -28,13 +28,16 @@ def fork(one_rank: Callable[[int, str], None], world: int) -> int:
         for rank in range(world):
             child = os.fork()
             if child == 0:
+                status = 1
                 try:
                     one_rank(rank, f"{folder}/store")
+                    status = 0
                 except BaseException:
                     traceback.print_exc()
+                finally:
+                    sys.stdout.flush()
                     sys.stderr.flush()
-                    os._exit(1)
-                os._exit(0)
+                    os._exit(status)
             children.append(child)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         # That of a rank that was killed is negative, and no better than any other.

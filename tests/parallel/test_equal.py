@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from ..conftest import ROOT
+from ..forks import forked
 
 FEW = ("uneven rows", "experts with biases", "muon", "gradients summed in fp32")
 
 
 def compare(ranks: int, *cases: str) -> str:
-    command = [sys.executable, "-m", "tests.parallel.equal_ranks", str(ranks), *cases]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+    return forked("tests.parallel.equal_ranks", str(ranks), *cases)
 
 
 def test_two_ranks_train_what_one_does() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from setpoint.config import ConfigError
 
-from ..conftest import ROOT
+from ..forks import forked
 from ..train.small import small_job
 
 
@@ -23,9 +21,7 @@ from ..train.small import small_job
     ],
 )
 def test_a_run_goes_on_with_its_experts_on_other_ranks(before: str, after: str) -> None:
-    command = [sys.executable, "-m", "tests.parallel.resumed_experts", before, after]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    forked("tests.parallel.resumed_experts", before, after)
 
 
 RANKS = ("parallel.world_size=8", "batch.global_size=16", "batch.accumulation=1")

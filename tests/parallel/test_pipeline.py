@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from setpoint.config import RunError
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.pipelining import SCHEDULES
 
-from ..conftest import ROOT
+from ..forks import forked
 from .test_equal import compare
 
 V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
@@ -27,10 +25,8 @@ def test_stages_train_what_one_rank_does() -> None:
 def test_stages_go_on_from_one_rank_and_one_rank_from_them() -> None:
     flags = ("model.tie_embeddings=true", "model.moe.experts=4", "model.moe.router=sigmoid_top_k",
              "model.embedding_dropout=0.5")  # fmt: skip
-    command = [sys.executable, "-m", "tests.parallel.pipeline_resume", *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "resumed in both directions" in done.stdout
+    said = forked("tests.parallel.pipeline_resume", *flags)
+    assert "resumed in both directions" in said
 
 
 def test_what_fails_in_a_stage_is_raised_as_it_is() -> None:

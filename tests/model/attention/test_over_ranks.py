@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -17,17 +15,15 @@ from setpoint.model.attention.ring import causal_plan, masked_plan
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts, Split
 
-from ...conftest import ROOT
+from ...forks import forked
 from ..small import small_config
 
 CPU = torch.device("cpu")
 
 
 def compare(*arguments: str) -> None:
-    command = [sys.executable, "-m", "tests.model.attention.over_ranks", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("equal") == len(arguments) // 3
+    said = forked("tests.model.attention.over_ranks", *arguments)
+    assert said.count("equal") == len(arguments) // 3
 
 
 def test_two_ranks_attend_as_one_does_in_fp64() -> None:
