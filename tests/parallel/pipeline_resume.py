@@ -1,8 +1,9 @@
 """Run by test_pipeline.py: stages of a pipeline go on from a checkpoint of one rank, and back.
 
-Its arguments are overrides of the jobs.
+Its arguments are overrides of the jobs; `own` stands for a model of a user's own.
 """
 
+import os
 import shutil
 import sys
 import tempfile
@@ -11,11 +12,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.outcome import Outcome, Projection
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
@@ -29,9 +31,46 @@ from ..train.small import small_job, states
 from .equal_ranks import STAGED, Seen
 
 WORLD = 2
-COMMON = (*STAGED, "model.dropout=0", "schedule.horizon=6 steps", *sys.argv[1:])
+OWN = ("model=import", "model.target=tests.parallel.pipeline_resume.Own", "batch.accumulation=4")
+COMMON = ("schedule.horizon=6 steps", *(
+    OWN if sys.argv[1:] == ["own"] else (*STAGED, "model.dropout=0", *sys.argv[1:])
+))  # fmt: skip
 CUT = (f"parallel.world_size={WORLD}", "parallel.pipeline=2",
        "parallel.pipelining.schedule=interleaved_1f1b")  # fmt: skip
+
+
+class Own(nn.Module):
+    """A model that speaks the protocol of stages."""
+
+    supports_head = True
+    stream_width = 8
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding: nn.Module | None = nn.Embedding(vocab_size, 8)
+        self.layers = nn.ModuleDict({str(number): nn.Linear(8, 8) for number in range(5)})
+        self.output: nn.Linear | None = nn.Linear(8, vocab_size, bias=False)
+
+    def stage_parts(self) -> list[str]:
+        return ["embedding", *(f"layers.{name}" for name in self.layers), "output"]
+
+    def keep_parts(self, parts: list[str]) -> None:
+        self.layers = nn.ModuleDict(
+            {name: layer for name, layer in self.layers.items() if f"layers.{name}" in parts}
+        )
+        if "embedding" not in parts:
+            self.embedding = None
+        if "output" not in parts:
+            self.output = None
+
+    def forward(self, tokens: Tensor, head: Any = None, **places: Tensor) -> Any:
+        x = tokens if self.embedding is None else self.embedding(tokens)
+        for layer in self.layers.values():
+            x = x + torch.tanh(layer(x))
+        if self.output is None:
+            return Outcome(x)
+        projection = Projection(self.output.weight, len(self.output.weight))
+        return projection.logits(x) if head is None else Outcome(head(x, projection))
 
 
 class Session:
@@ -65,6 +104,7 @@ class Session:
 
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
+    os.environ["SETPOINT_IMPORTS"] = "tests"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     shared = Path(store).parent
     with tempfile.TemporaryDirectory() as folder:

@@ -22,11 +22,19 @@ def test_stages_train_what_one_rank_does() -> None:
     assert all(f"{case}, {V_SHAPED}: equal" in said for case in CASES[1:])
 
 
-def test_stages_go_on_from_one_rank_and_one_rank_from_them() -> None:
-    flags = ("model.tie_embeddings=true", "model.moe.experts=4", "model.moe.router=sigmoid_top_k",
-             "model.embedding_dropout=0.5")  # fmt: skip
-    said = forked("tests.parallel.pipeline_resume", *flags)
+def resume(*arguments: str) -> None:
+    """Stages go on from a checkpoint of one rank, and one rank from theirs."""
+    said = forked("tests.parallel.pipeline_resume", *arguments)
     assert "resumed in both directions" in said
+
+
+def test_stages_go_on_from_one_rank_and_one_rank_from_them() -> None:
+    resume(
+        "model.tie_embeddings=true",
+        "model.moe.experts=4",
+        "model.moe.router=sigmoid_top_k",
+        "model.embedding_dropout=0.5",
+    )
 
 
 def test_what_fails_in_a_stage_is_raised_as_it_is() -> None:
@@ -46,6 +54,11 @@ def test_what_fails_in_a_stage_is_raised_as_it_is() -> None:
     with pytest.raises(RunError) as caught:
         pipeline.run((1, 1), None)
     assert caught.value is failure
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_is_cut_into_stages() -> None:
+    resume("own")
 
 
 @pytest.mark.slow

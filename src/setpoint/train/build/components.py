@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import Windows, evaluation_windows, require_one_window
 from setpoint.memory.apply import save_activations, save_state
-from setpoint.model.layers import layers_of
+from setpoint.model.layers import count_parameters, layers_of
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.optim.build import build_optimizer
@@ -104,6 +105,13 @@ class Components:
     eval_sets: dict[str, Windows] = field(default_factory=dict)
     eval_feed: EvaluationFeed | None = None
     companions: Companions = field(default_factory=Companions)
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of parameters of the whole model."""
+        if self.described is None:
+            return count_parameters(self.model)
+        return sum(prod(each.shape) for each in self.described)
 
     @property
     def device(self) -> torch.device:

@@ -61,14 +61,18 @@ class Utilization:
 
 
 def utilization_of(
-    job: Job, model: nn.Module, vocab_size: int, device: torch.device
+    job: Job, model: nn.Module, vocab_size: int, device: torch.device, parameters: int | None = None
 ) -> Utilization:
-    """Find what MFU is computed from."""
+    """Find what MFU is computed from.
+
+    Arguments:
+        parameters: of the whole model, where `model` is a part of it; None: count them.
+    """
     name = job.tracking.flops
     text, meaning = FORMULAS[name]
     flops, unknown = None, None
     try:
-        flops = _flops_of(job, model, vocab_size)
+        flops = _flops_of(job, model, vocab_size, parameters)
     except SetpointError as error:
         unknown = str(error)
     peak, source = _peak_of(job, device)
@@ -76,11 +80,11 @@ def utilization_of(
     return Utilization(name, text, meaning, flops, unknown, peak, source, ranks)
 
 
-def _flops_of(job: Job, model: nn.Module, vocab_size: int) -> float:
+def _flops_of(job: Job, model: nn.Module, vocab_size: int, parameters: int | None) -> float:
     section, formula, length = job.model, job.tracking.flops, job.batch.sequence_length
     if formula == "all_parameters":
         pairs = _pair_sizes(job, model)
-        return all_parameters(count_parameters(model), pairs, length)
+        return all_parameters(parameters or count_parameters(model), pairs, length)
     if not isinstance(section, Transformer):
         tag = type(section).__setpoint__.tag
         raise SetpointError(

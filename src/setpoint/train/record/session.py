@@ -85,7 +85,8 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
             keep_best=section.keep_best,
             on_set_aside=set_aside,
         )
-        use = utilization_of(job, parts.model, parts.tokenizer.vocab_size, parts.device)
+        words, count = parts.tokenizer.vocab_size, parts.parameter_count
+        use = utilization_of(job, parts.model, words, parts.device, count)
         yield Run(
             job=job,
             parts=parts,

@@ -7,7 +7,6 @@ from typing import TextIO
 from setpoint.config import SHORT, fingerprint
 from setpoint.data.corpus import Corpus
 from setpoint.data.ngram import ngram_baselines
-from setpoint.model.layers import count_parameters
 from setpoint.track.console import short_time
 from setpoint.track.summary import print_table
 from setpoint.train.config import Job
@@ -29,7 +28,7 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     rows = [
         ("state", state if outcome.reason is None else f"{state} early: {outcome.reason}"),
         ("fingerprint", fingerprint(outcome.job)[:SHORT]),
-        ("parameters", f"{count_parameters(outcome.parts.model):,}"),
+        ("parameters", f"{outcome.parts.parameter_count:,}"),
         ("steps", f"{at.step:,}"),
         ("tokens", f"{at.tokens:,}"),
         ("epochs", f"{at.epochs:.3f}"),
