@@ -6,7 +6,8 @@ Found with torch 2.13 and gloo; the others of these traps are tested where what 
 - saves that collide with training, and checkpoints that are overwritten or damaged:
   test_divided_checkpoints.py and tests/checkpoint/test_store_damage.py;
 - threads that spin beside another process: tests/train/test_threads.py;
-- gradients of attention over ranks: test_context.py.
+- gradients of attention over ranks: test_context.py;
+- compiled stages of schedules that split backward: refused, tests/train/rules/test_support.py.
 """
 
 from __future__ import annotations

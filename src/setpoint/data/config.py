@@ -279,7 +279,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
         default=10_000,
         ge=1,
         before=10_000,
-        also_called=("shuffle_buffer_size", "buffer_size", "shuffle_block_size"),
+        also_called=("shuffle_buffer_size", "shuffle_block_size"),
     )
     """Shuffle buffer of streamed sources: documents that are read and shuffled as a block. 1: the
     order of the files."""

@@ -476,7 +476,24 @@ PERSISTENT = "Workers of data.loader live as long as the training session; leave
 NONE_DROPPED = (
     "No sequence is dropped: a batch may cross from one epoch into the next; leave it out."
 )
-ONE_PROCESS = "Training runs in one process here: there is no such setting yet."
+LAUNCHED = (
+    "The launcher says how many ranks there are: setpoint train SOURCE --nproc N, torchrun, or "
+    "setpoint launch; leave it out."
+)
+REPLICATED = (
+    "Ranks keep replicas of the weights (DDP) unless another axis of parallel takes them: start "
+    "them with --nproc N, and leave it out."
+)
+SHARDED = (
+    "There is no DeepSpeed and no FSDP1 engine. PyTorch's FSDP2 does what ZeRO does: "
+    "--parallel.shard -1 divides weights, gradients and optimizer state among the ranks (ZeRO 3); "
+    "with --parallel.reshard false the weights stay gathered until backward (ZeRO 2)."
+)
+STACK = (
+    "The fields of parallel choose it: replicas alone are DDP, --parallel.shard -1 is FSDP2, and "
+    "the other axes stand beside these; --compile.scope graph captures a whole step. There is no "
+    "DeepSpeed engine: --parallel.shard -1 does what its ZeRO 3 does."
+)
 SHUFFLED = "Training data is always shuffled, in an order that seed decides; leave it out."
 
 _minimum = _share_of_peak("schedule.floor")
@@ -563,9 +580,11 @@ OTHER_NAMES: dict[str, Converter | str] = {
     **dict.fromkeys(("drop_last", "dataloader_drop_last"), NONE_DROPPED),
     **dict.fromkeys(("enabled", "enable"), "A section is on while it is there, and off as null: "
                     "--evaluation null, --compile '{}'."),
-    **dict.fromkeys(("gpus", "devices", "num_nodes", "nnodes", "nproc_per_node"), ONE_PROCESS),
-    **dict.fromkeys(("ddp", "fsdp", "deepspeed", "zero_stage", "tensor_parallel_size",
-                     "pipeline_parallel_size"), ONE_PROCESS),
+    **dict.fromkeys(("gpus", "devices", "num_nodes", "nnodes", "nproc_per_node"), LAUNCHED),
+    "ddp": REPLICATED,
+    **dict.fromkeys(("fsdp", "fsdp_config", "deepspeed", "deepspeed.*", "zero_stage",
+                     "zero_optimization", "zero_optimization.*"), SHARDED),
+    **dict.fromkeys(("stack", "engine"), STACK),
     **dict.fromkeys(("trust_remote_code", "allow_remote_code"), NO_REMOTE_CODE),
     **dict.fromkeys(("shuffle", "shuffle_seed", "shuffle_data"), SHUFFLED),
     "log_dir": "Logs stand in the run directory, workspace/experiment/name-fingerprint: set "
