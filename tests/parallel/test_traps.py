@@ -13,8 +13,6 @@ Found with torch 2.13 and gloo; the others of these traps are tested where what 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ import pytest
 from setpoint.config import ConfigError
 
 from ..conftest import ROOT
+from ..forks import forked
 from ..train.small import small_job
 
 SHAPES = ("replicate=2", "shard=2", "tensor=2")
@@ -36,9 +35,7 @@ WRONG = {
 
 
 def run(check: str) -> None:
-    command = [sys.executable, "-m", "tests.parallel.trap_ranks", check]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    forked("tests.parallel.trap_ranks", check)
 
 
 def test_ranks_draw_the_first_weights_of_one_rank() -> None:
