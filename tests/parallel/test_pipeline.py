@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from setpoint.config import RunError
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.pipelining import SCHEDULES
+from setpoint.parallel.world import World, noise_axes
 
 from ..forks import forked
+from ..train.small import small_job
 from .test_equal import compare
+from .test_split import CUT
 
 V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
 CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses")
@@ -35,6 +40,16 @@ def test_stages_go_on_from_one_rank_and_one_rank_from_them() -> None:
         "model.moe.router=sigmoid_top_k",
         "model.embedding_dropout=0.5",
     )
+
+
+def test_stages_draw_other_random_numbers(tmp_path: Path) -> None:
+    config = small_job(tmp_path, *CUT).parallel
+    worlds = [
+        World(torch.device("cpu"), degrees=config.degrees, at={"pipeline": at},
+              noise_axes=noise_axes(config)) for at in range(2)
+    ]  # fmt: skip
+    # Those of the first are those of one rank.
+    assert [world.noise_rank for world in worlds] == [0, 1]
 
 
 def test_what_fails_in_a_stage_is_raised_as_it_is() -> None:

@@ -325,8 +325,9 @@ def world_of(config: Parallel) -> World:
 
 
 def noise_axes(config: Parallel) -> tuple[str, ...]:
-    """The axes, beside those of the data, whose ranks compute with tokens of their own."""
-    return ("ring", "ulysses", *(("tensor",) if config.sequence_parallel else ()))
+    """The axes, beside those of the data, whose ranks have tokens or layers of their own."""
+    others = {"tensor": config.sequence_parallel, "pipeline": config.degrees["pipeline"] > 1}
+    return ("ring", "ulysses", *(axis for axis, differs in others.items() if differs))
 
 
 def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> Tensor:
