@@ -33,12 +33,14 @@ class Launched:
         forks: starts launcher and ranks; they are processes that import all they need if None.
     """
 
+    command = ("-m", "setpoint", "train")
+
     def __init__(
         self, folder: Path, *words: str, name: str = "output", forks: Forks | None = None
     ) -> None:
         self.output = folder / f"{name}.txt"
         python = sys.executable if forks is None else f"{forks.programs}/python"
-        command = [python, "-m", "setpoint", "train", *words]
+        command = [python, *self.command, *words]
         with self.output.open("wb") as file:
             self.process = subprocess.Popen(
                 command, cwd=folder, stdout=file, stderr=file, env={**os.environ, **ENVIRONMENT}
@@ -138,12 +140,17 @@ def test_all_ranks_stop_at_the_same_step_and_save_once(
     assert saves == [end]
 
 
+def ranks_of(folder: Path, launcher: int, rank: int) -> list[int]:
+    """The process of a rank."""
+    found = [pid for pid in processes_of(folder) if pid != launcher]
+    variables = {pid: Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in found}
+    return [pid for pid, given in variables.items() if b"RANK=%d" % rank in given]
+
+
 def kill_rank(folder: Path, launcher: int, rank: int) -> None:
     """Kill a rank, without a chance to say anything."""
-    for pid in processes_of(folder):
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if pid != launcher and b"RANK=%d" % rank in variables:
-            os.kill(pid, signal.SIGKILL)
+    for pid in ranks_of(folder, launcher, rank):
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_ranks_start_again_where_one_is_killed_and_then_end_by_name(folder: Path) -> None:
@@ -217,3 +224,32 @@ def test_what_all_ranks_are_refused_is_said_once(folder: Path, forks: Forks) -> 
     (events,) = (folder / "runs").glob("*/events.jsonl")
     kinds = [json.loads(line)["event"] for line in events.read_text().splitlines()]
     assert kinds.count("fault") == 1
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_answer_is_named(folder: Path) -> None:
+    limit = ("--parallel.step_timeout=3", "--parallel.timeout=6")
+    run = Launched(folder, *words(*limit, duration=10**6), "--nproc", "2")
+    run.until("step 5/")
+    for pid in ranks_of(folder, run.process.pid, 1):
+        os.kill(pid, signal.SIGSTOP)  # nothing of it runs, not even its signal handlers
+    assert run.end() == 1
+    last = run.text.strip().splitlines()[-1]
+    assert last.startswith("error: no answer from rank 1: rank 0 has lost the others: Timed out")
+    (log,) = (folder / "runs").glob("*/logs/ranks.log")
+    assert "[rank 0] error: rank 0 has lost the others" in log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("wait", [0.0, 2.0])
+def test_a_stop_while_ranks_start_leaves_none_behind(
+    folder: Path, number: signal.Signals, wait: float
+) -> None:
+    run = Launched(folder, *words(duration=10**6), "--nproc", "2")
+    run.wait_for(lambda: len(processes_of(folder)) == 3)
+    time.sleep(wait)
+    run.process.send_signal(number)
+    expected = {signal.SIGTERM: (75, 143), signal.SIGINT: (130,), signal.SIGKILL: (-9,)}
+    assert run.end() in expected[number], run.text
+    assert "Traceback" not in run.text

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 import torch
 
-from setpoint.config import resolve
+from setpoint.config import ConfigError, RunError, SetpointError, resolve
 from setpoint.parallel.config import Parallel
-from setpoint.parallel.world import World, world_of
+from setpoint.parallel.world import World, backend_of, joined, world_of
+from setpoint.train.record.refuse import refuse
+
+from ..train.small import small_job
 
 
 def test_one_process() -> None:
@@ -16,3 +25,44 @@ def test_one_process() -> None:
     world.sum(tensor)
     assert tensor.tolist() == [1.0, 2.0]
     assert (world.any(True), world.any(False)) == (True, False)
+
+
+@pytest.fixture
+def one_of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is rank 0, whose store another program keeps from listening."""
+    monkeypatch.setattr("setpoint.parallel.world.enter", lambda: None)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(taken.getsockname()[1])}
+        for name, value in {**place, "RANK": "0", "WORLD_SIZE": "2"}.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+@pytest.mark.usefixtures("one_of_two")
+def test_a_port_in_use_is_named() -> None:
+    port = os.environ["MASTER_PORT"]
+    with pytest.raises(RunError) as caught, joined(resolve(Parallel(device="cpu"))):
+        raise AssertionError("nobody listens here")
+    said = str(caught.value)
+    assert f"rank 0 of 2 has not met the others (MASTER_ADDR=localhost MASTER_PORT={port})" in said
+    assert "listens at this port: choose another MASTER_PORT" in said
+
+
+@pytest.mark.usefixtures("one_of_two")
+def test_another_number_of_ranks_than_the_launcher_has_started_is_refused(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "parallel.world_size=4", "batch.micro_size=1")
+    with pytest.raises(SetpointError) as caught:
+        refuse(job, None, ())
+    assert "parallel.world_size = 4, and a launcher has started 2." in str(caught.value)
+
+
+def test_a_backend_that_the_device_lacks_is_refused() -> None:
+    cpu = torch.device("cpu")
+    assert backend_of(Parallel(), cpu) == "gloo" == backend_of(Parallel(backend="gloo"), cpu)
+    with pytest.raises(SetpointError, match=r"parallel\.backend = nccl needs a GPU"):
+        backend_of(Parallel(backend="nccl"), cpu)
+    draft = Parallel(backend="nccl", device="cpu")
+    with pytest.raises(ConfigError, match="nccl runs on GPUs, and the device is cpu"):
+        resolve(draft)

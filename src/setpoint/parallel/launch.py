@@ -26,6 +26,8 @@ from setpoint.config import RunError
 from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = (75, 129, 130, 143)
+"""Exit statuses of a rank that a signal has stopped; of its own accord, or by Python's default."""
 LOOK = 0.5
 """Seconds between two looks at what the ranks have printed."""
 
@@ -151,6 +153,15 @@ class _Output:
         self._ended.set()
         self._thread.join()
         self._collect(whole=True)
+        if self.log.parent.is_dir():
+            said = [
+                f"[rank {each.rank}] error: {each.error}\n"
+                for each in endings(self.place)
+                if each.error
+            ]
+            if said:
+                with self.log.open("a", encoding="utf-8") as log:
+                    log.writelines(said)
 
     def _follow(self) -> None:
         while not self._ended.wait(LOOK):
@@ -208,27 +219,35 @@ def _status(place: Path, failed: ChildFailedError, log: Path) -> int:
     """
     found = endings(place)
     said = {each.rank for each in found}
-    silent = [(rank, how) for rank, how in failed.failures.items() if rank not in said]
+    silent = {rank: how for rank, how in failed.failures.items() if rank not in said}
     failing = [each for each in found if each.error]
-    stopped = [each.status for each in found if not each.error and each.status]
+    asked = was_asked(place)
     if failing and not failing[0].is_lost:
         raise RankFailed(failing[0].status, failing[0].error)
-    if stopped and was_asked(place):
-        return stopped[0]  # before the ranks had met, or between two of their steps
+    if asked:
+        # Before the ranks had met, a stop ends each of them where it is, also without a word.
+        quiet = [_exit_status(how.exitcode) for how in silent.values()]
+        stopped = [each.status for each in found if not each.error] + quiet
+        if stopped and all(status in STOPPED for status in stopped):
+            return stopped[0]
+    if failing and (not silent or "timed out" in failing[0].error.lower()):
+        # What the agent has killed in the end had not answered before.
+        missing = ", ".join(map(str, sorted(silent)))
+        who = f"no answer from rank {missing}: " if missing else ""
+        raise RankFailed(failing[0].status, who + failing[0].error, may_restart=not asked)
     if silent:
-        rank, failure = min(silent, key=lambda pair: pair[1].timestamp)
+        rank, failure = min(silent.items(), key=lambda pair: pair[1].timestamp)
         killed = failure.exitcode < 0
         how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"
         printed = f"; what it printed is in {log}" if failure.local_rank and log.exists() else ""
         text = f"rank {rank} has ended by {how} and said nothing{printed}"
-        raise RankFailed(1, text, may_restart=killed and not was_asked(place))
-    if failing:
-        missing = sorted(set(ranks_here(place).values()) - said)
-        who = f"no answer from rank {', '.join(map(str, missing))}: " if missing else ""
-        raise RankFailed(
-            failing[0].status, who + failing[0].error, may_restart=not was_asked(place)
-        )
+        raise RankFailed(1, text, may_restart=killed and not asked)
     return min(found).status
+
+
+def _exit_status(code: int) -> int:
+    """The status that a shell gives for an exit code of torch's, negative for a signal."""
+    return code if code >= 0 else 128 - code
 
 
 class RankFailed(RunError):
