@@ -168,7 +168,7 @@ class Parallel(Ranks):
     )
     """Whether sharded weights are freed between forward and backward (FSDP2's
     reshard_after_forward) and gathered twice; a number: kept on that many ranks; null: true for
-    layers, false for what lies around them."""
+    layers, false for what lies around them and for stages of a pipeline."""
 
     timeout: float = field(
         default=600.0,

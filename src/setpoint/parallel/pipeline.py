@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -161,9 +161,7 @@ class Pipeline:
         self.places = ranks_of_stages(self.size, self.count, config.known.is_v)
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
-        model = self.stages[0].model
-        assert isinstance(model, Staged)
-        self.width = model.stream_width
+        self.width = cast("Staged", self.stages[0].model).stream_width
         self.elsewhere: frozenset[str] = frozenset()
         """Names of tensors that other ranks of the pipeline hold."""
         self.counted_elsewhere: list[str] = []
@@ -256,7 +254,8 @@ class Pipeline:
                 continue
             if holders not in groups:
                 ranks = [distributed.get_global_rank(self.group, each) for each in holders]
-                groups[holders] = distributed.new_group(ranks, use_local_synchronization=True)
+                made: Any = distributed.new_group(ranks, use_local_synchronization=True)
+                groups[holders] = made
             self._shared.append((named[name], groups[holders]))
             if holders[0] != rank:
                 self.counted_elsewhere.append(name)
@@ -286,13 +285,12 @@ class Pipeline:
         Returns:
             what the last stage gave; None on the other ranks.
         """
-        outcome: Outcome | None = None
+        outcome: Any = None
         for stage in self.stages:
             before = None if stage.is_first else self.places[stage.number - 1]
             x = inputs
             if before is not None:
                 if before == self.places[stage.number]:
-                    assert outcome is not None
                     x = outcome.result
                 else:
                     x = torch.empty(*inputs.shape, self.width, dtype=self.dtype, device=self.device)
