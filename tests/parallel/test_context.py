@@ -37,6 +37,7 @@ def test_two_ranks_of_a_sequence_train_what_one_does_in_every_case() -> None:
 def test_four_ranks_of_sequences_train_what_one_does() -> None:
     compare(4, "packed documents", "experts balanced by sequence", "evaluated", "compiled", *FOUR)
     compare(4, "sliding windows", "experts with auxiliary losses", "tensor=2,ring=2")
+    compare(4, "packed documents", "sliding windows", "pipeline=2,ring=2", "pipeline=2,ulysses=2")
 
 
 def test_lengths_and_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_a_model_that_takes_whole_sequences_is_refused(tmp_path: Path) -> None:
     degrees = {"ring": 2, "ulysses": 1}
     world = World(
         torch.device("cpu"), size=2, degrees=degrees, at={},
-        groups={(axis,): None for axis in degrees} | {("ring", "ulysses"): None},
+        groups=dict.fromkeys((("ring",), ("ulysses",), ("ring", "ulysses"))),
     )  # fmt: skip
     with pytest.raises(SetpointError, match=r"parallel.ring = 2: a Linear takes whole sequences"):
         divide_sequences(job.parallel, world, torch.nn.Linear(2, 2))

@@ -139,16 +139,17 @@ def over_ranks(backend: Backend, name: str, groups: ContextGroups) -> Backend:
     Arguments:
         name: of the backend; a ring computes blocks itself, by the kernels of that name.
     """
+    over: Any = backend  # methods that are kept from the compiler have lost their types
     # Imported here: one process has no use for them.
     if groups.ring is not None:
         from setpoint.model.attention.ring import Ring
 
-        backend = Ring(name, groups.parts, groups.ring)
+        over = Ring(name, groups.parts, groups.ring)
     if groups.ulysses is not None:
         from setpoint.model.attention.ulysses import Ulysses
 
-        backend = Ulysses(backend, groups.ulysses)
-    return backend
+        over = Ulysses(over, groups.ulysses)
+    return over
 
 
 def _rotation(
