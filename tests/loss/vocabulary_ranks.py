@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
+from setpoint.loss.chunked import ChunkedCrossEntropyLoss
 from setpoint.shapes.outcome import Projection, VocabularyPart
 from setpoint.shapes.peers import Peers, sum_gradients
 
@@ -39,7 +40,7 @@ def losses_are_equal(peers: Peers) -> None:
                 for loss in (plain(**options), chunked(5, **options)):
                     loss.per_token = True
                     states = sum_gradients(own_hidden, peers)
-                    if hasattr(loss, "from_hidden"):
+                    if isinstance(loss, ChunkedCrossEntropyLoss):
                         found = loss.from_hidden(states, to_logits, targets, weights)
                     else:
                         logits = to_logits.logits(states)
@@ -47,6 +48,7 @@ def losses_are_equal(peers: Peers) -> None:
                         found = loss(logits, targets, weights, to_logits.columns)
                     close(found.total, expected.total)
                     close(found.nats, expected.nats)
+                    assert found.each is not None
                     close(found.each.sum(), expected.nats)
                     ours = torch.autograd.grad(found.total, (own_hidden, own))
                     close(ours[0], theirs[0])

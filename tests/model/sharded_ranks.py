@@ -21,7 +21,6 @@ from setpoint.shapes.outcome import Projection
 from ..ranks import fork
 from .sharded_objective import objectives
 from .sharded_stages import stages
-from .sharded_tensors import tensors
 from .small import VOCAB, small_config, small_model
 
 WORLD = 2
@@ -108,7 +107,6 @@ def one_rank(rank: int, store: str) -> None:
         fully_sharded(rank, tokens, changes)
         with_a_head(rank, tokens, changes)
     objectives(rank, WORLD)
-    tensors(rank, WORLD)
     stages(rank, WORLD)
     dist.destroy_process_group()
 

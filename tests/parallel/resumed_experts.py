@@ -1,4 +1,4 @@
-"""Run by test_experts.py in a process of its own: a run goes on with its experts on other ranks.
+"""Run by tests in a process of its own: a run of experts goes on where ranks divide it otherwise.
 
 Its arguments are how experts lie before and after the resume, as degrees; `1` is one rank.
 """
@@ -6,11 +6,13 @@ Its arguments are how experts lie before and after the resume, as degrees; `1` i
 import os
 import sys
 import tempfile
+from math import prod
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from setpoint.parallel.config import AXES
 from setpoint.train.run import train
 
 from ..ranks import fork
@@ -26,7 +28,8 @@ COMMON = (
 
 def run(folder: Path, degrees: str, steps: int) -> int:
     """Train to a step on as many ranks as the degrees ask for."""
-    world = 1 if degrees == "1" else 2
+    given = dict(each.split("=") for each in degrees.split(",") if "=" in each)
+    world = prod(int(degree) for axis, degree in given.items() if axis in AXES)
     flags = [f"parallel.{each}" for each in degrees.split(",") if world > 1]
     job = small_job(
         folder, *COMMON, f"duration={steps} steps", f"schedule.horizon={STEPS} steps",

@@ -257,7 +257,7 @@ def cross_entropy_grad(
     if z_loss:
         grad *= (1 + 2 * z_loss * log_z).unsqueeze(-1)
     if label_smoothing:
-        grad -= label_smoothing / (grad.shape[-1] if columns is None else columns.count)
+        grad -= label_smoothing / (grad.shape[-1] if columns is None else columns.total)
     if columns is None:
         # Not scatter_add_, which has no deterministic form on every device.
         chosen = wanted.unsqueeze(-1)

@@ -59,7 +59,7 @@ def statistics_of_parts(
     total = logits.sum(dim=-1) if mean else torch.zeros_like(denominator)
     sums = torch.stack((denominator, chosen, total))
     denominator, chosen, total = columns.peers.reduce(sums).unbind()
-    return Statistics(highest + denominator.log(), chosen, total / columns.count)
+    return Statistics(highest + denominator.log(), chosen, total / columns.total)
 
 
 def add_to_targets(grad: Tensor, targets: Tensor, columns: Columns, value: Tensor) -> None:
@@ -92,7 +92,7 @@ def count_correct_in_parts(logits: Tensor, targets: Tensor, columns: Columns) ->
     """
     own = _largest(logits)
     highest = columns.peers.reduce(own, "max")
-    none = torch.full_like(targets, columns.count)
+    none = torch.full_like(targets, columns.total)
     if logits.shape[-1]:
         none = (logits.argmax(dim=-1) + columns.first).where(own == highest, none)
     return (columns.peers.reduce(none, "min") == targets).sum()
@@ -125,6 +125,6 @@ class _Statistics(torch.autograd.Function):
         columns = ctx.columns
         grad = (logits - log_z.unsqueeze(-1)).exp_().mul_(of_log_z.unsqueeze(-1))
         if ctx.mean:
-            grad += (of_mean / columns.count).unsqueeze(-1)
+            grad += (of_mean / columns.total).unsqueeze(-1)
         add_to_targets(grad, targets, columns, of_chosen)
         return grad, None, None, None

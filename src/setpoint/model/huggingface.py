@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 
 CAUSAL = 1e-4
 """Share of the largest logit that rounding may change where the tokens behind differ."""
+
+WORDS = {
+    "colwise": "column",
+    "rowwise": "row",
+    "colwise_gather_output": "column_gathered",
+    "embedding_rowwise": "vocabulary_rows",
+    "replicated_with_grad_allreduce": "sum_gradients",
+}
+"""Words of transformers' tensor-parallel plans, and ours; see `setpoint.shapes.division`."""
 
 _PACKAGE = "model.type = huggingface needs the package {}: install 'setpoint[huggingface]'"
 
@@ -48,6 +58,41 @@ class HuggingFaceModel(nn.Module):
         if positions is not None and positions.ndim == 1:
             positions = positions.unsqueeze(0)
         return self.model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.division.TensorDivisible`: the plan that transformers has.
+
+        Raises:
+            SetpointError: it has none, or one with modules that are divided in other ways.
+        """
+        theirs: dict[str, str] = getattr(self.model, "_tp_plan", None) or {}
+        kind = type(self.model).__name__
+        if not theirs:
+            raise SetpointError(
+                f"parallel.tensor: transformers has no tensor-parallel plan for {kind}\nValid: 1"
+            )
+        unknown = sorted(set(theirs.values()) - WORDS.keys())
+        if unknown:
+            raise SetpointError(
+                f"parallel.tensor: the plan of transformers for {kind} divides modules by "
+                f"{', '.join(unknown)}, and what can be done is {', '.join(WORDS)}\nValid: 1"
+            )
+        plan: dict[str, str] = {}
+        for pattern, word in theirs.items():
+            matches = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+            for path, module in self.model.named_modules():
+                if matches.fullmatch(path):
+                    plan[f"model.{path}"] = WORDS[word] + self._heads_of(path, module)
+        return plan
+
+    def _heads_of(self, path: str, module: nn.Module) -> str:
+        """How many heads the outputs of a projection are, as a `column` says it."""
+        heads = getattr(self._keys, "num_attention_heads", None)
+        key_heads = getattr(self._keys, "num_key_value_heads", None) or heads
+        count = {"q_proj": heads, "k_proj": key_heads, "v_proj": key_heads}.get(path.split(".")[-1])
+        if not count or not isinstance(module, nn.Linear):
+            return ""
+        return f" {count}*{module.out_features // count}"
 
     def load_from(self, directory: Path) -> None:
         """Take the weights of a directory in the format of Hugging Face.

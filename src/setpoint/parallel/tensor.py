@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn import functional as F
 
 from setpoint.config import SetpointError, did_you_mean
 from setpoint.shapes.division import WORDS, VocabularyDivisible, tensor_plan_of
@@ -141,7 +142,8 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
         if not named:
             raise SetpointError(
                 f"parallel.tensor = {size}: the tensor_plan() of the model names {pattern}, and "
-                f"no module is called so"
+                f"no module is called so.{did_you_mean(pattern, paths, ' ')}\nValid: names of "
+                f"modules, in which * stands for one part, such as {', '.join(paths[1:4])}"
             )
         found |= dict.fromkeys(named, word)
     for owners in _shared_parameters(model):
@@ -209,7 +211,7 @@ def _divide_module(
         or (plan.sequence and plan.word != "whole")
     )
     own._summed = tuple(name for name in held if name not in divided) if is_term else ()
-    if plan.word in BY_ROWS and isinstance(module, nn.Linear):
+    if plan.word in ("column", "vocabulary_columns") and isinstance(module, nn.Linear):
         module.out_features = own.weight.shape[0]
 
 
@@ -257,7 +259,7 @@ def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[in
 
 
 def _require_fit(path: str, count: int, word: str, size: int) -> None:
-    if word.startswith("vocabulary"):
+    if word in ("vocabulary_rows", "vocabulary_columns", "column_gathered"):
         # All ranks have the same number of rows, but for the last one.
         if count <= (size - 1) * -(-count // size):
             raise SetpointError(
@@ -359,9 +361,13 @@ class _LoneColumn(_Part):
 
 
 class _GatheredColumn(_Part):
+    out_features: int
+
     def forward(self, x: Tensor) -> Tensor:
         found = super().forward(_enter(x, self._peers, self._sequence))
-        return gather_parts(found, -1, self._peers, sums=False)
+        count, width = self.out_features, -(-self.out_features // self._peers.size)
+        found = F.pad(found, (0, width - found.shape[-1]))
+        return gather_parts(found, -1, self._peers, sums=False)[..., :count]
 
 
 class _Row(_Part):

@@ -27,12 +27,12 @@ class Columns(NamedTuple):
 
     Arguments:
         first: the token of the first one.
-        count: of those of all ranks.
+        total: how many all ranks have together.
     """
 
     peers: Peers
     first: int
-    count: int
+    total: int
 
 
 class Projection(NamedTuple):

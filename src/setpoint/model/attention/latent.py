@@ -63,9 +63,6 @@ class LatentAttention(nn.Module):
         self.has_query_latent = mla.query_rank is not None
         self.key_value_down = nn.Linear(config.dim, mla.kv_rank + mla.rope_head_dim, bias=False)
         self.key_value_down_norm = build_norm(config, mla.kv_rank)
-        # Where ranks have some of the heads each, its gradient may be to be summed over them, which
-        # an engine can do at a module only.
-        self.shared_key = nn.Identity()
         up = config.heads * (mla.nope_head_dim + mla.value_head_dim)
         self.key_value_up = nn.Linear(mla.kv_rank, up, bias=False)
         bias = config.attention_output_bias
@@ -106,7 +103,7 @@ class LatentAttention(nn.Module):
         turned = context.apply_rotary(turned, self.kind)
         latent, shared = self.key_value_down(x).split((self.kv_rank, self.rope_head_dim), dim=-1)
         latent = self.key_value_down_norm(latent)
-        shared = self.shared_key(context.apply_rotary(shared.unsqueeze(2), self.kind))
+        shared = context.apply_rotary(shared.unsqueeze(2), self.kind)
         latent, shared = context.update_cache(self.layer, self.kind, latent, shared)
         if context.cache is not None and x.shape[1] == 1:
             mixed = self._attend_to_latents(plain, turned, latent, shared, context)

@@ -1,0 +1,78 @@
+"""Ranks that divide matrices train what one rank trains, and what divides is checked before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import ConfigError
+
+from ..conftest import ROOT
+from ..train.small import small_job
+from .test_equal import compare
+
+SHAPES = ("tensor=2", "tensor=2,sequence_parallel=true", "tensor=2,loss_parallel=false")
+FOUR = ("tensor=2,shard=2", "tensor=2,sequence_parallel=true,replicate=2",
+        "tensor=2,ring=2,sequence_parallel=true")  # fmt: skip
+
+
+def test_models_of_all_kinds_are_divided(run_module: Callable[[str], None]) -> None:
+    run_module("tests.parallel.tensor_ranks")
+
+
+def test_two_ranks_of_matrices_train_what_one_does() -> None:
+    assert "equal over" in compare(2, "clipping, z-loss, label smoothing", SHAPES[1])
+
+
+@pytest.mark.slow
+def test_two_ranks_of_matrices_train_what_one_does_in_every_case() -> None:
+    compare(2, *SHAPES)
+
+
+@pytest.mark.slow
+def test_four_ranks_of_matrices_train_what_one_does() -> None:
+    cases = ("plain", "tied embeddings", "experts with auxiliary losses", "uneven rows",
+             "packed documents", "compiled", "weights in bf16 with masters")  # fmt: skip
+    compare(4, *cases, *FOUR)
+    compare(4, "muon", *FOUR[:2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"), [("tensor=2,sequence_parallel=true", "1"), ("shard=2", "tensor=2,shard=2")]
+)
+def test_a_run_goes_on_with_its_matrices_on_other_ranks(before: str, after: str) -> None:
+    command = [sys.executable, "-m", "tests.parallel.resumed_experts", before, after]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "said", "valid"),
+    [
+        (("model.heads=6", "model.dim=24"), "parallel.tensor",
+         "4 ranks cannot divide 6 heads", ("3", "2", "6")),
+        (("model.heads=12", "model.dim=24", "model.kv_heads=6"), "parallel.tensor",
+         "4 ranks can neither divide the 6 key-value heads nor share them", ("3", "2", "6")),
+        (("model.heads=4", "model.ffn_dim=30"), "parallel.tensor",
+         "4 ranks cannot divide 30 inner components", ("3", "5", "2")),
+        (("model.heads=4", "model.moe={experts: 2, shared_experts: 1, expert_dim: 6}"),
+         "parallel.tensor", "4 ranks cannot divide 6 inner components of shared experts",
+         ("3", "2", "6")),
+        (("model.heads=4", "batch.sequence_length=18", "parallel.sequence_parallel=true"),
+         "batch.sequence_length", "18 tokens do not fall into 4 equal parts", ("16", "20")),
+    ],
+)  # fmt: skip
+def test_what_does_not_divide_is_refused(
+    tmp_path: Path, flags: tuple[str, ...], path: str, said: str, valid: tuple[str, ...]
+) -> None:
+    ranks = ("parallel.world_size=4", "parallel.tensor=4", "parallel.device=cpu")
+    with pytest.raises(ConfigError) as refused:
+        small_job(tmp_path, *ranks, *flags)
+    found = [each for each in refused.value.problems if each.path == path and said in each.message]
+    assert len(found) == 1, refused.value
+    assert tuple(found[0].valid) == valid
