@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
 from setpoint.model.skeleton import skeleton
-from setpoint.parallel.apply import shard
+from setpoint.parallel.apply import Replicas, shard
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.pipeline import keep_stages
@@ -36,7 +37,7 @@ from setpoint.parallel.watch import active_watch, step_begins
 from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.build.model import divide_model
+from setpoint.train.build.model import build_first_model, divide_model, reader_of
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
@@ -194,6 +195,8 @@ def on_ranks(job: Job) -> int:
 
 
 RANKS = ("parallel.world_size=4", "batch.global_size=16", "parallel.shard=-1")
+FSDP = (*RANKS, "model.layers=3", "parallel.device=cuda")
+REPLICAS = ("parallel.world_size=4", "batch.global_size=16")
 
 
 TENSOR = ("parallel.world_size=2", "parallel.tensor=2")
@@ -250,6 +253,80 @@ def resharding(job: Job) -> list[Any]:
         policy: Any = None
         shard(job.parallel, mesh, model, [("0", model[0])], policy, set())
     return asked
+
+
+def asked_of_fsdp(job: Job) -> list[dict[str, Any]]:
+    """What FSDP2 is asked for of each unit, and what of them it asks for ahead."""
+    model = skeleton(job.model, 257)
+    names = {module: name for name, module in model.named_modules()}
+    asked: list[dict[str, Any]] = []
+
+    def fully_shard(unit: Any, **options: Any) -> None:
+        modules = unit if isinstance(unit, list) else [unit]
+        row: dict[str, Any] = {"unit": [names[module] for module in modules]}
+        row["offload"] = "offload_policy" in options
+        for way in ("forward", "backward"):
+            ahead = partial(row.__setitem__, way)
+            told = lambda units, ahead=ahead: ahead([names[each] for each in units])  # noqa: E731
+            setattr(modules[0], f"set_modules_to_{way}_prefetch", told)
+        asked.append(row)
+
+    class Mesh(dict[str, Any]):
+        device_type = "cuda"
+
+    mesh: Any = Mesh()
+    mesh["shard"] = mesh
+    policy: Any = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.distributed.fsdp.fully_shard", fully_shard)
+        shard(job.parallel, mesh, model, layers_of(model), policy, set())
+    return asked
+
+
+def begins_on(job: Job) -> str:
+    """Where weights get their first values on a machine with a GPU."""
+    found: list[str] = []
+
+    class Begun(Exception):
+        pass
+
+    def begun(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        found.append(str(device))
+        raise Begun
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.train.build.model.materialize", begun)
+        with pytest.raises(Begun):
+            build_first_model(job, 257, torch.device("cuda"))
+    return found[0]
+
+
+def reads_for_others(job: Job) -> bool:
+    """Whether one rank reads weights for others."""
+    group: Any = object()
+    world = World(torch.device("cpu"), size=4, groups={("replicate", "shard", "ring", "ulysses",
+                                                        "tensor"): group})  # fmt: skip
+    return reader_of(job, world) is not None
+
+
+def bucket_size(job: Job) -> float:
+    """MiB of a bucket of DDP."""
+    found: list[float] = []
+
+    class Replicated(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module, bucket_cap_mb: float, **options: Any) -> None:
+            super().__init__()
+            found.append(bucket_cap_mb)
+
+        def register_comm_hook(self, state: object, hook: object) -> None:
+            pass
+
+    degrees = dict.fromkeys(AXES, 1) | {"replicate": 4}
+    world = World(torch.device("cpu"), size=4, degrees=degrees)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.nn.parallel.DistributedDataParallel", Replicated)
+        Replicas(job.parallel, world, torch.nn.Linear(2, 2))
+    return found[0]
 
 
 def backend_on_gpu(job: Job) -> str:
@@ -425,6 +502,19 @@ EFFECTS = {
     "Parallel.loss_parallel": Effect("parallel.loss_parallel=false", divided, TENSOR,
                                      gives=(False, True, ("ring", "ulysses"))),
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
+    "Parallel.sharding": Effect("parallel.sharding.layers_per_unit=2", asked_of_fsdp, FSDP),
+    "Sharding.units": Effect("parallel.sharding.units=[embedding]", asked_of_fsdp, FSDP),
+    "Sharding.layers_per_unit": Effect("parallel.sharding.layers_per_unit=2", asked_of_fsdp, FSDP),
+    "Sharding.forward_prefetch": Effect("parallel.sharding.forward_prefetch=2", asked_of_fsdp,
+                                        FSDP),
+    "Sharding.backward_prefetch": Effect("parallel.sharding.backward_prefetch=2", asked_of_fsdp,
+                                         FSDP),
+    "Sharding.offload": Effect("parallel.sharding.offload=true", asked_of_fsdp, FSDP),
+    "Parallel.init_device": Effect("parallel.init_device=cpu", begins_on,
+                                   ("parallel.device=cuda",), gives="cpu"),
+    "Parallel.read_weights": Effect("parallel.read_weights=rank_0_broadcasts", reads_for_others,
+                                    (*REPLICAS, "model.pretrained=weights"), gives=True),
+    "Parallel.bucket_size": Effect("parallel.bucket_size=1", bucket_size, REPLICAS, gives=1.0),
     "Parallel.timeout": Effect("parallel.timeout=5", meeting, RANKS, gives=("gloo", 5.0, 300.0)),
     "Parallel.step_timeout": Effect("parallel.step_timeout=5", meeting, RANKS,
                                     gives=("gloo", 600.0, 5.0)),

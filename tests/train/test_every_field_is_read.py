@@ -181,6 +181,13 @@ ELSEWHERE = {
         f"Pipelining.{name}": "several ranks: tests/parallel"
         for name in ("schedule", "stages_per_rank", "split")
     },
+    "Parallel.sharding": "several ranks: tests/parallel",
+    "Parallel.bucket_size": "several ranks: tests/parallel",
+    "Parallel.read_weights": "several ranks: tests/parallel",
+    **{
+        f"Sharding.{name}": "several ranks: tests/parallel"
+        for name in ("units", "layers_per_unit", "forward_prefetch", "backward_prefetch", "offload")
+    },
     "Parallel.timeout": "several ranks: tests/parallel",
     "Parallel.step_timeout": "several ranks: tests/parallel",
     "Parallel.backend": "several ranks: tests/parallel",

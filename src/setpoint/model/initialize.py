@@ -179,7 +179,7 @@ def initialize(module: nn.Module, seed: int) -> None:
 def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
     """Draw what lies here of a parameter, a piece of some blocks at a time."""
     of = Place(seed, name, tuple(parameter.shape) or (1,))
-    here = _here(parameter)
+    here = held_here(parameter)
     if here is None:
         full = rule.rows(of, 0, of.shape[0]).reshape(parameter.shape)
         parameter.copy_(as_placed(full, parameter))
@@ -197,7 +197,7 @@ def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
         first = end
 
 
-def _here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
+def held_here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
     """The memory of a parameter on this rank, and the ranges of the whole that it holds.
 
     Returns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
+from setpoint.parallel.buckets import GradientSums
 from setpoint.parallel.context import divide_sequences
 from setpoint.parallel.experts import ExpertRanks, divide_experts, expert_ranks, shard_experts
 from setpoint.parallel.pipeline import Stage, keep_stages
+from setpoint.parallel.sharding import offloading, prefetch, units_of
 from setpoint.parallel.tensor import divide_matrices, sum_over_tensor_ranks, summed_gradients
 from setpoint.shapes.expert_parts import HasExperts
 
@@ -105,20 +107,23 @@ def shard(
 
     # One axis is plain sharding; two are HSDP: shards within, copies across.
     mesh = mesh["replicate", "shard"] if config.copies > 1 else mesh["shard"]
-    given: Any = {"ignored_params": whole} if whole else {}
-    for _, unit in [*layers, ("", model)]:
+    given: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, **offloading(config.sharding, mesh)}
+    if whole:
+        given["ignored_params"] = whole
+    cut = isinstance(model, Stage)
+    part = model.model if isinstance(model, Stage) else model
+    units = [*units_of(config.sharding, part, layers, is_part=cut), [model]]
+    for unit in units:
         # What lies around the layers is needed again at once, and a stage by the next micro-batch.
-        is_layer = unit is not model and not isinstance(model, Stage)
+        is_layer = unit != [model] and not cut
         reshard = is_layer if config.reshard is None else config.reshard
-        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, **given)
+        modules = unit if len(unit) > 1 else unit[0]
+        fully_shard(modules, reshard_after_forward=reshard, **given)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
-
-
-BUCKET = 25 * 2**20
-"""Bytes of gradients that are summed at a time, as DDP does."""
+    prefetch(config.sharding, model, units)
 
 
 class Replicas:
@@ -129,21 +134,25 @@ class Replicas:
         is_graph: whether backward is one graph, in the middle of which DDP could not begin to sum.
     """
 
-    def __init__(self, world: World, model: nn.Module, is_graph: bool = False) -> None:
+    def __init__(
+        self, config: Parallel, world: World, model: nn.Module, is_graph: bool = False
+    ) -> None:
         self.model = self.whole = model
         """What is called in training, and the model that it calls."""
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
-        self._sums = False
+        self._keeps = config.reshard is False
         self._tensor = world.group("tensor")
         """The ranks that divide matrices; None where none do."""
         self._terms = [] if self._tensor is None else list(summed_gradients(model))
+        self._sums: GradientSums | None = None
         if world.size > 1 and not self._is_sharded and not _is_divided(world):
+            size = int(config.bucket_size * 2**20)
+            trained = [weight for weight in model.parameters() if weight.requires_grad]
             # DDP takes gradients in the dtype of the weights only.
-            self._sums = is_graph or any(
-                weight.grad_dtype != weight.dtype for weight in _trained(model)
-            )
-            if not self._sums:
-                self.model = _replicated(model, world)
+            if is_graph or any(weight.grad_dtype != weight.dtype for weight in trained):
+                self._sums = GradientSums(trained, size, overlaps=not is_graph)
+            else:
+                self.model = _replicated(model, world, config.bucket_size)
 
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
@@ -162,16 +171,26 @@ class Replicas:
         model: Any = self.model
         if self._is_sharded:
             model.set_requires_all_reduce(last)
+            if self._keeps:
+                model.set_reshard_after_backward(last)
             yield
-        elif model is self.whole:
-            yield
-            if last and self._sums:
-                _sum_gradients(model)
-        elif last:
+        elif self._sums is not None:
+            with self._sums.summing() if last else nullcontext():
+                yield
+        elif last or model is self.whole:
             yield
         else:
             with model.no_sync():
                 yield
+
+    def free(self) -> None:
+        """Free the whole weights that a pass without gradients has left gathered.
+
+        They would be taken for the weights of today, whatever has changed these since.
+        """
+        for module in self.whole.modules():
+            if hasattr(module, "set_requires_all_reduce"):
+                module.reshard()  # pyright: ignore[reportCallIssue]
 
 
 def _is_divided(world: World) -> bool:
@@ -179,7 +198,7 @@ def _is_divided(world: World) -> bool:
     return world.degrees["pipeline"] > 1 or world.degrees["tensor"] == world.size
 
 
-def _replicated(model: nn.Module, world: World) -> nn.Module:
+def _replicated(model: nn.Module, world: World, bucket_size: float) -> nn.Module:
     """A model whose gradients are summed over all ranks (DDP)."""
     from torch.nn.parallel import DistributedDataParallel
 
@@ -189,37 +208,10 @@ def _replicated(model: nn.Module, world: World) -> nn.Module:
     kept: Any = {
         "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
     }
-    whole = DistributedDataParallel(model, device_ids=place, **kept)
+    whole = DistributedDataParallel(model, device_ids=place, bucket_cap_mb=bucket_size, **kept)
     # DDP by itself would divide by the number of ranks.
     whole.register_comm_hook(None, lambda _, bucket: _sum(bucket.buffer()))
     return whole
-
-
-def _trained(model: nn.Module) -> list[nn.Parameter]:
-    return [weight for weight in model.parameters() if weight.requires_grad]
-
-
-@torch.no_grad()
-def _sum_gradients(model: nn.Module) -> None:
-    """Sum the gradients of all ranks, in parts of BUCKET bytes."""
-    held: list[Tensor] = []
-    for weight in _trained(model):
-        if weight.grad is None:  # an expert that no token of this rank has met
-            weight.grad = torch.zeros_like(weight, dtype=weight.grad_dtype)
-        held.append(weight.grad)
-        if sum(each.nbytes for each in held) >= BUCKET:
-            _sum_together(held)
-            held = []
-    if held:
-        _sum_together(held)
-
-
-def _sum_together(gradients: list[Tensor]) -> None:
-    together = torch.cat([each.reshape(-1) for each in gradients])
-    distributed.all_reduce(together)
-    parts = together.split([each.numel() for each in gradients])
-    for each, part in zip(gradients, parts, strict=True):
-        each.copy_(part.view_as(each))
 
 
 def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import gcd, inf, prod
 from typing import Any, Literal
@@ -72,6 +73,45 @@ class DeepEP(Dispatch, type="deepep"):
         if self.sms % 2:
             near = (str(self.sms - 1), str(self.sms + 1))
             yield Problem("sms", f"DeepEP needs an even number, and it is {self.sms}", valid=near)
+
+
+class Sharding(Config, role=RUNTIME):
+    """How FSDP2 holds and gathers the weights that ranks divide."""
+
+    units: tuple[str, ...] = field(default=(), also_called=("basic_modules", "fsdp_units"))
+    """Regular expressions that match whole names of modules: those are gathered and freed by
+    themselves, as each layer is."""
+
+    layers_per_unit: int = field(default=1, ge=1)
+    """Layers that are gathered together: more need more memory, and fewer and larger messages."""
+
+    forward_prefetch: int | None = field(
+        default=None, ge=1, also_called=("enable_forward_prefetch",)
+    )
+    """Units whose weights are asked for ahead of the one that is computed in the forward pass;
+    null: those that the host reaches while the device computes."""
+
+    backward_prefetch: int | None = field(
+        default=None, ge=1, also_called=("enable_backward_prefetch",)
+    )
+    """Units whose weights are asked for ahead of the one that is computed in the backward pass;
+    null: one, in the order of the forward pass."""
+
+    offload: bool = field(default=False, also_called=("offload_policy", "fsdp_offload_params"))
+    """Keep this rank's part of weights, gradients and optimizer state in host memory (FSDP2's
+    CPUOffloadPolicy): weights are copied to the device when they are gathered, and the optimizer
+    steps on the CPU."""
+
+    @check
+    def _check_units(self) -> Iterator[Problem]:
+        for index, pattern in enumerate(self.units):
+            if not pattern:
+                yield Problem(f"units.{index}", "is empty, and would match no name")
+                continue
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Problem(f"units.{index}", f"is no regular expression: {error}")
 
 
 class Parallel(Ranks):
@@ -164,11 +204,39 @@ class Parallel(Ranks):
     false: all of them gather the logits; null: true for losses that can."""
 
     reshard: bool | int | None = field(
-        default=None, also_called=("reshard_after_forward", "fsdp_reshard_after_forward")
+        default=None,
+        also_called=("reshard_after_forward", "fsdp_reshard_after_forward", "enable_full_shard"),
     )
     """Whether sharded weights are freed between forward and backward (FSDP2's
-    reshard_after_forward) and gathered twice; a number: kept on that many ranks; null: true for
-    layers, false for what lies around them and for stages of a pipeline."""
+    reshard_after_forward) and gathered twice (ZeRO-3); false: kept from the first micro-batch of a
+    step to the last (ZeRO-2); a number: kept on that many ranks; null: true for layers, false for
+    what lies around them and for stages of a pipeline."""
+
+    sharding: Sharding = field(factory=Sharding)
+    """How FSDP2 holds and gathers the weights that ranks divide."""
+
+    init_device: Literal["device", "cpu"] = field(
+        default="device", values_also_called={"device": ("cuda", "meta")}
+    )
+    """Where weights get their first values: device: in the memory of this rank's part on the
+    device; cpu: in host memory, from which they move when each rank has its part."""
+
+    read_weights: Literal["every_rank", "rank_0_broadcasts"] = field(
+        default="every_rank",
+        also_called=("load_weights_mode",),
+        values_also_called={"every_rank": ("all_ranks",), "rank_0_broadcasts": ("broadcast",)},
+    )
+    """Who reads the files of model.pretrained. every_rank: each rank the rows that it holds;
+    rank_0_broadcasts: the first rank of each pipeline stage, which sends whole tensors to the
+    others, one at a time."""
+
+    bucket_size: float = field(
+        default=25.0,
+        gt=0,
+        lt=inf,
+        also_called=("bucket_cap_mb", "ddp_bucket_cap_mb", "bucket_size_mb"),
+    )
+    """MiB of gradients that replicas sum in one message (DDP), while the backward pass goes on."""
 
     timeout: float = field(
         default=600.0,
@@ -236,6 +304,30 @@ class Parallel(Ranks):
                 valid=(f"{ranks * each} lists",),
                 also=("pipeline", "pipelining.schedule", "pipelining.stages_per_rank"),
             )
+
+    @dead(
+        "sharding.units",
+        "sharding.layers_per_unit",
+        "sharding.forward_prefetch",
+        "sharding.backward_prefetch",
+        "sharding.offload",
+    )
+    def _sharding_is_dead(self) -> str | None:
+        return None if self.uses_fsdp else "no weights are sharded (shard = 1)"
+
+    @dead("init_device")
+    def _init_device_is_dead(self) -> str | None:
+        return "offloaded weights begin in host memory" if self.sharding.offload else None
+
+    @dead("read_weights")
+    def _read_weights_is_dead(self) -> str | None:
+        return "there is one rank" if self.world_size == 1 else None
+
+    @dead("bucket_size")
+    def _bucket_size_is_dead(self) -> str | None:
+        if self.uses_fsdp:
+            return "FSDP2 sums the gradients of each unit by itself"
+        return "no other rank has gradients of the same weights" if self.copies == 1 else None
 
     @check
     def _check_degrees(self) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from setpoint.parallel.config import AXES
+from setpoint.parallel.sharding import offloading
 from setpoint.parallel.world import ranks_by
 from setpoint.shapes.peers import Peers
 
@@ -121,4 +122,5 @@ def shard_experts(
             mp_policy=policy,
             reshard_after_forward=reshard,
             shard_placement_fn=place,
+            **offloading(config.sharding, mesh),
         )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import SetpointError
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
 from setpoint.units.dtype import DType
@@ -89,25 +88,14 @@ def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
     Autocast stays what computes in another dtype: weights are gathered as they are stored, and
     nothing that modules hand on is cast. Gradients are reduced in the dtype of the section.
 
-    Raises:
-        SetpointError: gradients are to be added up in a wider dtype than the shards have.
+    Where these are wider than the shards, they are rounded when they have been reduced, so that
+    micro-batches must not be added up then.
     """
-    if config.reduce is not None and _width(config.reduce) > _width(config.params):
-        raise SetpointError(
-            f"precision.reduce = {config.reduce}: FSDP2 gives gradients in the dtype of the "
-            f"shards, precision.params = {config.params}, so that micro-batches would be added "
-            f"up in that\nValid: null, {config.params}, or precision.params = {config.reduce} "
-            f"with precision.compute = {config.compute}"
-        )
     # Imported here: it takes a good part of a second, and one process needs none of it.
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     reduce = None if config.reduce is None else DType(config.reduce).torch()
     return MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
-
-
-def _width(dtype: str) -> int:
-    return DType(dtype).torch().itemsize
 
 
 def build_scaler(config: Precision, device: torch.device) -> LossScaler:

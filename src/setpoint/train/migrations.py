@@ -186,10 +186,14 @@ def _codes(silenced: Any) -> Any:
 SOURCES = ("data.sources", "data.validation", "evaluation.datasets.*.sources")
 
 
+SHARDING = {"units": [], "layers_per_unit": 1, "forward_prefetch": None,
+            "backward_prefetch": None, "offload": False}  # fmt: skip
 RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "ulysses": 1,
          "ring_split": "zigzag", "context_in_shard": "all", "expert": 1, "expert_tensor": 1,
          "expert_outside": False, "dispatch": {"type": "all_to_all"}, "sequence_parallel": False,
          "loss_parallel": None, "reshard": None, "timeout": 600.0,
+         "sharding": SHARDING, "bucket_size": 25.0, "init_device": "device",
+         "read_weights": "every_rank",
          "step_timeout": 300.0, "backend": None,
          "pipelining": {"schedule": "1f1b", "stages_per_rank": None, "split": None}}  # fmt: skip
 

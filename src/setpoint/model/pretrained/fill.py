@@ -1,15 +1,16 @@
 """Parameters filled from files, one after the other."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from setpoint.model.initialize import Constant, collect_rules, plain_name
+from setpoint.model.initialize import Constant, collect_rules, held_here, plain_name
 from setpoint.model.pretrained.compare import require_tensors
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
+from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import as_placed
 
 
@@ -36,18 +37,30 @@ class Weights:
         require_tensors(where, their_shapes(every, shapes), held, surplus)
 
     def fill(
-        self, module: nn.Module, *, device: torch.device | str, dtype: torch.dtype | None
+        self,
+        module: nn.Module,
+        *,
+        device: torch.device | str,
+        dtype: torch.dtype | None,
+        reader: TensorReader | None = None,
     ) -> None:
         """Give each parameter and buffer of a module its values.
 
         What is on the meta device is made in place; anything else keeps its place and type, and if
-        it is sharded takes its part. What the module lacks, as a stage of a pipeline does, is not
-        read. A buffer that no file holds gets the value it starts with.
+        it is sharded takes its part, of which only the rows are read. What the module lacks, as a
+        stage of a pipeline does, is not read. A buffer that no file holds gets the value it starts
+        with.
 
         Arguments:
             dtype: for parameters on the meta device; None: as in the files.
+            reader: of the files; None: this process reads what it holds.
         """
-        with TensorReader() as reader, torch.no_grad():
+        # Buffers that no file holds have no values when their memory has been made.
+        empty = {name for name, buffer in module.named_buffers() if buffer.is_meta}
+        if any(p.is_meta and hasattr(p, "to_local") for p in module.parameters()):
+            assert dtype is not None, "a job knows in which dtype it keeps divided weights"
+            materialize(module, device, dtype)  # in the place that what divides them knows
+        with reader or TensorReader() as reader, torch.no_grad():
             for name, parameter in list(module.named_parameters()):
                 made = self._made(reader, name, parameter, device, dtype)
                 if made is not None:
@@ -55,7 +68,7 @@ class Weights:
             for name, buffer in list(module.named_buffers()):
                 if plain_name(name) in self.pieces:
                     made = self._made(reader, name, buffer, device, buffer.dtype)
-                elif buffer.is_meta:
+                elif name in empty:
                     made = torch.empty_like(buffer, device=device)
                     rule = collect_rules(module)[plain_name(name)]
                     assert isinstance(rule, Constant), "only what is the same in every run"
@@ -78,8 +91,22 @@ class Weights:
         if target.is_meta:
             dtype = dtype or DTYPES[self.held[pieces[0].theirs].dtype]
             return self._assemble(reader, pieces, target.shape, dtype, device)
-        full = self._assemble(reader, pieces, target.shape, target.dtype, "cpu")
-        target.copy_(as_placed(full, target))
+        here = held_here(target) if reader.by_rows and target.ndim else None
+        if here is None:
+            full = self._assemble(reader, pieces, target.shape, target.dtype, "cpu")
+            target.copy_(as_placed(full, target))
+            return None
+        local, box = here
+        if len(pieces) > 1 or pieces[0].of_ours is not None:
+            local.zero_()  # what no piece covers
+        for piece in pieces:
+            found = common(piece, tuple(target.shape), box)
+            if found is not None:
+                within, ranges = found
+                theirs = reader.read(self.held[piece.theirs], ranges[0])
+                for dim, (first, last) in enumerate(ranges[1:], 1):
+                    theirs = theirs.narrow(dim, first, last - first)
+                local[within].copy_(theirs.T if piece.transposed else theirs)
         return None
 
     def _assemble(
@@ -100,6 +127,40 @@ class Weights:
             theirs = block(reader.read(self.held[piece.theirs]), piece.of_theirs)
             block(full, piece.of_ours).copy_(theirs.T if piece.transposed else theirs)
         return full
+
+
+def common(
+    piece: Piece, shape: Shape, box: Sequence[tuple[int, int]]
+) -> tuple[tuple[slice | int, ...], list[tuple[int, int]]] | None:
+    """Find what a piece and a part of a tensor of ours have in common.
+
+    Arguments:
+        shape: of the whole tensor.
+        box: the ranges of its dimensions that the part holds.
+
+    Returns:
+        where it lies in the part, and the ranges of the dimensions of theirs; None for nothing.
+    """
+    within: list[slice | int] = []
+    ranges: list[tuple[int, int]] = []
+    for dim, (size, (low, high)) in enumerate(zip(shape, box, strict=True)):
+        start, end, single = 0, size, False
+        if piece.of_ours is not None and piece.of_ours.dim == dim:
+            start, single = piece.of_ours.start, piece.of_ours.length is None
+            end = start + (piece.of_ours.length or 1)
+        first, last = max(low, start), min(high, end)
+        if first >= last:
+            return None
+        within.append(first - low if single else slice(first - low, last - low))
+        if not single:
+            ranges.append((first - start, last - start))
+    if piece.transposed:
+        ranges.reverse()
+    if piece.of_theirs is not None:
+        first, last = ranges[piece.of_theirs.dim]
+        start = piece.of_theirs.start
+        ranges[piece.of_theirs.dim] = (first + start, last + start)
+    return tuple(within), ranges
 
 
 def block(tensor: Tensor, part: Part | None) -> Tensor:

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from setpoint.config import SetpointError
 from setpoint.model.pretrained.header import DamagedFile, TensorInfo
+from setpoint.shapes.reading import OneReader
 from setpoint.units.dtype import DType
+
+Rows = tuple[int, int] | None
 
 DTYPES = {
     "F64": torch.float64,
@@ -47,9 +50,12 @@ class TensorReader:
     The tensor read last is kept, since several of ours may be parts of it.
     """
 
+    by_rows = True
+    """Whether it reads some rows of a tensor without the others."""
+
     def __init__(self) -> None:
         self._files: dict[Path, BinaryIO] = {}
-        self._last: tuple[TensorInfo, Tensor] | None = None
+        self._last: tuple[TensorInfo, Rows, Tensor] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -59,28 +65,54 @@ class TensorReader:
         for file in self._files.values():
             file.close()
 
-    def read(self, info: TensorInfo) -> Tensor:
+    def read(self, info: TensorInfo, rows: Rows = None) -> Tensor:
         """Read one tensor.
+
+        Arguments:
+            rows: the first of them, and the one after the last; None: all.
 
         Raises:
             DamagedFile: if the file has become shorter since its header was read.
             SetpointError: if it cannot be read.
         """
-        if self._last is not None and self._last[0] == info:
-            return self._last[1]
+        if self._last is not None and self._last[:2] == (info, rows):
+            return self._last[2]
         self._last = None  # its memory is free before the next one's is taken
-        tensor = torch.empty(info.shape, dtype=DTYPES[info.dtype])
-        if info.size:
-            target = tensor.view(-1).view(torch.uint8).numpy().data
-            try:
-                file = self._files.get(info.file)
-                if file is None:
-                    file = self._files[info.file] = info.file.open("rb")
-                file.seek(info.start)
-                count = file.readinto(target)  # pyright: ignore[reportAttributeAccessIssue]
-            except OSError as error:
-                raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
-            if count != info.size:
-                raise DamagedFile(info.file, "it was cut short while it was read")
-        self._last = (info, tensor)
+        tensor = self._read(info, rows)
+        self._last = (info, rows, tensor)
         return tensor
+
+    def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
+        first, last = (0, None) if rows is None else rows
+        shape = info.shape if last is None else (last - first, *info.shape[1:])
+        tensor = torch.empty(shape, dtype=DTYPES[info.dtype])
+        if not tensor.numel():
+            return tensor
+        start = info.start + first * (info.size // info.shape[0] if first else 0)
+        target = tensor.view(-1).view(torch.uint8).numpy().data
+        try:
+            file = self._files.get(info.file)
+            if file is None:
+                file = self._files[info.file] = info.file.open("rb")
+            file.seek(start)
+            count = file.readinto(target)  # pyright: ignore[reportAttributeAccessIssue]
+        except OSError as error:
+            raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
+        if count != tensor.nbytes:
+            raise DamagedFile(info.file, "it was cut short while it was read")
+        return tensor
+
+
+class SharedReader(TensorReader):
+    """Tensors that one rank reads whole, and sends to the others."""
+
+    by_rows = False
+
+    def __init__(self, one: OneReader) -> None:
+        super().__init__()
+        self.one = one
+
+    def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
+        assert rows is None
+        read = super()._read
+        return self.one.tensor(lambda: read(info, None), info.shape, DTYPES[info.dtype])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.load import checkpoint_weights
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.read_config import config_of, read_config
+from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader
 from setpoint.model.pretrained.run import restore
 from setpoint.model.pretrained.tensors import weights_of
+from setpoint.shapes.reading import OneReader
 
 
 def start_from(
@@ -25,6 +28,7 @@ def start_from(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     whole: nn.Module | None = None,
+    one: OneReader | None = None,
 ) -> dict[str, Any]:
     """Give a model the weights that its configuration names.
 
@@ -33,6 +37,7 @@ def start_from(
         model: what it has built. One with memory of its own keeps its place and dtype; the
             parameters of a transformer on the meta device are made on `device` in `dtype`.
         whole: the transformer that `model` is a part of, which the weights must fit; None: itself.
+        one: the rank that reads for all of its group; None: each rank reads what it holds.
 
     Raises:
         SetpointError: if there is no such model, or it is of another architecture, field by field.
@@ -43,15 +48,24 @@ def start_from(
         place = locate(config.pretrained)
     except SetpointError as error:
         raise type(error)(f"model.pretrained = {error}") from error
+    directory = str(place.directory.resolve())
+    found = {"name": place.name, "kind": place.kind, "directory": directory}
     if isinstance(config, Transformer):
-        _start_transformer(config, model, place, device, dtype, whole or model)
-    elif place.kind == "checkpoint":
-        restore(place.directory, model)
+        reader = None if one is None else SharedReader(one)
+        _start_transformer(config, model, place, device, dtype, whole or model, reader)
+        return found
+    if place.kind == "checkpoint":
+        load = partial(restore, place.directory, model)
     elif isinstance(model, HuggingFaceModel):
-        model.load_from(place.directory)
+        load = partial(model.load_from, place.directory)
     else:
         raise SetpointError(f"model.pretrained = {place.name}: {foreign_names(config)}")
-    return {"name": place.name, "kind": place.kind, "directory": str(place.directory.resolve())}
+    if one is None:
+        load()
+    else:
+        one.read(load)
+        one.send([*model.state_dict().values()])
+    return found
 
 
 def _start_transformer(
@@ -61,6 +75,7 @@ def _start_transformer(
     device: torch.device | str,
     dtype: torch.dtype | None,
     whole: nn.Module,
+    reader: TensorReader | None,
 ) -> None:
     theirs = config_of(place)
     found = differences(config, theirs)
@@ -79,4 +94,4 @@ def _start_transformer(
         weights = checkpoint_weights(place.directory, whole)
     else:
         weights = weights_of(place.directory, read_config(place.directory)[1], whole, config)
-    weights.fill(model, device=device, dtype=dtype)
+    weights.fill(model, device=device, dtype=dtype, reader=reader)

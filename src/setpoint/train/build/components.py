@@ -44,7 +44,7 @@ from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
 from setpoint.train.build.data import build_training_data, notes_of
-from setpoint.train.build.model import build_first_model, divide_model
+from setpoint.train.build.model import build_first_model, divide_model, reader_of
 from setpoint.train.build.parameter_groups import groups_of
 from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
 from setpoint.train.config import Job
@@ -208,7 +208,13 @@ def build_components(
             kept_back, job.batch.sequence_length, job.data.packing.isolate
         )
     model, full, pretrained, stages, described = build_first_model(
-        job, tokenizer.vocab_size, device, fresh, keys, partial(divide_model, job, world)
+        job,
+        tokenizer.vocab_size,
+        device,
+        fresh,
+        keys,
+        partial(divide_model, job, world),
+        reader_of(job, world),
     )
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8
@@ -226,7 +232,7 @@ def build_components(
     groups = groups_of(job.optimizer, model, weights.named_parameters(), described)
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
-    replicas = Replicas(world, model, is_graph)
+    replicas = Replicas(job.parallel, world, model, is_graph)
     loss, pipeline = job.loss.build(), None
     if stages:
         pipeline = build_pipeline(job, world, model, stages)

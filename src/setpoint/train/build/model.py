@@ -19,6 +19,7 @@ from setpoint.model.skeleton import materialize, skeleton
 from setpoint.parallel.apply import divide
 from setpoint.parallel.world import World
 from setpoint.precision.build import sharding_policy, store_in
+from setpoint.shapes.reading import OneReader
 from setpoint.train.build.experts import build_exchange
 from setpoint.train.build.parameter_groups import freeze, trained_parameters
 from setpoint.train.build.parameters import is_listed
@@ -54,6 +55,7 @@ def build_first_model(
     fresh: bool = True,
     keys: Mapping[str, Any] | None = None,
     division: Callable[[nn.Module], list[Stage]] = lambda model: [],
+    one: OneReader | None = None,
 ) -> FirstModel:
     """Build a model and give it its first weights.
 
@@ -66,12 +68,15 @@ def build_first_model(
         fresh: whether the run begins now, so that `model.pretrained` counts.
         keys: of the config.json of a model of transformers; None: of `model.config`.
         division: leaves each rank its part of the parameters, which may have no values yet.
+        one: the rank that reads for all of its group; None: each rank reads what it holds.
 
     Raises:
         SetpointError: the model cannot be built, or the weights to start from do not fit it.
     """
     assert job.seed is not None
     pretrained = None
+    offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
+    begins = torch.device("cpu") if offload or job.parallel.init_device == "cpu" else device
     starts = fresh and job.model.pretrained is not None
     cut = job.parallel.degrees["pipeline"] > 1
     if isinstance(job.model, Transformer):
@@ -82,21 +87,40 @@ def build_first_model(
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
             whole = skeleton(job.model, vocab_size) if cut else None
-            pretrained = start_from(job.model, model, device, dtype, whole)
+            pretrained = start_from(job.model, model, begins, dtype, whole, one)
         else:
-            materialize(model, device, dtype)
+            materialize(model, begins, dtype)
             initialize(model, job.seed)
     else:
         model = build_model(job.model, vocab_size, keys)
         if isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:
-            pretrained = start_from(job.model, model)
+            pretrained = start_from(job.model, model, one=one)
         described = trained_parameters(model) if cut else None
-        stages = division(model.to(device))
+        stages = division(model.to(begins))
     freeze(job.optimizer, model, described)
     full = store_in(job.precision, model)
-    return FirstModel(model.to(device), full, pretrained, stages, described)
+    if offload:
+        _move_buffers(model, device)
+    else:
+        model.to(device)
+    return FirstModel(model, full, pretrained, stages, described)
+
+
+def _move_buffers(model: nn.Module, device: torch.device) -> None:
+    """Move a model to a device but for its parameters, which FSDP2 keeps on the host."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+
+
+def reader_of(job: Job, world: World) -> OneReader | None:
+    """Find the rank that reads weights for this one; None where each rank reads its own."""
+    if job.parallel.read_weights == "every_rank":
+        return None
+    group = world.group("replicate", "shard", "ring", "ulysses", "tensor")
+    return None if group is None else OneReader(group, world.device)
 
 
 def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:

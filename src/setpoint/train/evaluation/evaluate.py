@@ -45,10 +45,13 @@ def evaluate(
     """
     assert parts.eval_feed is not None
     with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
-        return {
-            name: _score(job, parts, parts.eval_feed, name, between, show)
-            for name in parts.eval_feed.totals
-        }
+        try:
+            return {
+                name: _score(job, parts, parts.eval_feed, name, between, show)
+                for name in parts.eval_feed.totals
+            }
+        finally:
+            parts.replicas.free()
 
 
 def _score(

@@ -276,11 +276,30 @@ CONFLICTS = (
         "PyTorch's fused SGD does not update divided weights", ("auto", "foreach", "loop"),
         where=lambda job: isinstance(job.optimizer, SGD) and _is_divided(job)),
     Conflict(
-        "precision.reduce that is wider", (SHARDED, "precision.params that is narrower"),
+        "precision.reduce that is wider",
+        (SHARDED, "precision.params that is narrower", "batch.accumulation that is above 1"),
         "is wider than precision.params = {precision.params}, in which FSDP2 adds up the gradients "
-        "of divided weights", ("null", "{precision.params}"),
+        "of micro-batches for divided weights", ("null", "{precision.params}"),
         where=lambda job: _is_sharded(job) and job.precision.reduce == "fp32"
-        and job.precision.params != "fp32"),
+        and job.precision.params != "fp32" and job.batch.accumulation > 1,
+        hint="Or one micro-batch a step: batch.accumulation = 1."),
+    Conflict(
+        "parallel.sharding.offload = true", (NO_GPU,),
+        "has no effect: the model is computed on the CPU, whose memory is the host's already",
+        ("false",)),
+    Conflict(
+        "parallel.init_device = cpu", (NO_GPU,),
+        "has no effect: the model is computed on the CPU, where weights begin", ("device",)),
+    Conflict(
+        "parallel.read_weights = rank_0_broadcasts", ("model.pretrained = null",),
+        "has no effect: no weights are read from files", ("every_rank",)),
+    Conflict(
+        "parallel.backend = nccl", ("parallel.sharding.offload = true",),
+        "cannot sum what lies in the host's memory", ("null", "cpu:gloo,cuda:nccl")),
+    Conflict(
+        "memory.optimizer_offload = set", ("parallel.sharding.offload = true",),
+        "has no effect: the optimizer state lies in the host's memory beside the weights",
+        ("null",)),
     Conflict(
         "precision.float8 = set", (DIVIDED,),
         "computes with whole weights, and each rank holds a part of them", ("null",),

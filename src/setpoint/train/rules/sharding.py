@@ -1,0 +1,56 @@
+"""Cross-section checks of `[parallel.sharding]`: its patterns on the names of modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem
+from setpoint.model.config import Transformer
+from setpoint.model.parameters import parameters_of
+from setpoint.model.size import unknown_size
+
+if TYPE_CHECKING:
+    from setpoint.train.config import Job
+
+LAYER = re.compile(r"layers(\.\d+)?")
+
+
+def unit_problems(job: Job) -> Iterator[Problem]:
+    """Find patterns that match no module of a transformer, or one that cannot be a unit."""
+    model, patterns = job.model, job.parallel.sharding.units
+    if not isinstance(model, Transformer) or unknown_size(model) or not job.parallel.uses_fsdp:
+        return
+    names: dict[str, None] = {}
+    for parameter in parameters_of(model, 1):
+        parts = parameter.name.split(".")[:-1]
+        names.update(dict.fromkeys(".".join(parts[:n]) for n in range(1, len(parts) + 1)))
+    modules = [name for name in names if not LAYER.fullmatch(name)]
+    for index, pattern in enumerate(patterns):
+        path = f"parallel.sharding.units.{index}"
+        found = [name for name in modules if re.fullmatch(pattern, name)]
+        if not found:
+            layer = next((name for name in names if re.fullmatch(pattern, name)), None)
+            what = "no module" if layer is None else "layers only, which are units already"
+            yield Problem(
+                path,
+                f"matches {what}",
+                valid=[re.escape(name) for name in modules[:5]],
+                hint="A pattern matches whole names: '.*feed_forward' those that end so.",
+            )
+        for name in found:
+            if reason := _why_no_unit(model, name):
+                yield Problem(path, f"matches {name}, {reason}")
+                break
+
+
+def _why_no_unit(model: Transformer, name: str) -> str:
+    """Say why a module's weights cannot be gathered when it is called; empty if they can."""
+    if name == "output":
+        return "with whose weights the loss multiplies by itself"
+    if name == "embedding" and model.tie_embeddings:
+        return "with whose weights the loss multiplies by itself (model.tie_embeddings)"
+    if ".experts." in name or (".experts" in name and model.moe and not model.moe.packed):
+        return "which is computed on ranks whose tokens choose it, and all ranks must gather it"
+    return ""

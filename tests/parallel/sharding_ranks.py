@@ -1,0 +1,148 @@
+"""Run by test_sharding.py in a process of its own: how two ranks hold weights and sum gradients."""
+
+import sys
+import tempfile
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from setpoint.parallel import apply, buckets
+from setpoint.parallel.config import Parallel
+from setpoint.parallel.world import World
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.placed import whole_of
+from setpoint.train.build.components import build_components
+from setpoint.train.config import Job
+from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..ranks import fork
+from ..train.small import small_job
+
+WORLD, STEPS = 2, 4
+COMMON = (f"duration={STEPS} steps", "model.dropout=0", "model.layers=4", "batch.accumulation=2")
+RANKS = (f"parallel.world_size={WORLD}", "batch.micro_size=1")
+SHARDED = (*RANKS, "parallel.shard=2")
+UNITS = "parallel.sharding.units=[embedding, 'layers.*feed_forward']"
+KNOBS = (
+    (UNITS, "parallel.sharding.layers_per_unit=3"),
+    (UNITS, "parallel.sharding.forward_prefetch=2", "parallel.sharding.backward_prefetch=2"),
+    ("parallel.reshard=false", "memory.activation_checkpointing=full"),
+)
+
+
+def trained(job: Job, world: World | None = None) -> Any:
+    """Whole weights after some steps with evaluations between them, and the last score."""
+    parts = build_components(job, world=world)
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    score: Any = None
+    for _ in range(STEPS):
+        loop.step()
+        score = astuple(evaluate(job, parts)["held_out"])[:3]
+    weights = parts.model.state_dict().items()
+    return torch.tensor(score), {name: whole_of(value).float() for name, value in weights}
+
+
+def offloaded(config: Parallel, *given: Any, real: Any = apply.shard) -> None:
+    """Divide a model with its weights on the host."""
+    real(config.evolve(sharding=config.sharding.evolve(offload=True)), *given)
+
+
+def equal_to_one_rank(folder: Path) -> None:
+    """Ways to gather change nothing; nor does an evaluation at another point than is trained."""
+    alone, one = (*COMMON, "batch.micro_size=2"), World(torch.device("cpu"))
+    expected = trained(small_job(folder, *alone), one)
+    for knob in KNOBS:
+        found = trained(small_job(folder, *COMMON, *SHARDED, *knob))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    with pytest.MonkeyPatch.context() as patch:
+        # Refused where the model is computed on a CPU, which it changes nothing for.
+        patch.setattr(apply, "shard", offloaded)
+        found = trained(small_job(folder, *COMMON, *SHARDED))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    short = ("precision.params=bf16", "precision.compute=bf16", "batch.accumulation=1",
+             "optimizer=anyprecision_adamw")  # fmt: skip
+    expected = trained(small_job(folder, *alone, *short), one)
+    found = trained(small_job(folder, *COMMON, *SHARDED, *short, "precision.reduce=fp32"))
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    free = ("optimizer=schedule_free_adamw", "schedule=none", "optimizer.lr=0.05")
+    expected = trained(small_job(folder, *alone, *free), one)
+    found = trained(small_job(folder, *COMMON, *SHARDED, *free))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+
+
+class Gathered(TorchDispatchMode):
+    """Counts gathers of weights; torch's CommDebugMode fails on a model that is given a head."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "allgather" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def gathered(folder: Path, *flags: str) -> int:
+    """How often weights are gathered in a step of two micro-batches."""
+    job = small_job(folder, *COMMON, *SHARDED, *flags)
+    loop = Loop(job, build_components(job), [], StopRequest(), Position())
+    loop.step()
+    with Gathered() as seen:
+        loop.step()
+    return seen.count
+
+
+def weights_are_gathered_as_often_as_it_says(folder: Path) -> None:
+    """4 layers and what lies around them: of each micro-batch a forward and a backward pass."""
+    assert gathered(folder) == 2 * (2 * 4 + 1)
+    assert gathered(folder, "parallel.reshard=true") == 2 * 2 * (4 + 1)
+    assert gathered(folder, "parallel.reshard=false") == 4 + 1
+    assert gathered(folder, "parallel.sharding.layers_per_unit=2") == 2 * (2 * 2 + 1)
+
+
+def gradients_are_summed_while_they_are_computed(folder: Path) -> None:
+    """In buckets of the size asked for, most of them before the backward pass ends."""
+    formats = ("precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32")
+    job = small_job(folder, *COMMON, *RANKS, *formats, "optimizer=anyprecision_adamw",
+                    "parallel.bucket_size=0.01")  # fmt: skip
+    parts = build_components(job)
+    sums = parts.replicas._sums
+    assert sums is not None
+    trained = [w for w in parts.model.parameters() if w.requires_grad]
+    assert [w for bucket in sums.buckets for w in bucket] == trained[::-1]
+    sizes = [sum(4 * w.numel() for w in bucket) for bucket in sums.buckets]
+    assert len(sizes) > 4 and all(
+        size <= 0.01 * 2**20 or len(bucket) == 1
+        for size, bucket in zip(sizes, sums.buckets, strict=True)
+    )
+    sent: list[int] = []
+    real = buckets.GradientSums._send
+
+    def counted(self: buckets.GradientSums) -> None:
+        sent.append(sum(self._missing))
+        real(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets.GradientSums, "_send", counted)
+        Loop(job, parts, [], StopRequest(), Position()).step()
+    assert len(sent) == len(sizes) and sum(missing > 0 for missing in sent) == len(sizes) - 1
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        equal_to_one_rank(folder)
+        weights_are_gathered_as_often_as_it_says(folder)
+        gradients_are_summed_while_they_are_computed(folder)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, WORLD))
