@@ -104,7 +104,7 @@ def parts_of(model: nn.Module) -> list[str]:
         raise SetpointError(
             f"parallel.pipeline: the model, a {type(model).__name__}, does not say how it is cut "
             f"into stages\nValid: 1, a model of type = transformer, or one with supports_head = "
-            f"True and the methods stage_parts and keep_parts (setpoint.shapes.stages.Staged)"
+            f"True, stream_width, stage_parts and keep_parts (setpoint.shapes.stages.Staged)"
         )
     if any(True for _ in model.parameters(recurse=False)):
         raise SetpointError(

@@ -29,6 +29,9 @@ class Staged(Protocol):
     from there; without its last part it gives an `Outcome` with the residual stream as the result.
     """
 
+    stream_width: int
+    """The size of the residual stream, dim."""
+
     def stage_parts(self) -> list[str]:
         """Return the names of the parts, in the order in which tokens go through them."""
         ...
