@@ -273,7 +273,11 @@ class Pipeline:
             assert weight.grad is not None
             gradient: Any = weight.grad
             local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-            distributed.all_reduce(local, group=group)
+            # FSDP2 may have moved it to the host.
+            moved = local.to(self.device)
+            distributed.all_reduce(moved, group=group)
+            if moved is not local:
+                local.copy_(moved)
 
     def evaluate(self, inputs: Tensor, **given: Any) -> Outcome | None:
         """Run the stages once without a backward pass, each after the one before it.
