@@ -17,7 +17,8 @@ from ..train.small import small_job
     [
         ("shard=2,expert=2", "1"),
         pytest.param("1", "shard=2,expert=2", marks=pytest.mark.slow),
-        pytest.param("shard=2", "shard=2,expert=2", marks=pytest.mark.slow),
+        pytest.param("shard=2", "shard=4,expert=2", marks=pytest.mark.slow),
+        pytest.param("shard=4,expert=2", "1", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_goes_on_with_its_experts_on_other_ranks(before: str, after: str) -> None:

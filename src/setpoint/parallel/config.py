@@ -489,8 +489,9 @@ class Parallel(Ranks):
 
     @property
     def shards_experts(self) -> bool:
-        """Whether several ranks hold the same experts, or parts of them, under FSDP2."""
-        return self.divides_experts and self.expert_shards * self.degrees["replicate"] > 1
+        """Whether FSDP2 holds the experts: several ranks share each, or weights are offloaded."""
+        ranks = self.expert_shards * self.degrees["replicate"]
+        return self.divides_experts and (ranks > 1 or self.sharding.offload)
 
     @property
     def expert_shards(self) -> int:

@@ -1,6 +1,7 @@
 """Parameters filled from files, one after the other."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
 from setpoint.model.skeleton import materialize
-from setpoint.shapes.placed import as_placed
+from setpoint.shapes.placed import Placeable, as_placed
 
 
 class Weights:
@@ -127,6 +128,40 @@ class Weights:
             theirs = block(reader.read(self.held[piece.theirs]), piece.of_theirs)
             block(full, piece.of_ours).copy_(theirs.T if piece.transposed else theirs)
         return full
+
+
+class PlacedWeights(Weights):
+    """Weights that ranks have saved in parts, of which each rank reads what it holds.
+
+    Arguments:
+        tensors: by the names that the model has for them.
+    """
+
+    def __init__(
+        self, where: Path, tensors: Mapping[str, Tensor | Placeable], shapes: Mapping[str, Shape]
+    ) -> None:
+        formats = {dtype: name for name, dtype in DTYPES.items()}
+        held = {
+            name: TensorInfo(where, formats.get(t.dtype, str(t.dtype)), tuple(t.shape), 0, 0)
+            for name, t in tensors.items()
+        }
+        super().__init__(where, [Piece(name, name) for name in shapes], held, shapes)
+        self.tensors = tensors
+
+    def _made(
+        self,
+        reader: TensorReader,
+        name: str,
+        target: Tensor,
+        device: torch.device | str,
+        dtype: torch.dtype | None,
+    ) -> Tensor | None:
+        del reader
+        saved = self.tensors[plain_name(name)]
+        if target.is_meta:
+            return as_placed(saved, target).to(device=device, dtype=dtype or saved.dtype)
+        target.copy_(as_placed(saved, target))
+        return None
 
 
 def common(

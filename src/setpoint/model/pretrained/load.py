@@ -11,7 +11,7 @@ from setpoint.config import Foreign, SetpointError
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.pretrained.family import Family
-from setpoint.model.pretrained.fill import Weights
+from setpoint.model.pretrained.fill import PlacedWeights, Weights
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.read_config import read_config
@@ -22,6 +22,7 @@ from setpoint.model.pretrained.run import (
     list_weights,
     restore,
     tokenizer_of,
+    weights_in_parts,
 )
 from setpoint.model.pretrained.tensors import require_depth, weights_of
 from setpoint.model.skeleton import skeleton
@@ -151,6 +152,8 @@ def checkpoint_weights(directory: Path, model: nn.Module) -> Weights:
         DamagedCheckpoint: if the file is not what was saved.
         RunError: if the weights are not those of the model.
     """
-    held = list_weights(directory)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    return Weights(directory, [Piece(n, n) for n in shapes], held, shapes)
+    parts = weights_in_parts(directory)
+    if parts is not None:
+        return PlacedWeights(directory, parts, shapes)
+    return Weights(directory, [Piece(n, n) for n in shapes], list_weights(directory), shapes)

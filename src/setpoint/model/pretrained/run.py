@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenizerConfig
     from setpoint.model.config import ModelConfig
     from setpoint.model.pretrained.header import TensorInfo
+    from setpoint.shapes.placed import Named
     from setpoint.train.config import Job
 
 WEIGHTS: Final = "model.safetensors"
 """The file of a checkpoint that holds the weights."""
+
+INDEX: Final = "model.index.json"
+"""The file of a checkpoint that says where the weights lie that several ranks have written."""
 
 DESCRIPTION: Final = "pretrained.json"
 """The file of a checkpoint with what config.json of a Hugging Face model says, where the run
@@ -102,6 +106,22 @@ def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
     """
     verify(checkpoint, read_manifest(checkpoint), [WEIGHTS])
     return read_header(checkpoint / WEIGHTS)
+
+
+def weights_in_parts(checkpoint: Path) -> Named | None:
+    """Find the weights of a checkpoint of several ranks, each of which has written its parts.
+
+    Returns:
+        tensors that are read when they are placed; None where one file holds the weights.
+
+    Raises:
+        DamagedCheckpoint: if a file is not what was saved.
+    """
+    if INDEX not in read_manifest(checkpoint).files:
+        return None
+    from setpoint.checkpoint.loading import load_directory
+
+    return load_directory(checkpoint, only=("model",)).tensors["model"]
 
 
 def restore(checkpoint: Path, model: nn.Module) -> None:
