@@ -34,9 +34,7 @@ class Asked(Callback):
     def after_step(self, loop: Loop, result: StepResult) -> None:
         self.steps.append(loop.position.step)
         if self.rank == 1 and loop.position.step == self.when:
-            loop.stop.request()
-            # Only what all ranks have agreed on ends work that others do as well.
-            loop.check()
+            loop.stop.request()  # which the others hear of in the next step
         if loop.stopping:
             try:
                 loop.check()
