@@ -54,7 +54,7 @@ def test_lengths_and_heads_that_do_not_divide_are_refused(tmp_path: Path) -> Non
 
 def test_a_graph_of_copies_along_a_ring_is_refused(tmp_path: Path) -> None:
     ring = ("parallel.world_size=2", "parallel.ring=2", "parallel.context_in_shard=none")
-    assert "a graph holds whole weights and sequences" in refusal(
+    assert "a graph cannot hold what gathers weights, cuts sequences" in refusal(
         tmp_path, *ring, "compile={scope: graph}"
     )
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from setpoint.config import SetpointError
+from setpoint.shapes.division import SequenceDivisible
 from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts
 
 if TYPE_CHECKING:
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
-
-
-@runtime_checkable
-class DividesSequences(Protocol):
-    """A model that takes parts of sequences."""
-
-    def use_context(self, groups: ContextGroups) -> None:
-        """Take parts of sequences from now on, which other ranks have the rest of.
-
-        Tokens are those of this rank's places then; positions and documents are of whole rows.
-        """
-        ...
 
 
 def sequence_parts(config: Parallel, world: World) -> SequenceParts:
@@ -51,7 +40,7 @@ def divide_sequences(config: Parallel, world: World, model: nn.Module) -> None:
     groups = ContextGroups(
         parts, world.group("ring"), world.group("ulysses"), world.group("ring", "ulysses")
     )
-    if not isinstance(model, DividesSequences):
+    if not isinstance(model, SequenceDivisible):
         axis = "ring" if parts.ring > 1 else "ulysses"
         raise SetpointError(
             f"parallel.{axis} = {world.degrees[axis]}: a {type(model).__name__} takes whole "

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from torch import nn
 
 from setpoint.shapes.peers import Peers
+from setpoint.shapes.sequence_parts import ContextGroups
 
 WORDS: dict[str, str] = {
     "shared_input": "its parts compute with the same input, and what it gives is their sum",
@@ -50,6 +51,18 @@ class VocabularyDivisible(Protocol):
 
         Arguments:
             gathers: whether losses get the logits of all rows.
+        """
+        ...
+
+
+@runtime_checkable
+class SequenceDivisible(Protocol):
+    """A model that takes parts of sequences."""
+
+    def use_context(self, groups: ContextGroups) -> None:
+        """Take parts of sequences from now on, which other ranks have the rest of.
+
+        Tokens are those of this rank's places then; positions and documents are of whole rows.
         """
         ...
 
