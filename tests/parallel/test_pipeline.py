@@ -91,3 +91,10 @@ def test_a_pipeline_trains_what_one_rank_does_in_every_case() -> None:
 @pytest.mark.parametrize("shape", ["pipeline=4", "pipeline=2,shard=2", "pipeline=2,replicate=2"])
 def test_four_ranks_train_what_one_does(shape: str) -> None:
     compare(4, shape, *CASES, "plain", "muon", "clipping, z-loss, label smoothing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["tensor=2", "ring=2", "ulysses=2", "shard=2,expert=2"])
+def test_pipelines_go_with_other_axes(shape: str) -> None:
+    cases = CASES[2:] if "expert" in shape else (CASES[0], CASES[2])
+    compare(4, f"pipeline=2,{shape}", *cases)
