@@ -227,6 +227,19 @@ def test_what_all_ranks_are_refused_is_said_once(folder: Path, forks: Forks) -> 
 
 
 @pytest.mark.slow
+def test_the_main_rank_that_is_killed_is_named_and_its_run_goes_on(folder: Path) -> None:
+    run = Launched(folder, *words(duration=10**6), "--nproc", "2")
+    run.until("step 9/")
+    kill_rank(folder, run.process.pid, 0)
+    assert run.end() == 1
+    assert "error: rank 0 has ended by signal SIGKILL" in run.text
+    again = Launched(folder, *words(duration=10**6), "--nproc", "2", name="again")
+    again.until("resuming")
+    again.process.send_signal(signal.SIGTERM)
+    assert again.end() == 75, again.text
+
+
+@pytest.mark.slow
 def test_a_rank_that_does_not_answer_is_named(folder: Path) -> None:
     limit = ("--parallel.step_timeout=3", "--parallel.timeout=6")
     run = Launched(folder, *words(*limit, duration=10**6), "--nproc", "2")

@@ -17,6 +17,7 @@ from threading import Event, Thread
 from types import FrameType
 from uuid import uuid4
 
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -118,14 +119,10 @@ def _launch_once(
             elastic_launch(config, sys.executable)("-m", "setpoint", *words)
     except ChildFailedError as failed:
         return _status(place, failed, logs / name)
-    except RendezvousError as error:
-        assert nodes is not None
-        raise RunError(
-            f"not all of {nodes.count} nodes have met at {nodes.endpoint} within parallel.timeout "
-            f"= {nodes.timeout:g} s: {error}.\nValid: `setpoint train` with the same --nnodes, "
-            f"--rdzv-endpoint and --rdzv-id on each node, and an endpoint on one of them whose "
-            f"port is free"
-        ) from error
+    except (RendezvousError, DistError) as error:
+        if nodes is None:
+            raise
+        return _status_apart(place, nodes, error)
     finally:
         logging.disable(logging.NOTSET)
         del os.environ[FOLDER]
@@ -243,6 +240,32 @@ def _status(place: Path, failed: ChildFailedError, log: Path) -> int:
         text = f"rank {rank} has ended by {how} and said nothing{printed}"
         raise RankFailed(1, text, may_restart=killed and not asked)
     return min(found).status
+
+
+def _status_apart(place: Path, nodes: Nodes, error: Exception) -> int:
+    """What the ranks here have ended with, where the other machines are not to be reached.
+
+    The one at the endpoint may have ended a moment before this one, as all ranks stop together.
+
+    Raises:
+        RunError: the ranks have not started, or one has failed.
+    """
+    found, started = endings(place), ranks_here(place)
+    if not started:
+        raise RunError(
+            f"not all of {nodes.count} nodes have met at {nodes.endpoint} within parallel.timeout "
+            f"= {nodes.timeout:g} s: {error}\nValid: `setpoint train` with the same --nnodes, "
+            f"--rdzv-endpoint and --rdzv-id on each node, and an endpoint on one of them whose "
+            f"port is free"
+        ) from error
+    failing = [each for each in found if each.error]
+    if failing:
+        raise RankFailed(failing[0].status, failing[0].error, failing[0].is_lost) from error
+    if len(found) < len(started):
+        raise RankFailed(
+            1, f"the node at {nodes.endpoint} has ended, and not all ranks here have said how", True
+        ) from error
+    return found[0].status
 
 
 def _exit_status(code: int) -> int:

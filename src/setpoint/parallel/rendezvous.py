@@ -15,11 +15,7 @@ from datetime import timedelta
 from threading import Event, Thread
 from uuid import uuid4
 
-from torch.distributed import (  # pyright: ignore[reportPrivateImportUsage] - documented names
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 LOOK = 0.05
 """Seconds between two looks for ranks that ask."""
