@@ -32,12 +32,15 @@ from setpoint.shapes.peers import (
     sum_gradients,
     sum_parts,
 )
+from setpoint.shapes.placed import part_here
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 BY_ROWS = ("column", "column_gathered", "vocabulary_columns", "vocabulary_rows")
+AT_ONCE = 2**23
+"""Numbers of gradients that are summed at a time, at least."""
 SEQUENCE = 1
 """The dimension of (B, S, dim) that sequence parallelism divides."""
 
@@ -76,17 +79,24 @@ def summed_gradients(model: nn.Module) -> Iterator[nn.Parameter]:
 
 @torch.no_grad()
 def sum_over_tensor_ranks(weights: Sequence[nn.Parameter], group: ProcessGroup) -> None:
-    """Sum the gradients of parameters, in one collective and in fp32 at least."""
+    """Sum the gradients of parameters, in fp32 at least and in few collectives."""
     held: list[Tensor] = []
     for weight in weights:
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-        grad: Any = weight.grad
-        held.append(grad.to_local() if hasattr(grad, "to_local") else grad)
-    if not held:
-        return
+        held.append(part_here(weight.grad))
+        if sum(each.numel() for each in held) >= AT_ONCE:
+            _sum_together(held, group)
+            held = []
+    if held:
+        _sum_together(held, group)
+
+
+def _sum_together(held: list[Tensor], group: ProcessGroup) -> None:
+    # What FSDP2 has moved to the host is summed on the device.
+    device = torch.device("cuda" if distributed.get_backend(group) == "nccl" else held[0].device)
     wide = torch.promote_types(held[0].dtype, torch.float32)
-    together = torch.cat([each.reshape(-1).to(wide) for each in held])
+    together = torch.cat([each.reshape(-1).to(device, wide) for each in held])
     distributed.all_reduce(together, group=group)
     parts = together.split([each.numel() for each in held])
     for each, part in zip(held, parts, strict=True):
