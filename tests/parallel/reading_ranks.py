@@ -22,7 +22,8 @@ from ..train.small import small_job
 WORLD = 2
 COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "batch.micro_size=2")
 RANKS = (f"parallel.world_size={WORLD}", "batch.accumulation=1")
-FAMILIES = ((), ("model.tie_embeddings=true", "model.kv_heads=1"))
+EXPERTS = ("model.qk_norm=true", "model.moe={experts: 4, expert_dim: 24}")
+FAMILIES = ((), ("model.tie_embeddings=true", "model.kv_heads=1"), EXPERTS)
 BROADCASTS = "parallel.read_weights=rank_0_broadcasts"
 
 
@@ -59,6 +60,7 @@ def each_reads_what_it_is_to(folder: Path, files: Path) -> None:
             (2, (), (0.5, 0.5)),
             (1, (BROADCASTS,), (1.0, 0.0)),
             (2, (BROADCASTS,), (1.0, 0.0)),
+            *([(2, ("parallel.expert=2",), (0.5, 0.5))] if family is EXPERTS else []),
         ):
             job = small_job(folder, *starts, *RANKS, f"parallel.shard={shard}", *flags)
             found, read = begun(job)
