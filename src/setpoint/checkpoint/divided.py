@@ -156,7 +156,7 @@ def encode_index(named: Mapping[str, Layout]) -> bytes:
         }
         for name, layout in named.items()
     }
-    return (json.dumps({"tensors": content}, indent=1) + "\n").encode()
+    return (json.dumps({"tensors": content}) + "\n").encode()
 
 
 def decode_index(content: bytes | bytearray) -> dict[str, Layout]:

@@ -241,7 +241,9 @@ def variables_of(config: Config) -> str:
 
     origins = [leaf.origin for leaf in leaves(config) if leaf.chain]
     given = [o for o in origins if o.layer == ENVIRONMENT and not isinstance(o, Recorded)]
-    names = dict.fromkeys(o.label for o in given if o.label in os.environ)
+    # The number of ranks is the launcher's to say, which is started again, too.
+    own = os.environ.keys() - ({"WORLD_SIZE"} if "RANK" in os.environ else set())
+    names = dict.fromkeys(o.label for o in given if o.label in own)
     return "".join(f"{name}={shlex.quote(os.environ[name])} " for name in names)
 
 

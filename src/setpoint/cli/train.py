@@ -27,7 +27,7 @@ from setpoint.config import (
     cautions_of,
     chain_of,
 )
-from setpoint.parallel.rank import launched, own_rank
+from setpoint.parallel.rank import FOLDER, launched, own_rank
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
@@ -174,6 +174,9 @@ def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequenc
     more = ["--config-from-stdin"] * arguments.has("--config-from-stdin")
     for option in (NPROC, NNODES, ENDPOINT, RUN_ID, RESTARTS):
         value = arguments.value(option.name)
+        if value is None and option is NPROC and FOLDER in os.environ:
+            # Its launcher was given it, and starts ranks without.
+            value = os.environ.get("LOCAL_WORLD_SIZE")
         more += [] if value is None else [option.name, value]
     return shlex.join(["setpoint", *words_of(arguments, accept, [*more, *overrides])])
 
