@@ -89,6 +89,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "query and key norms": ("model.qk_norm=true", "model.qkv_bias=true", "model.ffn_bias=true",
                             "model.attention_output_bias=true", "model.norm_placement=both"),
     "merged queries, keys and values": ("model.merge_qkv=true", "model.qkv_bias=true"),
+    "two key-value heads": ("model.heads=4", "model.kv_heads=2", "optimizer=sgd"),
     "one key-value head": ("model.kv_heads=1", "model.positions=learned"),
     "soft caps and muP": ("model.logit_soft_cap=5", "model.attention_soft_cap=10",
                           "model.mup.base_dim=16"),

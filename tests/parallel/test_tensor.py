@@ -39,6 +39,7 @@ def test_four_ranks_of_matrices_train_what_one_does() -> None:
              "packed documents", "compiled", "weights in bf16 with masters")  # fmt: skip
     compare(4, *cases, *FOUR)
     compare(4, "muon", *FOUR[:2])
+    compare(4, "two key-value heads", "tensor=4", "tensor=4,sequence_parallel=true")
 
 
 @pytest.mark.slow
