@@ -82,7 +82,8 @@ def _sharded(model: nn.Module, mesh: Any) -> nn.Module:
 
     for _, layer in layers_of(model):
         fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    return model
 
 
 class Axis(NamedTuple):
