@@ -212,7 +212,7 @@ def held_here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
     if not isinstance(parameter, DTensor):
         return parameter, box
     mesh = parameter.device_mesh
-    divided = [
+    divided: list[tuple[int, Any]] = [
         (dim, placement)
         for dim, placement in enumerate(parameter.placements)
         if not isinstance(placement, Replicate)
