@@ -29,10 +29,11 @@ from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
 from setpoint.model.skeleton import skeleton
-from setpoint.parallel.apply import Replicas, shard
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.pipeline import keep_stages
+from setpoint.parallel.replicas import Replicas
+from setpoint.parallel.sharding import shard
 from setpoint.parallel.watch import active_watch, step_begins
 from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest

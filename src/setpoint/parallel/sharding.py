@@ -1,4 +1,4 @@
-"""The modules whose weights FSDP2 gathers together, and in which order it asks for them."""
+"""Weights that ranks divide by FSDP2: which modules it gathers together, in which order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,52 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from setpoint.config import SetpointError
+from setpoint.parallel.pipeline import Stage
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from setpoint.parallel.config import Sharding
+    from setpoint.parallel.config import Parallel, Sharding
+
+
+def shard(
+    config: Parallel,
+    mesh: DeviceMesh,
+    model: nn.Module,
+    layers: Sequence[tuple[str, nn.Module]],
+    policy: MixedPrecisionPolicy,
+    whole: set[nn.Parameter],
+) -> None:
+    """Divide the parameters of a model among the ranks of the axis `shard` (FSDP2).
+
+    Each layer is gathered and freed by itself; what lies around them is one more unit. Gradients
+    are summed over all ranks, not averaged: the loss is divided by what all of them count.
+
+    Arguments:
+        whole: parameters that no other rank has anything of, and that stay as they are.
+    """
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    # One axis is plain sharding; two are HSDP: shards within, copies across.
+    mesh = mesh["replicate", "shard"] if config.copies > 1 else mesh["shard"]
+    given: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, **offloading(config.sharding, mesh)}
+    if whole:
+        given["ignored_params"] = whole
+    cut = isinstance(model, Stage)
+    part = model.model if isinstance(model, Stage) else model
+    units = [*units_of(config.sharding, part, layers, is_part=cut), [model]]
+    for unit in units:
+        # What lies around the layers is needed again at once, and a stage by the next micro-batch.
+        is_layer = unit != [model] and not cut
+        reshard = is_layer if config.reshard is None else config.reshard
+        modules = unit if len(unit) > 1 else unit[0]
+        fully_shard(modules, reshard_after_forward=reshard, **given)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+    prefetch(config.sharding, model, units)
 
 
 def units_of(

@@ -29,9 +29,9 @@ from setpoint.model.layers import count_parameters, layers_of
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.optim.build import build_optimizer
-from setpoint.parallel.apply import Replicas
 from setpoint.parallel.context import sequence_parts
 from setpoint.parallel.pipeline import Pipeline
+from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
 from setpoint.precision.build import build_scaler, build_weights, state_dtype
