@@ -21,12 +21,11 @@ prepare_threads()  # before torch is imported
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+from torch import nn  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the preset
+from scale import sides as hands  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
-from setpoint.model.layers import layers_of  # noqa: E402
 from setpoint.parallel.world import World  # noqa: E402
 from setpoint.resilience.signals import StopRequest  # noqa: E402
 from setpoint.train.build.components import build_components  # noqa: E402
@@ -57,33 +56,15 @@ FIXED = (
 DATA = "data.sources=[{type: random, documents: 400, length: 4000, alphabet: 64}]"
 
 
-def replicated(model: nn.Module, ranks: int) -> nn.Module:
-    """DDP."""
-    return nn.parallel.DistributedDataParallel(model)
-
-
-def sharded(model: nn.Module, ranks: int) -> nn.Module:
-    """FSDP2 over all ranks."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return _sharded(model, init_device_mesh("cpu", (ranks,)))
-
-
-def hybrid(model: nn.Module, ranks: int) -> nn.Module:
-    """FSDP2 over two ranks, replicated over the others."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("replicate", "shard"))
-    return _sharded(model, mesh)
-
-
-def _sharded(model: nn.Module, mesh: Any) -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
-
-    for _, layer in layers_of(model):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh, reshard_after_forward=False)
-    return model
+# What divides among four ranks, and holds no matrix in two places.
+DIVISIBLE = (
+    "model.layers=4",
+    "model.heads=4",
+    "model.kv_heads=4",
+    "model.tie_embeddings=false",
+)
+# Nothing but the cross-entropy is in the loss.
+EXPERTS = (*DIVISIBLE, "model.moe.experts=8", "model.moe.balance_loss=0")
 
 
 class Axis(NamedTuple):
@@ -93,17 +74,42 @@ class Axis(NamedTuple):
         flags: for Setpoint, by the number of ranks.
         by_hand: divides a whole model in plain PyTorch.
         least: ranks that it takes.
+        model: flags of the model that both sides train.
+        divides: what the number of ranks divides; 0: it may be any.
     """
 
     flags: Callable[[int], tuple[str, ...]]
-    by_hand: Callable[[nn.Module, int], nn.Module]
+    by_hand: Callable[[nn.Module, int], hands.Side]
     least: int = 2
+    model: tuple[str, ...] = ()
+    divides: int = 0
+
+
+def staged(ranks: int) -> tuple[str, ...]:
+    """Flags of a pipeline with the stages that the other side has."""
+    split = [f"[{', '.join(parts)}]" for parts in hands.stages_of(4, ranks)]
+    return (
+        f"parallel.pipeline={ranks}",
+        f"parallel.pipelining.split=[{', '.join(split)}]",
+        "batch.accumulation=4",
+    )
 
 
 AXES = {
-    "replicate": Axis(lambda n: (), replicated),
-    "shard": Axis(lambda n: (f"parallel.shard={n}",), sharded),
-    "hybrid": Axis(lambda n: ("parallel.shard=2",), hybrid, 4),
+    "replicate": Axis(lambda n: (), hands.replicated),
+    "shard": Axis(lambda n: (f"parallel.shard={n}",), hands.sharded),
+    "hybrid": Axis(lambda n: ("parallel.shard=2",), hands.hybrid, 4),
+    "tensor": Axis(lambda n: (f"parallel.tensor={n}",), hands.tensor, model=DIVISIBLE, divides=4),
+    "pipeline": Axis(staged, hands.pipeline, model=DIVISIBLE, divides=4),
+    "ulysses": Axis(
+        lambda n: (f"parallel.ulysses={n}",), hands.ulysses, model=DIVISIBLE, divides=4
+    ),
+    "expert": Axis(
+        lambda n: (f"parallel.shard={n}", f"parallel.expert={n}"),
+        hands.expert,
+        model=EXPERTS,
+        divides=8,
+    ),
 }
 
 
@@ -123,16 +129,19 @@ def ours(job: Job) -> Callable[[], float]:
 
 def by_hand(job: Job, alone: Job, axis: Axis, steps: int) -> Callable[[], float]:
     """A step of plain PyTorch on the same rows of the same data, which gives the mean loss."""
-    ranks = dist.get_world_size()
     feed = build_components(job).feed
-    batches = [feed.take().batches[0] for _ in range(steps)]
+    batches = [feed.take().batches for _ in range(steps)]
     whole = build_components(alone, world=World(torch.device("cpu"))).model
-    model = axis.by_hand(whole.train(), ranks)
+    model, passes, clip = axis.by_hand(whole.train(), dist.get_world_size())
     options: Any = job.optimizer
     every = list(model.parameters())
+    # The fused kernel takes DTensors or other tensors, not both.
+    kinds: dict[tuple[bool, type], list[nn.Parameter]] = {}
+    for each in every:
+        kinds.setdefault((each.ndim >= 2, type(each.data)), []).append(each)
     groups = [
-        {"params": [p for p in every if p.ndim >= 2], "weight_decay": options.weight_decay},
-        {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0},
+        {"params": held, "weight_decay": options.weight_decay if decays else 0.0}
+        for (decays, _), held in kinds.items()
     ]
     optimizer = torch.optim.AdamW(
         groups, lr=options.lr, betas=options.betas, eps=options.eps, fused=True
@@ -140,15 +149,12 @@ def by_hand(job: Job, alone: Job, axis: Axis, steps: int) -> Callable[[], float]
     number = count()
 
     def step() -> float:
-        batch = batches[next(number)]
-        loss = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(every, 1.0)
+        mean = passes(batches[next(number)])
+        clip(every)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        mean: Tensor = loss.detach().clone()
         dist.all_reduce(mean)
-        return mean.item() / ranks
+        return mean.item()
 
     return step
 
@@ -190,10 +196,10 @@ def measure(rank: int, store: str, arguments: argparse.Namespace) -> None:
     missed: list[str] = []
     for name in arguments.axes:
         axis = AXES[name]
-        if ranks < axis.least:
+        if ranks < axis.least or axis.divides % ranks:
             continue
-        job = job_of(arguments.model, ranks, *axis.flags(ranks))
-        alone = job_of(arguments.model, 1)
+        job = job_of(arguments.model, ranks, *axis.model, *axis.flags(ranks))
+        alone = job_of(arguments.model, 1, *axis.model)
         steps = (arguments.rounds + 1) * arguments.steps
         sides = {"setpoint": ours(job), "by hand": by_hand(job, alone, axis, steps)}
         found = in_turns(sides, arguments.rounds, arguments.steps)
