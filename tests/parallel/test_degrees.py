@@ -51,6 +51,11 @@ def test_degrees_that_do_not_multiply_are_refused(
             resolve(Parallel(world_size=8, **fits))
 
 
+def test_degrees_without_ranks_are_refused_with_the_command_that_starts_them() -> None:
+    with pytest.raises(ConfigError, match="train --nproc 6; other commands take --world-size 6"):
+        resolve(Parallel(shard=2, tensor=3))
+
+
 def test_ranks_of_the_last_axis_are_neighbours() -> None:
     sizes: dict[str, int] = dict(zip(AXES, (2, 1, 2, 1, 2, 2), strict=True))
     grid = ranks_by(sizes, *((axis,) for axis in AXES))

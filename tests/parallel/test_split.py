@@ -108,6 +108,12 @@ def test_too_few_layers_and_micro_batches_are_refused_with_numbers(tmp_path: Pat
     }
 
 
+def test_numbers_of_micro_batches_are_named_that_divide_the_batch(tmp_path: Path) -> None:
+    found = problems(tmp_path, "parallel.world_size=3", "parallel.pipeline=3", "batch.micro_size=8",
+                     "batch.accumulation=1")  # fmt: skip
+    assert "needs one for each of 3 stages at least; ('4', '8')" in found["batch.accumulation"]
+
+
 @pytest.mark.parametrize(
     ("split", "said"),
     [

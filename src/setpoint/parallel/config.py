@@ -357,6 +357,10 @@ class Parallel(Ranks):
             f"{product} = {prod(degrees.values())}, not {ranks}",
             valid=list(self._valid_degrees(shown)),
             also=(*set_here[:-1], "world_size"),
+            hint=""
+            if ranks > 1
+            else "Start as many ranks: train --nproc {0}; other commands take --world-size {0}. "
+            "A degree of -1 takes the ranks that there are.".format(prod(degrees.values())),
         )
 
     def _valid_degrees(self, axes: list[str]) -> Iterator[str]:
@@ -405,7 +409,10 @@ class Parallel(Ranks):
                 f"{self.expert} ranks cannot divide the experts: one copy of the weights lies on "
                 f"{ranks} rank{'s' * (ranks != 1)}{shown and f', {shown}'}",
                 valid=[str(n) for n in range(1, left + 1) if left % n == 0],
-                also=tuple(axis for axis in axes if degrees[axis] > 1),
+                also=(
+                    *(axis for axis in axes if degrees[axis] > 1),
+                    *(("expert_tensor",) if self.expert_tensor > 1 else ()),
+                ),
                 hint=""
                 if ranks > 1 or self.world_size == 1
                 else "Let these ranks hold parts of one copy: shard = -1.",

@@ -145,7 +145,11 @@ def refused(folder: Path, flags: tuple[str, ...]) -> tuple[Problem, ...]:
 
 def is_of(row: Conflict, problem: Problem) -> bool:
     """Whether a problem is what a row says."""
-    shown = [text.partition(" = ")[0] for text in problem.also]
+    fields = [text.partition(" = ")[0] for text in problem.also]
+    # A row about all of `parallel` shows the axes that a job has.
+    whole = "parallel" in row.also
+    named = (f if f in row.also or not whole else f.partition(".")[0] for f in fields)
+    shown = list(dict.fromkeys(named))
     begins = problem.message.startswith(row.why.partition("{")[0])
     return problem.path == row.path and shown == list(row.also) and begins
 
@@ -159,6 +163,18 @@ def test_every_row_refuses_a_job(tmp_path: Path) -> None:
     ]
     # Only an optimizer of a user's own may keep no state without momentum.
     assert never == [("memory.optimizer_offload = set", ("optimizer that keeps no state",))]
+
+
+def test_the_axes_that_a_job_has_are_shown(tmp_path: Path) -> None:
+    (problem,) = refused(
+        tmp_path, (*RING, "parallel.world_size=4", "parallel.shard=2", "compile.scope=graph")
+    )
+    assert [each.partition(" (")[0] for each in problem.also] == [
+        "parallel.shard = 2", "parallel.ring = 2"
+    ]  # fmt: skip
+    (problem,) = refused(tmp_path, (*TENSOR, "parallel.expert_tensor=2"))
+    assert problem.path == "parallel.expert_tensor"
+    assert problem.message == "has nothing to divide: the model has no experts"
 
 
 @pytest.mark.parametrize("flags", WITHOUT_GPU)

@@ -23,9 +23,10 @@ def context_problems(job: Job) -> Iterator[Problem]:
         factors = [f"{degrees[axis]} ({axis})" for axis in used]
         if multiple > parallel.context:
             factors.append("2 (ring_split = zigzag)")
+        total = f" = {multiple}" if len(factors) > 1 else ""
         yield Problem(
             "batch.sequence_length",
-            f"{length} tokens are no multiple of {' * '.join(factors)} = {multiple}",
+            f"{length} tokens are no multiple of {' * '.join(factors)}{total}",
             valid=[str(each) for each in nearest_multiples(length, multiple)],
             also=tuple(f"parallel.{axis}" for axis in used),
         )

@@ -60,9 +60,16 @@ def _split_problems(split: tuple[tuple[str, ...], ...], layers: int) -> Iterator
 def batch_problems(job: Job) -> Iterator[Problem]:
     """Find numbers of micro-batches that a schedule does not run."""
     pipelining, count = job.parallel.pipelining, job.batch.accumulation
-    found = pipelining.batch_problem(job.parallel.degrees["pipeline"], count)
+    ranks, share = (
+        job.parallel.degrees["pipeline"],
+        job.batch.global_size // job.parallel.data_ranks,
+    )
+    found = pipelining.batch_problem(ranks, count)
     if found is not None:
         why, valid = found
+        # Numbers that divide the batch, too, unless there are none.
+        even = [n for n in range(1, share + 1) if share % n == 0 and pipelining.fits(ranks, n)]
+        valid = sorted(even, key=lambda n: abs(n - count))[:2] or valid
         yield Problem(
             "batch.accumulation",
             f"{count} micro-batch{'es' * (count != 1)} a step: {why}",

@@ -77,7 +77,9 @@ class Conflict:
         values = _Values(job, device)
         valid = [each.format_map(values) for each in self.valid]
         why = self.why.format_map(values)
-        return Problem(self.path, why, valid=valid, also=self.also, hint=self.hint)
+        path, *_ = _fields(job, self.path)
+        also = tuple(field for each in self.also for field in _fields(job, each))
+        return Problem(path, why, valid=valid, also=also, hint=self.hint)
 
 
 def conflicts(job: Any) -> Iterator[Problem]:
@@ -101,6 +103,19 @@ def conflicts_without_gpu(job: Any) -> Iterator[Problem]:
         for each in CONFLICTS:
             if each.on_cpu and each.applies(job):
                 yield each.problem(job, "PyTorch sees no GPU on this machine")
+
+
+def _fields(job: Any, path: str) -> Iterator[str]:
+    """The fields that a term is about: of `parallel`, those that divide a copy of the model."""
+    parallel = job.parallel
+    experts = [name for name in ("expert", "expert_tensor") if getattr(parallel, name) > 1]
+    if path == "parallel" or (path == "parallel.shard" and parallel.degrees["shard"] == 1):
+        axes = [axis for axis, degree in parallel.degrees.items() if degree > 1]
+        yield from (f"parallel.{axis}" for axis in (*axes, *experts) if axis != "replicate")
+    elif path == "parallel.expert" and experts == ["expert_tensor"]:
+        yield "parallel.expert_tensor"
+    else:
+        yield path
 
 
 def _holds(job: Any, path: list[str], words: list[str]) -> bool:
