@@ -11,7 +11,7 @@ import pytest
 
 from setpoint.cli.main import main
 from setpoint.cluster.request import Request
-from setpoint.cluster.slurm import batch_script
+from setpoint.cluster.slurm import batch_script, seconds_of
 
 from ..snapshots import compare
 
@@ -110,6 +110,15 @@ def test_a_job_is_queued_again_where_everything_is_saved(
 
 
 @pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("0", 0), ("5", 300), ("5:30", 330), ("1:00:00", 3600), ("2-12", 216_000),
+     ("1-0:30", 88_200), ("1-1:1:1", 90_061)],
+)  # fmt: skip
+def test_times_are_those_of_slurm(time: str, seconds: int) -> None:
+    assert seconds_of(time) == seconds
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ((), "needs one of --slurm and --kubernetes"),
@@ -119,6 +128,10 @@ def test_a_job_is_queued_again_where_everything_is_saved(
         (("--kubernetes",), "--kubernetes needs --image"),
         (("--kubernetes", "--image", "a", "--kind", "job"), "--kind is one of pytorchjob, jobset"),
         (("--slurm", "--time", "1 day"), "--time 1 day is no time of Slurm"),
+        (
+            ("--slurm", "--nproc", "2", "--time", "2"),
+            "--time 2 is 120 s, and the job must hear 180 s",
+        ),
         (("--slurm", "--volume", "/a:/b"), "--volume has no effect without --image"),
         (("--slurm", "--image", "a", "--volume", "b"), "--volume b is no /folder:/path"),
         (("--slurm", "--nproc", "0"), "--nproc must be at least 1"),

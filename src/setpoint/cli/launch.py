@@ -131,8 +131,16 @@ def run(arguments: Arguments) -> int:
 
 
 def _by_slurm(arguments: Arguments, request: Request, place: str) -> int:
-    from setpoint.cluster.slurm import batch_script, submit
+    from setpoint.cluster.slurm import batch_script, seconds_of, submit
 
+    time = arguments.value(TIME.name)
+    if time is not None and 0 < seconds_of(time) <= request.notice:
+        raise SetpointError(
+            f"--time {time} is {seconds_of(time)} s, and the job must hear {request.notice} s "
+            f"before its end that it stops: it would only be put back into the queue.\n"
+            f"Valid: a longer time, or a shorter resilience.grace_period, which is "
+            f"{request.grace:g} s"
+        )
     limits = {option.name[2:]: arguments.value(option.name) for option in LIMITS}
     script = batch_script(
         request,

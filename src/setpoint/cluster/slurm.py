@@ -9,6 +9,21 @@ from setpoint.cluster.request import Request
 from setpoint.config import RunError, SetpointError
 
 
+def seconds_of(time: str) -> int:
+    """The seconds of a time as Slurm writes it; 0: without a limit.
+
+    Arguments:
+        time: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+    """
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash or len(parts) == 3:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    else:
+        hours, minutes, seconds = [0, *parts, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def batch_script(
     request: Request, folder: str, output: str, limits: Mapping[str, str], more: Sequence[str] = ()
 ) -> str:
