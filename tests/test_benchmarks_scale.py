@@ -30,7 +30,7 @@ def test_both_sides_of_replicas_learn_the_same() -> None:
 def test_both_sides_of_every_axis_learn_the_same() -> None:
     said = run("scale.overhead", "--ranks", "4", "--rounds", "2", "--steps", "1", "--free")
     assert [line.partition(",")[0] for line in said.splitlines()] == [
-        "replicate", "shard", "hybrid", "tensor", "pipeline", "ulysses", "expert",
+        "replicate", "shard", "hybrid", "tensor", "pipeline", "ring", "ulysses", "expert",
     ]  # fmt: skip
 
 

@@ -101,6 +101,7 @@ AXES = {
     "hybrid": Axis(lambda n: ("parallel.shard=2",), hands.hybrid, 4),
     "tensor": Axis(lambda n: (f"parallel.tensor={n}",), hands.tensor, model=DIVISIBLE, divides=4),
     "pipeline": Axis(staged, hands.pipeline, model=DIVISIBLE, divides=4),
+    "ring": Axis(lambda n: (f"parallel.ring={n}",), hands.ring, model=DIVISIBLE, divides=4),
     "ulysses": Axis(
         lambda n: (f"parallel.ulysses={n}",), hands.ulysses, model=DIVISIBLE, divides=4
     ),

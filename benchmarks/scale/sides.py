@@ -136,27 +136,18 @@ def stages_of(layers: int, ranks: int) -> list[list[str]]:
 
 def ulysses(model: nn.Module, ranks: int) -> Side:
     """Sequences divided among ranks, and heads during attention; weights by FSDP2."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    for _, layer in layers_of(model):
-        layer.attention = HeadsOfAll(layer.attention, ranks)
-    divided = _sharded(model, init_device_mesh("cpu", (ranks,)))
     rank = dist.get_rank()
-
-    def passes(batches: Sequence[Batch]) -> Tensor:
-        (batch,) = batches
-        length = batch.inputs.shape[1] // ranks
-        own = slice(rank * length, (rank + 1) * length)
-        logits = divided(batch.inputs[:, own], torch.arange(own.start, own.stop))
-        loss = _cross_entropy(logits, batch.targets[:, own])
-        loss.backward()
-        return loss.detach() / ranks
-
-    return Side(divided, passes)
+    return _with_places(model, ranks, HeadsOfAll, ranks, [rank])
 
 
-class HeadsOfAll(nn.Module):
-    """Attention of some heads to all places, between projections of some places of all heads.
+def ring(model: nn.Module, ranks: int) -> Side:
+    """Sequences divided in zigzag, and keys and values passed round; weights by FSDP2."""
+    rank = dist.get_rank()
+    return _with_places(model, ranks, RoundAttention, 2 * ranks, [rank, 2 * ranks - 1 - rank])
+
+
+class PartAttention(nn.Module):
+    """Attention of a rank that has some places of each sequence; subclasses say how they mix.
 
     Arguments:
         whole: gives the projections; as many heads of keys as of queries.
@@ -172,21 +163,131 @@ class HeadsOfAll(nn.Module):
 
     def forward(self, x: Tensor, context: Any) -> Tensor:
         """Mix what (B, S / ranks, dim) places of this rank see of all S."""
-        shape = (self.ranks, -1, self.head_dim)
         query, key, value = (
             project(x).unflatten(-1, (-1, self.head_dim))
             for project in (self.query, self.key, self.value)
         )
         query, key = (context.apply_rotary(each, self.kind) for each in (query, key))
+        return self.output(self.mix(query, key, value).flatten(2))
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """From (B, S / ranks, heads, D) each to the same."""
+        raise NotImplementedError
+
+
+class HeadsOfAll(PartAttention):
+    """Each rank attends with some heads, to all places."""
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """See `PartAttention`."""
         # (3, B, S / ranks, ranks, heads / ranks, D), and the ranks that get them first.
-        sent = torch.stack((query, key, value)).flatten(-2).unflatten(-1, shape)
+        sent = torch.stack((query, key, value)).unflatten(3, (self.ranks, -1))
         got = _swapped(sent.permute(3, 0, 1, 2, 4, 5))
         # (3, B, heads / ranks, ranks, S / ranks, D)
         query, key, value = got.permute(1, 2, 4, 0, 3, 5).flatten(3, 4).unbind()
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.scale)
         # Back: (ranks, B, S / ranks, heads / ranks, D), the heads of each rank.
         back = _swapped(mixed.unflatten(2, (self.ranks, -1)).permute(2, 0, 3, 1, 4))
-        return self.output(back.permute(1, 2, 0, 3, 4).flatten(2))
+        return back.permute(1, 2, 0, 3, 4).flatten(2, 3)
+
+
+class RoundAttention(PartAttention):
+    """Each rank attends from its places, to keys and values that go round."""
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """See `PartAttention`."""
+        query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+        mixed: Any = _Round.apply(query, torch.stack((key, value)), self.scale)
+        return mixed.transpose(1, 2)
+
+
+class _Round(torch.autograd.Function):
+    """Causal attention over a ring of ranks, each of which has an early and a late run of places.
+
+    Keys and values of ranks before this one are seen in their early run, by all queries; those of
+    ranks behind it in both, by the late ones.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, pair: Tensor, scale: float) -> Tensor:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        pair = pair.contiguous()
+        ctx.scale, held = scale, pair
+        out = query.new_zeros(query.shape)
+        sums = query.new_full(query.shape[:-1], float("-inf"))
+        for turn in range(ranks):
+            coming, wait = _passed_on(held) if turn + 1 < ranks else (held, lambda: None)
+            queries, keys = _seen(rank, turn, query.shape[2])
+            key, value = held[..., keys, :]
+            found, logs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                query[..., queries, :], key, value, is_causal=turn == 0, scale=scale
+            )
+            before = sums[..., queries]
+            total = torch.logaddexp(before, logs)
+            old, new = ((each - total).exp().unsqueeze(-1) for each in (before, logs))
+            out[..., queries, :] = out[..., queries, :] * old + found * new
+            sums[..., queries] = total
+            wait()
+            held = coming
+        ctx.save_for_backward(query, pair, out, sums)
+        return out
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, Tensor, None]:
+        query, held, out, sums = ctx.saved_tensors
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        back = torch.zeros_like(query)
+        around = torch.zeros_like(held)
+        for turn in range(ranks):
+            coming, wait = _passed_on(held) if turn + 1 < ranks else (held, lambda: None)
+            queries, keys = _seen(rank, turn, query.shape[2])
+            key, value = held[..., keys, :]
+            of_query, *of_pair = (
+                torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                    grad[..., queries, :],
+                    query[..., queries, :],
+                    key,
+                    value,
+                    out[..., queries, :],
+                    sums[..., queries],
+                    0.0,
+                    turn == 0,
+                    scale=ctx.scale,
+                )
+            )
+            back[..., queries, :] += of_query
+            around[..., keys, :] += torch.stack(of_pair)
+            wait()
+            held = coming
+            # Gradients follow their keys and values, and are at home after a whole round.
+            around, wait = _passed_on(around)
+            wait()
+        return back, around, None
+
+
+def _seen(rank: int, turn: int, length: int) -> tuple[slice, slice]:
+    """Which queries see which keys of those that come in a turn."""
+    whole, half = slice(0, length), length // 2
+    if turn == 0:
+        return whole, whole
+    return (whole, slice(0, half)) if turn <= rank else (slice(half, length), whole)
+
+
+def _passed_on(held: Tensor) -> tuple[Tensor, Callable[[], None]]:
+    """Send a tensor to the next rank, and get that of the rank before once it has been waited."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    coming = torch.empty_like(held)
+    given = dist.P2POp(dist.isend, held, (rank + 1) % ranks)
+    taken = dist.P2POp(dist.irecv, coming, (rank - 1) % ranks)
+    pending = dist.batch_isend_irecv([given, taken])
+
+    def wait() -> None:
+        for each in pending:
+            each.wait()
+
+    return coming, wait
 
 
 def expert(model: nn.Module, ranks: int) -> Side:
@@ -291,6 +392,36 @@ def _with_data(model: nn.Module, ranks: int) -> Side:
         return loss.detach() / ranks
 
     return Side(model, passes)
+
+
+def _with_places(
+    model: nn.Module,
+    ranks: int,
+    attention: Callable[[Any, int], nn.Module],
+    runs: int,
+    own: Sequence[int],
+) -> Side:
+    """Ranks that have some places of each sequence.
+
+    Arguments:
+        attention: stands in for that of each layer.
+        runs: of places in a sequence.
+        own: those of this rank, in order.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    for _, layer in layers_of(model):
+        layer.attention = attention(layer.attention, ranks)
+    divided = _sharded(model, init_device_mesh("cpu", (ranks,)))
+
+    def passes(batches: Sequence[Batch]) -> Tensor:
+        (batch,) = batches
+        places = torch.arange(batch.inputs.shape[1]).view(runs, -1)[list(own)].flatten()
+        loss = _cross_entropy(divided(batch.inputs[:, places], places), batch.targets[:, places])
+        loss.backward()
+        return loss.detach() / ranks
+
+    return Side(divided, passes)
 
 
 def _sharded(model: nn.Module, mesh: Any, **given: Any) -> nn.Module:
