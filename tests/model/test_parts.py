@@ -124,5 +124,5 @@ def test_a_merged_matrix_is_not_divided_silently() -> None:
     model = small_model(merge_qkv=True)
     attention = model.layers["0"].attention
     attention.query_key_value.register_forward_hook(lambda _m, _x, y: y.chunk(2, dim=-1)[0])
-    with pytest.raises(SetpointError, match="merge_qkv = true.*set it to false"):
+    with pytest.raises(SetpointError, match="merge_qkv = true.*tensor_plan"):
         model(tokens())
