@@ -164,9 +164,9 @@ BREAKS = [
         "loss",
     ),
     Break(
-        "loss/cross_entropy.py",
-        "pull = chosen - logits.mean(dim=-1)",
-        "pull = chosen - logits.amax(dim=-1)",
+        "loss/columns.py",
+        "logits.mean(dim=-1) if mean else",
+        "logits.amax(dim=-1) if mean else",
         "loss",
     ),
     Break(
@@ -196,8 +196,8 @@ BREAKS = [
     ),
     Break(
         "model/attention/eager.py",
-        "scores.float().masked_fill(",
-        "scores.masked_fill(",
+        "scores = scores.to(torch.promote_types(scores.dtype, torch.float32))",
+        "scores = scores.to(value.dtype)",
         "model/attention precision",
     ),
     Break(
@@ -234,8 +234,8 @@ BREAKS = [
     ),
     Break(
         "model/moe/losses.py",
-        "chosen = chosen * valid.unsqueeze(-1)",
-        "chosen = chosen + 0 * valid.unsqueeze(-1)",
+        "(chosen if valid is None else chosen * valid.unsqueeze(-1))",
+        "(chosen if valid is None else chosen + 0 * valid.unsqueeze(-1))",
         "model/moe",
     ),
     Break(
@@ -271,8 +271,8 @@ BREAKS = [
     ),
     Break(
         "optim/clip.py",
-        "norm = global_norm((p.grad for p in held if p.grad is not None), stages)",
-        "norm = global_norm((p.grad for p in held[1:] if p.grad is not None), stages)",
+        "norm = global_norm((p.grad for p in counted if p.grad is not None), stages)",
+        "norm = global_norm((p.grad for p in counted[1:] if p.grad is not None), stages)",
         "optim",
     ),
     Break(
@@ -328,8 +328,8 @@ BREAKS = [
     ),
     Break(
         "train/step/engine.py",
-        "auxiliary * (whole.weight * count.tokens / whole.tokens)",
-        "auxiliary * whole.weight",
+        "numbers = (whole.weight, whole.targets, whole.weight * count.tokens / whole.tokens)",
+        "numbers = (whole.weight, whole.targets, whole.weight)",
         "train/step/test_loop_accumulation.py train/step/test_loop.py train/step/test_routing.py",
     ),
     Break(

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from setpoint.parallel import apply, buckets
+from setpoint.parallel import apply, replicas
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
@@ -121,14 +121,14 @@ def gradients_are_summed_while_they_are_computed(folder: Path) -> None:
         for size, bucket in zip(sizes, sums.buckets, strict=True)
     )
     sent: list[int] = []
-    real = buckets.GradientSums._send
+    real = replicas.GradientSums._send
 
-    def counted(self: buckets.GradientSums) -> None:
+    def counted(self: replicas.GradientSums) -> None:
         sent.append(sum(self._missing))
         real(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(buckets.GradientSums, "_send", counted)
+        patch.setattr(replicas.GradientSums, "_send", counted)
         Loop(job, parts, [], StopRequest(), Position()).step()
     assert len(sent) == len(sizes) and sum(missing > 0 for missing in sent) == len(sizes) - 1
 
