@@ -106,6 +106,22 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
     assert found is not None and found.step == 2
 
 
+def what_one_rank_cannot_save_all_hear_of(world: World, mesh: DeviceMesh, folder: Path) -> None:
+    store = SharedStore(world, CheckpointStore(folder))
+    real = ranks.encode_tensors
+    if world.rank == 1:
+
+        def refusing(tensors: Mapping[str, Tensor], copies: bool = True) -> Any:
+            raise SetpointError(f"tensor {next(iter(tensors))} cannot be saved")
+
+        ranks.encode_tensors = refusing
+    error = refused(lambda: store.save(1, {"model": placed(mesh, "rows")}, {}))
+    ranks.encode_tensors = real
+    assert "rank 1: tensor" in str(error), error
+    dist.barrier()
+    assert not list(folder.iterdir())
+
+
 def a_flipped_bit_is_seen_by_all(world: World, mesh: DeviceMesh, folder: Path) -> None:
     store = SharedStore(world, CheckpointStore(folder))
     for step in (1, 2):
@@ -132,6 +148,7 @@ def one_rank(rank: int, store: str) -> None:
     for act in (
         equal_in_any_other_division,
         a_full_disk_on_one_rank_saves_nothing,
+        what_one_rank_cannot_save_all_hear_of,
         a_flipped_bit_is_seen_by_all,
     ):
         act(world, mesh, folder / act.__name__)

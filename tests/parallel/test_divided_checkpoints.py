@@ -9,5 +9,6 @@ def test_parts_are_written_once_and_read_by_any_division() -> None:
     assert forked("tests.parallel.divided_checkpoints").split() == [
         "equal_in_any_other_division",
         "a_full_disk_on_one_rank_saves_nothing",
+        "what_one_rank_cannot_save_all_hear_of",
         "a_flipped_bit_is_seen_by_all",
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 
 IGNORE_INDEX: Final = -100
 """The target of a position that takes no part in the loss; PyTorch's own default."""
@@ -56,6 +57,18 @@ class Batch:
             if each is not None
         }
         return replace(self, **moved)
+
+    def padded(self, missing: int) -> Batch:
+        """Rows that are longer by some places at their end, which count nowhere."""
+        if not missing:
+            return self
+        ends = {**PADDING, "sources": 0}  # of targets that do not count
+        longer = {
+            name: pad(tensor, (0, missing), value=end)
+            for name, end in ends.items()
+            if (tensor := getattr(self, name)) is not None
+        }
+        return replace(self, **longer)
 
     def pin_memory(self) -> Batch:
         """Copy the tensors to where a GPU reads them while it computes."""

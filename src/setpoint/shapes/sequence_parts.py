@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
+from setpoint.shapes.batch import Batch, Count
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -122,13 +122,7 @@ def _padded(batch: Batch, multiple: int) -> Batch:
     more = -length % multiple
     if not more:
         return batch
-    positions = batch.positions
-    if positions is None:
-        positions = torch.arange(length, device=batch.inputs.device).expand(batch.inputs.shape)
-    ends = {"inputs": 0, "targets": IGNORE_INDEX, "weights": 0.0, "documents": -1, "sources": 0}
-    longer = {
-        name: F.pad(value, (0, more), value=end)
-        for name, end in ends.items()
-        if (value := getattr(batch, name)) is not None
-    }
-    return replace(batch, **longer, positions=F.pad(positions, (0, more), value=-1))
+    if batch.positions is None:
+        places = torch.arange(length, device=batch.inputs.device)
+        batch = replace(batch, positions=places.expand(batch.inputs.shape))
+    return batch.padded(more)

@@ -186,6 +186,8 @@ class SharedStore:
                     written[file] = write_file(folder / file, encode_tensors(named, copies=False))
         except OSError as error:
             refused = self.inner.refusal(step, error)
+        except SetpointError as error:  # a tensor that cannot be saved: the others wait to hear
+            refused = str(error)
         answers = self.world.all_of((written, refused))
         failed = [number for number, (_, text) in enumerate(answers) if text]
         if failed:

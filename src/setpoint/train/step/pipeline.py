@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from setpoint.loss.forms import PerToken
 from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
 from setpoint.precision.autocast import compute_in
-from setpoint.shapes.batch import PADDING, TENSORS, Batch
+from setpoint.shapes.batch import Batch
 from setpoint.train.step.engine import Engine, PlainEngine, Sums
 from setpoint.train.step.objective import Objective, add_routing, sum_by_source
 
@@ -93,20 +92,7 @@ def at_one_length(batches: Sequence[Batch]) -> list[Batch]:
     hides the padding, and where positions are given they mark it for experts.
     """
     length = max(batch.inputs.shape[1] for batch in batches)
-    return [_padded(batch, length - batch.inputs.shape[1]) for batch in batches]
-
-
-def _padded(batch: Batch, missing: int) -> Batch:
-    if not missing:
-        return batch
-    tensors: dict[str, Any] = {
-        name: pad(tensor, (0, missing), value=PADDING[name])
-        for name in TENSORS
-        if (tensor := getattr(batch, name)) is not None
-    }
-    if batch.sources is not None:
-        tensors["sources"] = pad(batch.sources, (0, missing))  # of targets that do not count
-    return replace(batch, **tensors)
+    return [batch.padded(length - batch.inputs.shape[1]) for batch in batches]
 
 
 def engine_of(job: Job, parts: Components) -> Engine:
