@@ -66,7 +66,7 @@ def test_a_speed_without_equal_loss_is_void(load: Any, capsys: Any) -> None:
     def failures(**sides: tuple[float, float]) -> list[str]:
         workers = {"setpoint": worker(1.0, 2.0)}
         workers |= {name: worker(*given) for name, given in sides.items()}
-        return loops._table("dust", "fp32", workers, 20, "cpu")
+        return loops._table("dust", "fp32", [workers], "cpu")
 
     assert failures(bare=(1.01, 2.0)) == []
     assert "below 1.0" in failures(bare=(0.9, 2.0))[0]

@@ -1,13 +1,15 @@
 """Tokens per second and peak memory of one training job, beside PyTorch and four frameworks.
 
-    cd benchmarks && python -m train.loops [--models tiny 18M] [--precisions fp32 bf16]
+    cd benchmarks && python -m train.loops [--models tiny 18M] [--precisions fp32 bf16] [--starts 3]
 
 Every side trains the same model, of the same weights, on the same batches, with the same AdamW,
 schedule and clipping at 1.0. Each lives in a process of its own, as frameworks own their loops and
-set what is global; they take turns, a block of updates each, in an order that turns round (A B C,
-C B A), so that whatever else the machine does hits all. The losses of all updates must agree: a
-speed without equal loss is void. Leaves with status 1 if they do not, or if Setpoint is behind a
-side. `OMP_NUM_THREADS=1` gives steadier CPU times where others use the machine.
+set what is global; they take turns, a block of updates each, in an order that turns round (A B C, C
+B A), so that whatever else the machine does hits all. Starts of equal processes differ by some
+percent, by where their memory lies; `--starts N` divides the blocks among N starts of all sides.
+The losses of all updates must agree: a speed without equal loss is void. Leaves with status 1 if
+they do not, or if Setpoint is behind a side. `OMP_NUM_THREADS=1` gives steadier CPU times where
+others use the machine.
 
 The sides that need Lightning are left out where it is not installed; `make bench-train` installs
 it into an environment of its own.
@@ -111,6 +113,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=["tiny", "18M"])
     parser.add_argument("--precisions", nargs="+", choices=tuple(TOLERANCE), default=[*TOLERANCE])
     parser.add_argument("--blocks", type=int, default=12, help="measured blocks of each side")
+    parser.add_argument("--starts", type=int, default=1, help="of every side, with part of them")
     parser.add_argument("--sides", nargs="+", choices=tuple(SIDES), default=[*SIDES])
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     arguments = parser.parse_args(given)
@@ -120,7 +123,12 @@ def main(given: Sequence[str] | None = None) -> int:
     failed: list[str] = []
     for model in arguments.models:
         for precision in arguments.precisions:
-            failed += _compare(model, precision, sides, max(2, arguments.blocks), arguments.device)
+            blocks = max(2, math.ceil(arguments.blocks / arguments.starts))
+            starts = [
+                _measured(model, precision, sides, blocks, arguments.device)
+                for _ in range(arguments.starts)
+            ]
+            failed += _table(model, precision, starts, arguments.device)
     for name in lacking:
         print(f"left out: {name}, as {SIDES[name][1]} is not installed; see `make bench-train`")
     good = "ok: losses agree; behind no side"
@@ -128,10 +136,10 @@ def main(given: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _compare(
+def _measured(
     model: str, precision: str, sides: Sequence[str], blocks: int, device: str
-) -> list[str]:
-    """Measure one model in one precision and print the table; the bounds that were missed."""
+) -> dict[str, Worker]:
+    """Start all sides and measure them in turns."""
     steps = STEPS[model]
     updates = (blocks + 1) * steps
     workers: dict[str, Worker] = {}
@@ -152,25 +160,27 @@ def _compare(
     finally:
         for worker in workers.values():
             worker.close()
-    return _table(model, precision, workers, steps, device)
+    return workers
 
 
 def _table(
-    model: str, precision: str, workers: dict[str, Worker], steps: int, device: str
+    model: str, precision: str, starts: Sequence[dict[str, Worker]], device: str
 ) -> list[str]:
+    """Print what was measured; the bounds that were missed."""
+    steps, names = STEPS[model], list(starts[0])
     # The first block of each side warms up.
     clocks = Clocks(
-        {name: worker.wall[1:] for name, worker in workers.items()},
-        {name: worker.cpu[1:] for name, worker in workers.items()},
+        {name: [t for each in starts for t in each[name].wall[1:]] for name in names},
+        {name: [t for each in starts for t in each[name].cpu[1:]] for name in names},
     )
     cuda = device != "cpu" and torch.cuda.is_available()
     on = torch.device("cuda" if cuda else "cpu")
     rows: list[list[str]] = []
     failed: list[str] = []
-    ours = workers[OURS]
     tokens = steps * tokens_per_update(model)
-    for name, worker in workers.items():
-        apart = furthest(ours.losses, worker.losses)
+    for name in names:
+        worker = starts[-1][name]
+        apart = max(furthest(each[OURS].losses, each[name].losses) for each in starts)
         cells = ["", ""]
         if name != OURS:
             found = ratio(clocks.wall, OURS, name)
@@ -186,12 +196,13 @@ def _table(
                 f"Setpoint's, above {TOLERANCE[precision]}; its speed is void"
             )
         speed = f"{tokens / statistics.median(clocks.wall[name]):,.0f}"
-        memory = f"{worker.peak / 2**20:,.0f}"
+        memory = f"{max(each[name].peak for each in starts) / 2**20:,.0f}"
         rows.append([name, speed, *cells, memory, f"{worker.losses[-1]:.4f}", f"{apart:.1e}"])
     blocks = len(clocks.wall[OURS])
+    of_starts = f" in {len(starts)} starts" if len(starts) > 1 else ""
     print(
         f"{model}, {precision}, {on.type}, {torch.get_num_threads()} threads, {blocks} blocks of "
-        f"{steps} updates of each side in turn; ratios of speeds: median (10 %-90 %)\n"
+        f"{steps} updates of each side in turn{of_starts}; ratios of speeds: median (10 %-90 %)\n"
     )
     print(table(rows, headings=HEADINGS) + "\n", flush=True)
     return failed
