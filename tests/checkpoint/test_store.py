@@ -79,6 +79,26 @@ def test_best_stays_and_the_former_best_goes(tmp_path: Path) -> None:
     assert store.steps == [500, 600]
 
 
+def test_what_is_committed_is_reported_and_what_is_protected_stays(tmp_path: Path) -> None:
+    seen: list[tuple[int, str, int | None, bool]] = []
+    protected: set[int] = set()
+
+    def committed(step: int, path: Path) -> None:
+        seen.append((step, path.name, store.latest, (path / "manifest.json").is_file()))
+        protected.add(step)
+
+    store = CheckpointStore(
+        tmp_path, keep=1, on_committed=committed, protected=lambda: protected & {100, 300}
+    )
+    for step in (100, 200, 300, 400):
+        store.save(step, tensors(step), {})
+    assert seen == [(step, f"step-00000{step}", step, True) for step in (100, 200, 300, 400)]
+    assert store.steps == [100, 300, 400]
+    protected.clear()
+    store.save(500, tensors(5), {})
+    assert store.steps == [500]
+
+
 def test_without_keep_best_there_is_no_best(tmp_path: Path) -> None:
     store = make(tmp_path, [1.0, 2.0, 3.0], keep_best=False)
     assert store.best is None

@@ -34,6 +34,7 @@ OnDamaged = Callable[[Path, str], None]
 
 
 OnSetAside = Callable[[Path, Path], None]
+OnCommitted = Callable[[int, Path], None]
 
 
 class CheckpointStore:
@@ -50,6 +51,9 @@ class CheckpointStore:
         keep: how many of the newest stay; None keeps all.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
+        on_committed: called with the step and the directory of each checkpoint, once it is on the
+            disk and `latest` names it.
+        protected: gives steps that are not to be removed yet, whatever `keep` says.
         backend: the format of the states.
         readers: the processes that read the directory together.
     """
@@ -61,11 +65,15 @@ class CheckpointStore:
         keep: int | None = 2,
         keep_best: bool = True,
         on_set_aside: OnSetAside | None = None,
+        on_committed: OnCommitted | None = None,
+        protected: Callable[[], Collection[int]] = frozenset,
         backend: Backend = SAFETENSORS,
         readers: Readers = ALONE,
     ) -> None:
         self.root = Path(root)
         self.on_set_aside = on_set_aside
+        self.on_committed = on_committed
+        self.protected = protected
         self.keep = keep
         self.keep_best = keep_best
         self.backend = backend
@@ -186,6 +194,8 @@ class CheckpointStore:
             publish(folder, target)
             for pointer in pointers:
                 pointer.move()
+        if self.on_committed is not None:
+            self.on_committed(step, target)
         try:
             self._prune()
         except OSError as error:
@@ -421,7 +431,7 @@ class CheckpointStore:
             except SetpointError:
                 continue
         found = list_checkpoints(self.root)
-        kept = {step for step in protected if step is not None}
+        kept = {step for step in protected if step is not None} | set(self.protected())
         for step in surplus(found, keep=self.keep, protected=kept):
             try:
                 read_manifest(found[step])
