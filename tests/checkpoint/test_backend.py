@@ -15,6 +15,7 @@ from setpoint.checkpoint import backend, durable
 from setpoint.checkpoint.backend import SAFETENSORS
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.checkpoint.tensor_file import HostMemory
 
 
 def test_what_is_staged_is_written_whatever_happens_to_the_states(tmp_path: Path) -> None:
@@ -22,7 +23,7 @@ def test_what_is_staged_is_written_whatever_happens_to_the_states(tmp_path: Path
     base = torch.arange(6.0).reshape(2, 3)
     tensors = {"model": {"w": base, "tied": base.detach(), "t": base.t(), "row": base[1]}}
     state = {"steps": [1]}
-    staged = SAFETENSORS.stage(tensors, state)
+    staged = SAFETENSORS.stage(tensors, state, HostMemory())
     base.zero_()
     state["steps"].append(2)
     files = SAFETENSORS.write(staged, tmp_path)
@@ -57,7 +58,7 @@ def test_a_save_that_is_waited_for_copies_nothing_that_can_be_written(
     assert turned not in (alone, whole)
     folder = tmp_path / "b"
     folder.mkdir()
-    SAFETENSORS.write(SAFETENSORS.stage(tensors, {}), folder)
+    SAFETENSORS.write(SAFETENSORS.stage(tensors, {}, HostMemory()), folder)
     addresses = written[2]
     assert base.data_ptr() not in addresses and len(addresses) == 4
     for file in folder.iterdir():

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from setpoint.checkpoint import durable
+from setpoint.checkpoint import backend, durable
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import AXES
 from setpoint.parallel.world import ToldByMain, World
@@ -93,12 +94,12 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
             durable.write_file(path, list(chunks)[:1])
             raise OSError(28, "No space left on device")
 
-        ranks.write_file = full
+        backend.write_file = full
     error = refused(lambda: store.save(2, {"model": placed(mesh, "rows")}, {}))
     assert type(error) is (RunError if world.rank == 1 else ToldByMain), type(error)
     assert "rank 1: the checkpoint of step 2" in str(error) and "No space" in str(error), error
     if world.rank == 1:
-        ranks.write_file = durable.write_file
+        backend.write_file = durable.write_file
     dist.barrier()
     assert sorted(each.name for each in folder.iterdir()) == ["latest", "step-00000001"]
     store.save(2, {"model": placed(mesh, "rows")}, {})
@@ -111,7 +112,7 @@ def what_one_rank_cannot_save_all_hear_of(world: World, mesh: DeviceMesh, folder
     real = ranks.encode_tensors
     if world.rank == 1:
 
-        def refusing(tensors: Mapping[str, Tensor], copies: bool = True) -> Any:
+        def refusing(tensors: Mapping[str, Tensor], into: HostMemory | None = None) -> Any:
             raise SetpointError(f"tensor {next(iter(tensors))} cannot be saved")
 
         ranks.encode_tensors = refusing

@@ -16,7 +16,7 @@ from .durable import Written, write_file
 from .layout import INDEX, STATE, TENSORS
 from .manifest import Manifest, read_verified
 from .state_file import decode_state, encode_state
-from .tensor_file import decode_tensors, encode_tensors
+from .tensor_file import HostMemory, decode_tensors, encode_tensors
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 """File stem to name to tensor."""
@@ -57,14 +57,14 @@ class Backend(Protocol):
         self,
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
-        copies: bool = True,
+        into: HostMemory | None = None,
     ) -> Staged:
         """Take the states.
 
         Arguments:
             state: everything else, as JSON has it.
-            copies: whether they are copied to host memory, so that they may change before they are
-                written.
+            into: what tensors are copied to, so that they may change before they are written; None:
+                they are not copied.
 
         Raises:
             SetpointError: if a tensor cannot be saved.
@@ -106,13 +106,10 @@ class Safetensors:
         self,
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
-        copies: bool = True,
+        into: HostMemory | None = None,
     ) -> Staged:
         """See `Backend.stage`."""
-        files: dict[str, Iterable[bytes | memoryview]] = {}
-        for stem, group in tensors.items():
-            pieces = encode_tensors(group, copies)
-            files[stem + TENSORS] = list(pieces) if copies else pieces
+        files = {stem + TENSORS: encode_tensors(group, into) for stem, group in tensors.items()}
         return Staged({**files, STATE: [encode_state(state)]})
 
     def write(self, staged: Staged, folder: Path) -> dict[str, Written]:

@@ -140,7 +140,7 @@ class CheckpointStore:
         folder = self.begin(step)
         with self.refusing(step, folder):
             # Nothing changes them before they are written.
-            staged = self.backend.stage(tensors, state, copies=False)
+            staged = self.backend.stage(tensors, state)
             files = self.backend.write(staged, folder)
         return self.commit(step, folder, files, metric, texts)
 

@@ -8,7 +8,7 @@ Format: https://github.com/huggingface/safetensors (8 bytes of header length, JS
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from mmap import mmap
 
@@ -45,9 +45,42 @@ def dtype_named(name: str) -> torch.dtype:
     return _OF_NAME[name]
 
 
+class HostMemory:
+    """Host memory that tensors are copied to, save after save to the same places.
+
+    Arguments:
+        pinned: whether it is page-locked, which copies from a GPU faster.
+    """
+
+    def __init__(self, pinned: bool = False) -> None:
+        self.pinned = pinned
+        self._held: list[Tensor] = []
+        self._used = 0
+
+    def clear(self) -> None:
+        """Let the next copies take the place of what is there."""
+        self._used = 0
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy, contiguous, to be read after `wait` only."""
+        size = tensor.numel() * tensor.element_size()
+        if self._used == len(self._held) or self._held[self._used].numel() != size:
+            # What is saved changes rarely: the checkpoint of weights alone at the end.
+            del self._held[self._used :]
+            self._held.append(torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned))
+        place = self._held[self._used].view(tensor.dtype).view(tensor.shape)
+        self._used += 1
+        return place.copy_(tensor, non_blocking=self.pinned)
+
+    def wait(self) -> None:
+        """Wait until all copies are there."""
+        if self.pinned:
+            torch.cuda.current_stream().synchronize()
+
+
 def encode_tensors(
-    tensors: Mapping[str, Tensor], copies: bool = True
-) -> Iterator[bytes | memoryview]:
+    tensors: Mapping[str, Tensor], into: HostMemory | None = None
+) -> Iterable[bytes | memoryview]:
     """A safetensors file in pieces.
 
     Tensors that are the same memory seen in the same way (tied weights) are written once; the other
@@ -56,8 +89,8 @@ def encode_tensors(
 
     Arguments:
         tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
-        copies: whether pieces are copies of the tensors. Without, one that lies in host memory as
-            it is written is given as it is, and others are copied when their piece is asked for.
+        into: what all tensors are copied to at once. Without, one that lies in host memory as it is
+            written is given as it is, and others are copied when their piece is asked for.
 
     Returns:
         the header, then the tensors' bytes one by one.
@@ -90,8 +123,13 @@ def encode_tensors(
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    pieces = (_bytes_of(tensors[name], copies) for name in kept if tensors[name].numel())
-    return chain([len(text).to_bytes(8, "little") + text], pieces)
+    start = len(text).to_bytes(8, "little") + text
+    written = (tensors[name].detach() for name in kept if tensors[name].numel())
+    if into is None:
+        return chain([start], (_bytes_of(_in_host_memory(each)) for each in written))
+    copies = [_bytes_of(into.copy(each)) for each in written]
+    into.wait()
+    return [start, *copies]
 
 
 def decode_tensors(content: bytearray | mmap) -> dict[str, Tensor]:
@@ -136,12 +174,14 @@ def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:
     return (tensor.device, tensor.data_ptr(), *view)
 
 
-def _bytes_of(tensor: Tensor, copies: bool) -> memoryview:
-    """The bytes in host memory, row by row."""
-    plain = tensor.detach()
-    if copies or not _is_plain(plain):
-        plain = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(plain)
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _in_host_memory(tensor: Tensor) -> Tensor:
+    if _is_plain(tensor):
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -155,7 +155,7 @@ class World:
             try:
                 answer[0] = act()
             except BaseException as error:
-                failure, answer[1] = error, _described(error)
+                failure, answer[1] = error, described(error)
         distributed.broadcast_object_list(answer, src=0, device=self.device)
         if failure is not None:
             raise failure
@@ -191,7 +191,8 @@ class World:
         return own[0]
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """What other ranks hear of an error."""
     return str(error) if isinstance(error, SetpointError) else repr(error)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from setpoint.checkpoint.backend import Staged
 from setpoint.checkpoint.divided import (
     Index,
     encode_index,
@@ -17,14 +19,14 @@ from setpoint.checkpoint.divided import (
     plan_of,
     share_out,
 )
-from setpoint.checkpoint.durable import Written, write_file
+from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.layout import INDEX
 from setpoint.checkpoint.loading import Checkpoint, Readers
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, verify
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
-from setpoint.checkpoint.tensor_file import encode_tensors
+from setpoint.checkpoint.tensor_file import HostMemory, encode_tensors
 from setpoint.config import RunError, SetpointError, fingerprint
-from setpoint.parallel.world import ToldByMain, World
+from setpoint.parallel.world import ToldByMain, World, described
 from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
@@ -118,6 +120,23 @@ class SharedReaders(Readers):
             raise DamagedCheckpoint(*damage)
 
 
+@dataclass(slots=True)
+class Taken:
+    """What one rank is to write of a checkpoint.
+
+    Arguments:
+        step, metric, texts: see `CheckpointStore.save`.
+        files: see `Staged`.
+        refused: why it cannot be written, which all ranks hear when they write.
+    """
+
+    step: int
+    metric: float | None
+    texts: Mapping[str, str | bytes] | None
+    files: dict[str, Iterable[bytes | memoryview]] = field(default_factory=dict)
+    refused: Exception | None = None
+
+
 class SharedStore:
     """The checkpoints of a run: every rank writes its part, and the main rank what is of all.
 
@@ -144,9 +163,28 @@ class SharedStore:
         texts: Mapping[str, str | bytes] | None = None,
     ) -> Path:
         """See `CheckpointStore.save`; it is there whole once all ranks have written."""
-        world, inner = self.world, self.inner
+        # Nothing changes the tensors before they are written.
+        return self.write(self.stage(step, tensors, state, metric, texts), self.world)
+
+    def stage(
+        self,
+        step: int,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        metric: float | None = None,
+        texts: Mapping[str, str | bytes] | None = None,
+        into: HostMemory | None = None,
+    ) -> Taken:
+        """Divide what is to be written among the ranks, and take this one's part.
+
+        Arguments:
+            into: see `Backend.stage`.
+        """
+        world, backend = self.world, self.inner.backend
+        taken = Taken(step, metric, texts)
         if world.size == 1:
-            return inner.save(step, tensors, state, metric, texts)
+            taken.files |= backend.stage(tensors, state, into).files
+            return taken
         index: Index = {}
 
         def choose(plans: list[SavePlan]) -> list[SavePlan]:
@@ -155,47 +193,59 @@ class SharedStore:
             return shares
 
         own = parts_to_write(world.deal(plan_of(tensors), choose), tensors)
-        folder = world.on_main(lambda: inner.begin(step))
-        files = self._write(step, folder, own)
-
-        def commit() -> Path:
-            staged = inner.backend.stage({}, state, copies=False)
-            with inner.refusing(step, folder):
-                files.update(inner.backend.write(staged, folder))
-                for stem, named in index.items():
-                    files[stem + INDEX] = write_file(folder / (stem + INDEX), [encode_index(named)])
-            return inner.commit(step, folder, files, metric, texts)
-
-        return world.on_main(commit)
-
-    def _write(
-        self, step: int, folder: Path, own: Mapping[str, Mapping[str, Tensor]]
-    ) -> dict[str, Written]:
-        """Let all ranks write their parts, or none.
-
-        Returns:
-            what all of them have written.
-        """
-        rank, size = self.world.rank, self.world.size
-        written: dict[str, Written] = {}
-        refused = ""
         try:
             for stem, named in own.items():
                 if named:
-                    file = file_of_rank(stem, rank, size)
-                    written[file] = write_file(folder / file, encode_tensors(named, copies=False))
-        except OSError as error:
-            refused = self.inner.refusal(step, error)
-        except SetpointError as error:  # a tensor that cannot be saved: the others wait to hear
-            refused = str(error)
-        answers = self.world.all_of((written, refused))
-        failed = [number for number, (_, text) in enumerate(answers) if text]
-        if failed:
-            if self.world.is_main:
-                self.inner.discard(folder)
-            text = f"rank {failed[0]}: {answers[failed[0]][1]}"
-            raise RunError(text) if rank == failed[0] else ToldByMain(text)
-        return {name: each for files, _ in answers for name, each in files.items()}
+                    file = file_of_rank(stem, world.rank, world.size)
+                    taken.files[file] = encode_tensors(named, into)
+            if world.is_main:
+                taken.files |= backend.stage({}, state).files
+                for stem, layouts in index.items():
+                    taken.files[stem + INDEX] = [encode_index(layouts)]
+        except Exception as error:  # such as a tensor that cannot be saved: the others wait to hear
+            taken.refused = error
+        return taken
+
+    def write(self, taken: Taken, world: World) -> Path:
+        """Let all ranks write what they have taken, and make a checkpoint of it, or none.
+
+        Arguments:
+            world: of all ranks; a thread needs one of its own.
+
+        Raises:
+            RunError: what a disk has refused on any rank.
+        """
+        inner, step = self.inner, taken.step
+        folder = world.on_main(lambda: inner.begin(step))
+        written: dict[str, Written] = {}
+        refused = taken.refused
+        if refused is None:
+            try:
+                written = inner.backend.write(Staged(taken.files), folder)
+            except OSError as error:
+                refused = RunError(inner.refusal(step, error))
+                refused.__cause__ = error
+            except Exception as error:
+                refused = error
+            except BaseException:
+                if world.is_main:
+                    inner.discard(folder)
+                raise
+        answers = world.all_of((written, None if refused is None else described(refused)))
+        files: dict[str, Written] = {}
+        for rank, (some, text) in enumerate(answers):
+            if text is None:
+                files.update(some)
+                continue
+            if world.is_main:
+                inner.discard(folder)
+            if rank != world.rank:
+                raise ToldByMain(f"rank {rank}: {text}")
+            assert refused is not None
+            if world.size == 1:
+                raise refused
+            raise RunError(f"rank {rank}: {text}") from refused
+        return world.on_main(lambda: inner.commit(step, folder, files, taken.metric, taken.texts))
 
     def load(self, on_damaged: OnDamaged | None = None) -> Checkpoint | None:
         """Load the newest whole checkpoint; it ends when all ranks have read.
