@@ -27,7 +27,7 @@ def test_commands(cli: CommandLine) -> None:
     assert "tiny" in complete(cli, "tokenizer", "train", "ti")
     assert complete(cli, "tokenizer", "train", "--templ") == ["--template"]
     assert complete(cli, "tokenizer", "train", "--template", "chat") == ["chatml"]
-    assert complete(cli, "ch") == ["check"]
+    assert complete(cli, "ch") == ["check", "checkpoint"]
     assert complete(cli, "help", "tr") == ["train"]
     assert complete(cli, "nonsense", "") == []
 

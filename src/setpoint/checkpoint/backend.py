@@ -11,9 +11,9 @@ from torch import Tensor
 
 from setpoint.shapes.placed import Named
 
-from .divided import Divided, Files, decode_index, is_of_a_rank
+from .divided import Divided, Files, decode_index
 from .durable import Written, write_file
-from .layout import INDEX, STATE, TENSORS
+from .layout import INDEX, STATE, TENSORS, is_of_a_rank
 from .manifest import Manifest, read_verified
 from .state_file import decode_state, encode_state
 from .tensor_file import HostMemory, decode_tensors, encode_tensors

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -22,13 +21,11 @@ from torch import Tensor
 
 from setpoint.shapes.placed import part_here
 
-from .layout import INDEX, TENSORS
+from .layout import file_of_rank
 from .tensor_file import DTYPES, decode_tensors, dtype_named
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan
-
-_OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-[0-9]{5}" + re.escape(TENSORS))
 
 
 class Part(NamedTuple):
@@ -120,30 +117,6 @@ def _joined(tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def _apart(path: str) -> tuple[str, str]:
     stem, _, name = path.partition("/")
     return stem, name
-
-
-def file_of_rank(stem: str, rank: int, ranks: int) -> str:
-    """The name of the file with a rank's parts."""
-    return f"{stem}-{rank + 1:05d}-of-{ranks:05d}{TENSORS}"
-
-
-def files_of_stems(files: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The files of a checkpoint that hold tensors, by stem."""
-    found: dict[str, list[str]] = {}
-    for file in files:
-        if file.endswith(INDEX):
-            found.setdefault(file.removesuffix(INDEX), []).append(file)
-        elif file.endswith(TENSORS):
-            match = _OF_A_RANK.fullmatch(file) if is_of_a_rank(file, files) else None
-            stem = match[1] if match else file.removesuffix(TENSORS)
-            found.setdefault(stem, []).append(file)
-    return found
-
-
-def is_of_a_rank(file: str, files: Mapping[str, Any]) -> bool:
-    """Whether a file of a checkpoint holds parts of tensors, which an index names."""
-    match = _OF_A_RANK.fullmatch(file)
-    return match is not None and match[1] + INDEX in files
 
 
 def encode_index(named: Mapping[str, Layout]) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -33,6 +34,8 @@ INDEX = ".index.json"
 """The end of the names of files that say where the parts of tensors lie."""
 
 _STEP = re.compile(r"step-([0-9]{8,})")
+_OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})" + re.escape(TENSORS))
+_DAMAGED = re.compile(r"step-[0-9]{8,}\.damaged-[0-9]+")
 _UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best)\.(tmp|old)-([0-9]+)")
 
 
@@ -85,6 +88,16 @@ def damaged(root: Path, name: str) -> Path:
     )
 
 
+def set_aside_in(root: Path) -> list[Path]:
+    """What `damaged` has given a name to.
+
+    Arguments:
+        root: the directory of the checkpoints; it need not exist.
+    """
+    names = sorted(root.iterdir()) if root.is_dir() else ()
+    return [path for path in names if _DAMAGED.fullmatch(path.name)]
+
+
 def unfinished(root: Path) -> list[Unfinished]:
     """Everything in the directory that a save has not finished.
 
@@ -116,3 +129,33 @@ def list_checkpoints(root: Path) -> dict[int, Path]:
         if step is not None:
             found[step] = path
     return dict(sorted(found.items()))
+
+
+def file_of_rank(stem: str, rank: int, ranks: int) -> str:
+    """The name of the file with a rank's parts."""
+    return f"{stem}-{rank + 1:05d}-of-{ranks:05d}{TENSORS}"
+
+
+def files_of_stems(files: Collection[str]) -> dict[str, list[str]]:
+    """The files of a checkpoint that hold tensors, by stem."""
+    found: dict[str, list[str]] = {}
+    for file in files:
+        if file.endswith(INDEX):
+            found.setdefault(file.removesuffix(INDEX), []).append(file)
+        elif file.endswith(TENSORS):
+            match = _OF_A_RANK.fullmatch(file) if is_of_a_rank(file, files) else None
+            stem = match[1] if match else file.removesuffix(TENSORS)
+            found.setdefault(stem, []).append(file)
+    return found
+
+
+def is_of_a_rank(file: str, files: Collection[str]) -> bool:
+    """Whether a file of a checkpoint holds parts of tensors, which an index names."""
+    match = _OF_A_RANK.fullmatch(file)
+    return match is not None and match[1] + INDEX in files
+
+
+def ranks_in(files: Collection[str]) -> int:
+    """How many ranks wrote a checkpoint in parts; 1 where the tensors are whole."""
+    found = (_OF_A_RANK.fullmatch(file) for file in files if is_of_a_rank(file, files))
+    return max((int(match[2]) for match in found if match), default=1)

@@ -12,8 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.shapes.placed import Named
 
 from .backend import SAFETENSORS, Backend
-from .divided import files_of_stems, is_of_a_rank
-from .layout import STATE, step_of
+from .layout import STATE, files_of_stems, is_of_a_rank, step_of
 from .manifest import DamagedCheckpoint, Manifest, read_manifest, verify
 
 

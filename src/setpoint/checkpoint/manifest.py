@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from setpoint.config import RunError, SetpointError
@@ -42,11 +42,13 @@ class Manifest:
         metric: what selects the best checkpoint, lower is better (what is to rise is negated); None
             if it was not measured.
         files: file name to size and checksum; the manifest itself is not among them.
+        format: in which it was read; None for one that is to be written.
     """
 
     step: int
     metric: float | None
     files: dict[str, Written]
+    format: int | None = field(default=None, compare=False)
 
     def render(self) -> bytes:
         """The text of the file; one content has one text, so that any other text is damage.
@@ -91,7 +93,7 @@ def read_manifest(directory: Path) -> Manifest:
     files = {
         name: Written(entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()
     }
-    return Manifest(content["step"], content["metric"], files)
+    return Manifest(content["step"], content["metric"], files, content["format"])
 
 
 def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:

@@ -35,6 +35,8 @@ COMMANDS = {
     "generate": "generate text with a trained model",
     "evaluate": "evaluate a trained model on text",
     "export": "export the weights of a run as a Hugging Face model",
+    "checkpoint list": "list the checkpoints of a run",
+    "checkpoint verify": "compare every byte of checkpoints with their checksums",
     "data inspect": "print rows of the training data as text, with tokens and masks",
     "data stats": "print lengths, tokens, shares and duplicates of the data",
     "data prepare": "tokenize the data of a configuration into shards that are mapped",
@@ -45,7 +47,8 @@ COMMANDS = {
 LONG = frozenset(
     (
         *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
-        *("compare", "data prepare", "data push", "data inspect", "data stats", "tokenizer train"),
+        *("compare", "checkpoint verify", "data prepare", "data push", "data inspect"),
+        *("data stats", "tokenizer train"),
     )
 )
 """The commands that do more than put a configuration together and print something."""
@@ -54,7 +57,7 @@ GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 STATUSES = {
     0: "done",
-    1: "failed; for `diff`: something differs",
+    1: "failed; for `diff`: something differs; for `checkpoint verify`: something is damaged",
     2: "the configuration or the arguments are wrong",
     75: "`train`, `sweep`: stopped by SIGTERM, everything saved; the same command resumes",
     130: "interrupted by Ctrl-C",

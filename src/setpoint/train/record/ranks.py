@@ -14,13 +14,12 @@ from setpoint.checkpoint.backend import Staged
 from setpoint.checkpoint.divided import (
     Index,
     encode_index,
-    file_of_rank,
     parts_to_write,
     plan_of,
     share_out,
 )
 from setpoint.checkpoint.durable import Written
-from setpoint.checkpoint.layout import INDEX
+from setpoint.checkpoint.layout import INDEX, file_of_rank
 from setpoint.checkpoint.loading import Checkpoint, Readers
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, verify
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged

@@ -1,0 +1,88 @@
+"""`setpoint checkpoint list`: what checkpoints there are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from setpoint.checkpoint.survey import Found, find_place, pointers_at, survey
+from setpoint.cli.checkpoint import RUN_HELP, refuse_overrides, state_of
+from setpoint.cli.command import JSON, Arguments, Command
+from setpoint.cli.style import print_notes, table
+from setpoint.units.size import in_units
+
+COMMAND = Command(
+    "checkpoint list",
+    "RUN",
+    "Print a run's checkpoints: step, time and size, the ranks that wrote it, what it holds, the\n"
+    "metric that selects the best (the lowest; negated where it is to rise), what latest and best\n"
+    "name, and what is damaged, set aside or left by a process that died. Lengths of files are\n"
+    "compared; `setpoint checkpoint verify` compares every byte.\n" + RUN_HELP,
+    [JSON],
+    [
+        ("setpoint checkpoint list runs/tiny-3fa94c21", "what there is"),
+        ("setpoint checkpoint list runs/tiny-3fa94c21 --json", "for a program"),
+    ],
+)
+HEADINGS = ("checkpoint", "written", "size", "ranks", "tensors", "metric", "")
+
+
+def run(arguments: Arguments) -> int:
+    """Print the table."""
+    refuse_overrides(arguments)
+    place = find_place(arguments.positional[0])
+    found, pointers = survey(place), pointers_at(place.root)
+    named = {
+        each.path.name: [name for name, step in pointers.items() if step == each.step]
+        for each in found
+        if each.kind == "checkpoint"
+    }
+    broken = [text for text in pointers.values() if isinstance(text, str)]
+    if arguments.has(JSON.name):
+        import json
+
+        rows = [_facts(each, named.get(each.path.name, [])) for each in found]
+        print(json.dumps({"folder": str(place.root), "checkpoints": rows, "problems": broken},
+                         indent=2))  # fmt: skip
+        return 0
+    if found:
+        print(table([_row(each, named.get(each.path.name, [])) for each in found], HEADINGS))
+        print(f"{len(found)} in {place.root}, {in_units(sum(each.size for each in found))}")
+    else:
+        print(f"no checkpoints in {place.root}")
+    print_notes(broken)
+    return 0
+
+
+def _row(found: Found, names: list[str]) -> list[str]:
+    manifest = found.manifest
+    metric = None if manifest is None else manifest.metric
+    moment = found.written
+    return [
+        found.path.name,
+        "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)),
+        in_units(found.size),
+        "" if found.ranks is None else str(found.ranks),
+        ", ".join(found.stems),
+        "" if metric is None else f"{metric:.6g}",
+        state_of(found, names),
+    ]
+
+
+def _facts(found: Found, names: list[str]) -> dict[str, Any]:
+    manifest = found.manifest
+    metric = None if manifest is None else manifest.metric
+    return {
+        "checkpoint": found.path.name,
+        "kind": found.kind,
+        "step": found.step,
+        "written": found.written,
+        "bytes": found.size,
+        "format": None if manifest is None else manifest.format,
+        "ranks": found.ranks,
+        "tensors": found.stems,
+        # JSON has no NaN, which stands for a metric that never wins.
+        "metric": metric if metric == metric else None,
+        "named_by": names,
+        "damage": found.damage or None,
+    }
