@@ -31,7 +31,8 @@ class Fault(Callback):
     """Happens to the last rank in a phase of training.
 
     Arguments:
-        at: `step` is the backward pass of step 6, `save` the save of step 8.
+        at: `step` is the backward pass of step 6, `callback` what is called after step 5, and
+            `save` the save of step 8.
     """
 
     phase = Phase.EVALUATE
@@ -42,6 +43,8 @@ class Fault(Callback):
     def after_step(self, loop: Loop, result: StepResult) -> None:
         del result
         if self.at == "save" and loop.position.step == 8:
+            self.happens()
+        if self.at == "callback" and loop.position.step == 5:
             self.happens()
         if self.at == "step" and loop.position.step == 5:
             loop.engine.finish = lambda *_: self.happens()  # type: ignore[method-assign,assignment]
@@ -56,8 +59,10 @@ def one_rank(rank: int, port: int, phase: str, event: str, folder: Path) -> None
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in names.items()}
     os.environ["MASTER_ADDR"] = "localhost"
+    within = phase in ("step", "callback")  # where less time is given than elsewhere
     job = small_job(
-        folder, f"parallel.timeout={30 if phase == 'step' else 5}", "parallel.step_timeout=4",
+        folder, f"parallel.timeout={30 if within else 5}", "parallel.step_timeout=4",
+        "resilience.heartbeat.every=0.1", "resilience.liveness_every=1 steps",
         "parallel.world_size=2", "batch.micro_size=1", "duration=8 steps", "evaluation=null",
         "tracking.progress=none",
     )  # fmt: skip

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.track.heartbeat import read_heartbeats
 
 from ..conftest import ROOT
 from ..train.small import events
@@ -50,6 +52,22 @@ def test_a_hang_ends_in_time_with_the_stack_of_each_rank(tmp_path: Path) -> None
     assert "distributed_c10d.py" in where[0] and "faulty_ranks.py" in where[1]
     assert saved_step(run) == 4
     assert "Timed out" in events(run, "fault")[-1]["error"]
+
+
+def test_a_rank_that_hangs_between_steps_is_named(tmp_path: Path) -> None:
+    """Where the others would wait for `parallel.timeout`, and could not say for whom."""
+    case = "callback: hangs"
+    said = said_by_the_other(tmp_path, case)[case]
+    assert (
+        "rank 0 has lost the others: no answer from rank 1 in the liveness check before step 6: "
+        "timed out waiting 4 s. One of them hangs"
+    ) in said
+    run = the_run(tmp_path, case)
+    main, other = read_heartbeats(run)
+    assert (main.phase, main.step, other.phase, other.step) == ("failed", 5, "evaluate", 5)
+    # Its thread went on writing, until it was killed.
+    assert other.time - other.since > 3 and other.is_gone(time.time() + 1)
+    assert other.checkpoint == main.checkpoint == "step-00000004"
 
 
 def test_a_rank_that_dies_before_a_save_leaves_a_whole_checkpoint(tmp_path: Path) -> None:

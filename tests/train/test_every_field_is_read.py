@@ -127,6 +127,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "evaluation.every=1 steps",
         "profiling={wait=0, warmup=0, active=1}",
         "resilience.gc.every=2 steps",
+        "resilience.heartbeat.every=30",
     ),
     "of transformers": (
         "model=huggingface",

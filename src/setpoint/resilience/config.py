@@ -1,4 +1,4 @@
-"""The section `[resilience]`: garbage collection and shutdown."""
+"""The section `[resilience]`: garbage collection, shutdown, and ranks that do not answer."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ class RollBack(NonFinite, type="rollback"):
     """Rollbacks to one checkpoint; one more ends the run."""
 
 
+class Heartbeat(Config, role=RUNTIME):
+    """Heartbeat files: how far each rank is, in `heartbeats/rank-N.json` of the run directory."""
+
+    every: float = field(
+        default=60.0, gt=0, lt=inf, also_called=("interval_seconds", "heartbeat_interval")
+    )
+    """Seconds between two writes, by a thread, so that they go on where a rank hangs."""
+
+
 class Resilience(Config, role=RUNTIME):
     """Garbage collection and shutdown."""
 
@@ -64,7 +73,7 @@ class Resilience(Config, role=RUNTIME):
 
 
 class TrainingResilience(Resilience, role=RUNTIME):
-    """Garbage collection, shutdown and steps that are not finite, of a training run."""
+    """What a training run does about garbage, signals, numbers that are not finite and hangs."""
 
     grace_period: float = field(
         default=120.0,
@@ -81,3 +90,21 @@ class TrainingResilience(Resilience, role=RUNTIME):
     )
     """Non-finite loss or gradient norm: what to do. In fp16, steps that overflow are skipped in any
     case, and the loss scale falls."""
+
+    heartbeat: Heartbeat | None = field(default=None)
+    """Heartbeat files, one a rank; null: none."""
+
+    liveness_every: Period = field(
+        default=Period("never"), also_called=("nccl_health_check_interval", "health_check_interval")
+    )
+    """Liveness check interval: before a step begins, all ranks answer rank 0 within
+    parallel.step_timeout; those that do not are named, and the run fails. never: no checks."""
+
+    @check
+    def _check_liveness(self) -> Iterator[Problem]:
+        if self.liveness_every.unit == "last_step":
+            yield Problem(
+                "liveness_every",
+                "last_step: nothing is left to check after it",
+                valid=("never", "100 steps", "10 min"),
+            )

@@ -20,13 +20,14 @@ from setpoint.config import (
 )
 
 from .atomic import write_json, write_text
+from .heartbeat import FOLDER as HEARTBEATS
 from .lock import RunLock, refuse_locked
 
 CONFIG = "config.json"
 """The file that makes a directory a run directory: the resolved configuration."""
 
 FOLDERS = ("checkpoints", "logs", "traces")
-"""The folders of a run directory."""
+"""The folders of a run directory that each run has."""
 
 FILES = (
     CONFIG,
@@ -246,7 +247,7 @@ def _refuse_foreign(path: Path) -> None:
         raise SetpointError(f"run directory {path} cannot be read: {error.strerror}") from error
     if is_run_directory(path):
         return
-    known = {*FILES, *FOLDERS}
+    known = {*FILES, *FOLDERS, HEARTBEATS}
     foreign = sorted(name for name in names if name.partition(".tmp-")[0] not in known)
     if foreign or (names and ".lock" not in names):
         shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.liveness import LivenessCheck
 from setpoint.parallel.world import World, joined, world_of
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.tracker import Trackers
@@ -75,7 +76,10 @@ def train(
                 run.progress.note(line)
             callbacks = [*build_callbacks(run, start), *added]
             back = partial(roll_back, run, start)
-            loop = Loop(job, parts, callbacks, stop, start.position, start.ended, back)
+            check = None
+            if job.resilience.liveness_every.unit != "never":
+                check = LivenessCheck(world, job.parallel.step_timeout)
+            loop = Loop(job, parts, callbacks, stop, start.position, start.ended, back, check)
             run_loop(run, loop)
             return close_run(run, start, loop)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.events import EventLog
+from setpoint.track.heartbeat import Heart
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.tracker import Trackers
@@ -32,6 +33,7 @@ class Run:
         job: as it was given, with its seed drawn.
         accepted: what differs from the record; None for a new run.
         environment: what differs from the environment that the record names.
+        heart: writes the heartbeat of this rank; None where none is asked for.
     """
 
     job: Job
@@ -45,6 +47,7 @@ class Run:
     accepted: Accepted | None
     environment: dict[str, Any]
     utilization: Utilization
+    heart: Heart | None = None
 
 
 @dataclass(frozen=True, slots=True)

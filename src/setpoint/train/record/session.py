@@ -8,7 +8,9 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.loading import Checkpoint
+from setpoint.checkpoint.pointers import read_pointer
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.parallel.watch import keep_hangs_in
@@ -16,6 +18,8 @@ from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest, named
 from setpoint.track.display import make_progress
 from setpoint.track.events import EventLog, NoEvents
+from setpoint.track.heartbeat import Heart
+from setpoint.track.heartbeat import Progress as Standing
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.progress_log import LoggedProgress
@@ -36,7 +40,7 @@ from setpoint.train.record.refuse import Plan, what_is_gone
 from setpoint.train.record.start import write_start
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.step.errors import explain
-from setpoint.train.step.loop import Loop
+from setpoint.train.step.loop import Loop, Phase
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.out_of_memory import explain_oom
 from setpoint.train.step.position import Position, is_over
@@ -71,6 +75,10 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
         progress = LoggedProgress(shown, log, _total_steps(job))
         ending.callback(progress.close)
         keep_hangs_in(directory.logs)
+        heart, beats = None, job.resilience.heartbeat
+        if beats is not None:
+            heart = Heart(directory.path, beats.every, world.rank, world.size, progress.note)
+            ending.enter_context(heart)
         trackers = Trackers()
         ending.callback(trackers.close)
 
@@ -99,6 +107,7 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
             accepted=accepted,
             environment=environment,
             utilization=use,
+            heart=heart,
         )
 
 
@@ -153,6 +162,8 @@ def run_loop(run: Run, loop: Loop) -> None:
         RunError: if the run itself fails.
     """
     root, stop = run.store.root, run.stop
+    if run.heart is not None:
+        run.heart.look = partial(_standing, loop, root)
     stop.newest = partial(format_newest, root)
     again = command_again(run.job, run.directory.path)
     stop.outlook = partial(outlook, root, loop.position.step, again)
@@ -171,6 +182,18 @@ def run_loop(run: Run, loop: Loop) -> None:
         if shown is not error:
             raise shown from error
         raise
+
+
+def _standing(loop: Loop, root: Path) -> Standing:
+    """What this rank does, for its heartbeat, whose thread calls it."""
+    phase = {Phase.EVALUATE: "evaluate", Phase.KEEP: "save"}.get(loop.doing, "step")
+    loss = None if loop.result is None else loop.result.loss
+    try:
+        newest = read_pointer(root, "latest")
+    except SetpointError:  # which the run itself says where it matters
+        newest = None
+    name = None if newest is None else directory_name(newest)
+    return Standing(phase, loop.position.step, loss, name)
 
 
 def close_run(run: Run, start: Start, loop: Loop) -> Outcome:

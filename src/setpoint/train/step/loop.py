@@ -17,7 +17,7 @@ from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.train.step.engine import Engine, Finished, Rates, Report
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.pipeline import engine_of
-from setpoint.train.step.position import Position, is_over, share_done
+from setpoint.train.step.position import Position, is_due, is_over, share_done
 from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ class Loop:
         ended: why nothing is left to train although the duration is not over; None where it is.
         roll_back: brings the components to a checkpoint after a step that is not finite, and
             returns its position; None where nothing was saved.
+        liveness: whether all ranks answer before a step, where `resilience.liveness_every` is due.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Loop:
         position: Position,
         ended: str | None = None,
         roll_back: Callable[[Loop, StepResult], Position] | None = None,
+        liveness: Callable[[int], None] | None = None,
     ) -> None:
         self.job = job
         self.parts = parts
@@ -160,6 +162,11 @@ class Loop:
         self.routing: Routing | None = None
         self.engine: Engine = engine_of(job, parts)
         self.roll_back = roll_back
+        self.liveness = liveness
+        # What is being done, for those who look at a run from outside: which phase it belongs to,
+        # and the last step that was taken in this session.
+        self.doing = Phase.STEP
+        self.result: StepResult | None = None
         # Whether the ranks are to stop, as they agreed; None before their first collective.
         self.stopping: bool | None = None
         # By the clock: when the step began, with what the other ranks have not heard of before it;
@@ -199,9 +206,11 @@ class Loop:
                     self.rewind(result)
                     continue
                 for callback in self.callbacks:
+                    self.doing = callback.phase
                     callback.after_step(self, result)
             self.stop.answer()
             for callback in self.callbacks:
+                self.doing = callback.phase
                 callback.finish(self)
 
     @property
@@ -256,6 +265,11 @@ class Loop:
 
     def step(self) -> StepResult:
         """Take a step, and move the position past it unless it does not count."""
+        self.doing = Phase.STEP
+        if self.liveness is not None:
+            every = self.job.resilience.liveness_every
+            if is_due(every, self.before, self.position, last=False):
+                self.liveness(self.position.step + 1)
         started = time.perf_counter()
         self.began = started - self.unshared
         with self.span(f"step {self.position.step + 1}"):
@@ -269,6 +283,7 @@ class Loop:
             # Position and decisions are the same on all ranks: the rest counts for the next step.
             self.unshared, spent = spent - self.reported, self.agreed
         self.advance(result, spent)
+        self.result = result
         if result.routing is not None:
             self.routing = result.routing
         return result
