@@ -3,7 +3,7 @@
 It imports torch once and forks the processes that are to die, since twenty imports would cost half
 a minute. It prints one line of JSON. Usage:
 
-    python crashing.py random|everywhere|limit ROOT [KILLS]
+    python crashing.py random|limit ROOT [KILLS]
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import resource
-import shutil
 import signal
 import sys
 import time
@@ -134,110 +132,6 @@ def at_random(root: Path, kills: int) -> dict[str, int]:
     return {"kills": kills, "middle": middle, "steps": acknowledged}
 
 
-def looks(root: Path) -> tuple[str, ...]:
-    """What distinguishes one crashed store from another, apart from process numbers."""
-    names = (re.sub(r"\.(tmp|old)-[0-9]+", r".\1", path.name) for path in root.iterdir())
-    pointers = ((root / name).read_text() for name in ("latest", "best"))
-    return (*sorted(names), *pointers)
-
-
-CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
-
-
-def die_at(count: int) -> None:
-    """Let this process kill itself just before the `count`-th change of the file system."""
-    left = count
-
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal left
-        writes = event == "open" and "x" in str(arguments[1])
-        if writes or event in CHANGES:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
-
-
-def exhaust(
-    base: Path, action: Callable[[CheckpointStore], None], allowed: set[int]
-) -> dict[str, int]:
-    """Die before each change that an action makes; then recover, dying at each change of that."""
-    points = recoveries = 0
-    seen: set[tuple[str, ...]] = set()
-    root = base.parent / "trial"
-    broken = base.parent / "broken"
-
-    def act(count: int, work: Callable[[CheckpointStore], None]) -> bool:
-        def run() -> None:
-            store = CheckpointStore(root, keep=2)
-            die_at(count)
-            work(store)
-
-        return killed(fork(run))
-
-    def look() -> None:
-        store = CheckpointStore(root, keep=2)
-        for directory in list_checkpoints(root).values():
-            verify_directory(directory)
-        assert check_content(store, "auto") in allowed
-        assert check_content(store, "latest") in allowed
-        check_content(store, "best")
-
-    def reset(source: Path, target: Path) -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        # Links suffice: no file is ever changed in place.
-        shutil.copytree(source, target, copy_function=os.link)
-
-    while True:
-        points += 1
-        reset(base, root)
-        died = act(points, action)
-        look()
-        if not died:
-            return {"points": points, "recoveries": recoveries}
-        if (found := looks(root)) in seen:
-            continue
-        seen.add(found)
-        reset(root, broken)
-        count = 0
-        while True:
-            count += 1
-            reset(broken, root)
-            again = act(count, CheckpointStore.prepare)
-            look()
-            recoveries += 1
-            if not again:
-                break
-        assert not unfinished(root)
-        store = CheckpointStore(root, keep=2)
-        assert store.latest == max(store.steps)
-
-
-def everywhere(folder: Path) -> dict[str, dict[str, int]]:
-    # A killed process loses nothing that the system has, so waiting for the disk shows nothing.
-    os.fsync = lambda descriptor: None
-    base = folder / "base"
-    store = CheckpointStore(base, keep=2)
-    for step in (1, 2, 3):
-        save(store, step)
-    # The best one has the lowest metric, so 4 and 5 decide what the pointers do below.
-    return {
-        "save": exhaust(base, lambda store: save(store, 4), {3, 4}),
-        "save_best": exhaust(base, lambda store: save(store, best_after(3)), {3, best_after(3)}),
-        "save_again": exhaust(base, lambda store: save(store, 3), {3}),
-        "set_aside": exhaust(base, lambda store: store.set_aside_after(2), {2, 3}),
-    }
-
-
-def best_after(step: int) -> int:
-    """The first later step that beats all up to `step`, so that saving it moves `best`."""
-    later = step + 1
-    while metric_of(later) >= metric_of(best_until(step)):
-        later += 1
-    return later
-
-
 def limited(root: Path) -> dict[str, object]:
     """Save under a limit of the file size, which the kernel enforces like a full disk."""
     store = CheckpointStore(root)
@@ -260,7 +154,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     modes: dict[str, Callable[..., object]] = {
         "random": at_random,
-        "everywhere": everywhere,
         "limit": limited,
     }
     print(json.dumps(modes[sys.argv[1]](Path(sys.argv[2]), *map(int, sys.argv[3:]))))

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ..forks import Forks
+from .crashed import (
+    ACTIONS,
+    ALONE,
+    CODES,
+    ROOT,
+    alone,
+    begin,
+    crash_everywhere,
+    fail_everywhere,
+    look,
+    record,
+    recover,
+    shared,
+)
+from .disk import Log, Operation, lay_out, tree_of, watched
 
 
 def run(forks: Forks, mode: str, root: Path, *more: int) -> dict[str, Any]:
@@ -27,14 +45,6 @@ def test_kill_at_random_moments(forks: Forks, tmp_path: Path, kills: int) -> Non
     assert result["steps"] >= kills // 4
 
 
-def test_kill_before_every_change_of_the_disk(forks: Forks, tmp_path: Path) -> None:
-    result = run(forks, "everywhere", tmp_path)
-    assert result["save"]["points"] > 10
-    assert result["save_best"]["points"] > result["save"]["points"]
-    assert result["save_again"]["recoveries"] > 10
-    assert result["set_aside"]["points"] > 3
-
-
 def test_file_size_limit(forks: Forks, tmp_path: Path) -> None:
     result = run(forks, "limit", tmp_path / "checkpoints")
     assert "step 2 could not be saved" in result["message"]
@@ -45,88 +55,56 @@ def test_file_size_limit(forks: Forks, tmp_path: Path) -> None:
     assert result["then"] == [1, 2]
 
 
-@pytest.mark.parametrize("target", ["write", "fsync", "rename", "mkdir"])
-def test_failing_disk_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
-    """Fail the first, second, ... call of one kind until a save gets through."""
-    import builtins
-    import errno
-    import os
+@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_power_cut_anywhere(tmp_path: Path, name: str, every: bool) -> None:
+    """And a kill anywhere, which loses nothing; and another one while what is left is repaired."""
+    counts = crash_everywhere(record(ACTIONS[name], tmp_path / "run"), tmp_path / "trial", every)
+    # Before, after, and some between.
+    assert counts["states"] >= 4 and counts["repairs"] >= 4, counts
 
-    import torch
 
-    from setpoint.checkpoint import durable
-    from setpoint.checkpoint.store import CheckpointStore
-    from setpoint.config import RunError
+# Of each code and action, some are enough to see that none leads elsewhere than the others.
+OFTEN = (("a save of the best", "I/O error", True), ("replacing a checkpoint", "disk full", False))
 
-    root = tmp_path / "checkpoints"
-    store = CheckpointStore(root, keep=1)
-    tensors = {"model": {"a": torch.ones(3), "b": torch.zeros(2)}}
-    store.save(1, tensors, {"n": 1}, metric=1.0)
 
-    def snapshot() -> dict[str, bytes]:
-        return {str(p): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+@pytest.mark.parametrize(
+    ("name", "code", "goes_on"),
+    [
+        case if case in OFTEN else pytest.param(*case, marks=pytest.mark.slow)
+        for case in itertools.product(ACTIONS, CODES, (False, True))
+    ],
+)
+def test_any_operation_fails(tmp_path: Path, name: str, code: str, goes_on: bool) -> None:
+    recorded = record(ACTIONS[name], tmp_path / "run")
+    failed = fail_everywhere(recorded, tmp_path / "trial", CODES[code], goes_on)
+    assert failed >= len(recorded.orders[0])
 
-    before = snapshot()
-    calls = 0
-    fail_at = 0
 
-    def count() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == fail_at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_short_writes(tmp_path: Path) -> None:
+    """A disk that takes half of each piece gets the other half as well."""
+    action = ACTIONS["a save of the best"]
+    recorded = record(action, tmp_path / "run")
+    lay_out(recorded.before, tmp_path / "trial")
+    log = Log(tmp_path / "log")
 
-    class Full:
-        def __init__(self, path: Path, mode: str) -> None:
-            self.file = builtins.open(path, mode)  # noqa: SIM115
+    def half(operation: Operation) -> int:
+        return (len(operation.data) + 1) // 2
 
-        def __enter__(self) -> Full:
-            return self
+    with watched(tmp_path / "trial", log, half):
+        action.act(shared(tmp_path / "trial", ALONE, action.keep), alone)
+    assert tree_of(tmp_path / "trial") == recorded.after
+    assert len(log.read()) > len(recorded.orders[0]) + 20
 
-        def __exit__(self, *error: object) -> None:
-            self.file.close()
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.file, name)
-
-        def write(self, chunk: bytes) -> int:
-            count()
-            return self.file.write(chunk)
-
-    def counting(function: Any) -> Any:
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            count()
-            return function(*arguments, **options)
-
-        return wrapper
-
-    if target == "write":
-        monkeypatch.setattr(durable, "open", Full, raising=False)
-    elif target == "mkdir":
-        monkeypatch.setattr(os, "mkdir", counting(os.mkdir))
-    else:
-        monkeypatch.setattr(os, target, counting(getattr(os, target)))
-
-    failures = 0
-    while True:
-        calls, fail_at = 0, failures + 1
-        try:
-            store.save(2, tensors, {"n": 2}, metric=0.5)
-        except RunError as error:
-            assert "No space left on device" in str(error)
-            failures += 1
-        else:
-            break
-        # Once the directory has its name it stays; before that nothing may have changed.
-        if store.steps == [1]:
-            assert snapshot() == before
-        assert not list(root.glob("*.tmp-*"))
-        loaded = CheckpointStore(root).load("latest")
-        assert loaded.state["n"] == loaded.step
-    assert failures >= {"write": 7, "fsync": 6, "rename": 1, "mkdir": 1}[target]
-    monkeypatch.undo()
-    assert store.steps == [2]
-    assert (store.latest, store.best) == (2, 2)
-    assert store.load("auto").state == {"n": 2}
+def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays and what is newest follows from steps alone."""
+    action = ACTIONS["a save that removes three"]
+    begin(tmp_path, ALONE, alone, action)
+    clock = itertools.count(10**9, -1000)
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    for step in (3, 2, 1):
+        os.utime(tmp_path / ROOT / f"step-0000000{step}", (0, 10**9 - step))
+    action.act(shared(tmp_path, ALONE, action.keep), alone)
+    look(tmp_path, action.after)
+    recover(tmp_path, action.keep, action.after)

@@ -37,7 +37,7 @@ def publish(staged: Path, target: Path) -> None:
 
 
 def remove(directory: Path, name: str) -> None:
-    """Remove a checkpoint so that no half of it is ever found under its name.
+    """Remove a checkpoint so that no half of it is ever found under its name, whenever power fails.
 
     Raises:
         OSError: if it cannot be removed.
@@ -46,6 +46,7 @@ def remove(directory: Path, name: str) -> None:
     if doomed.exists():
         shutil.rmtree(doomed)
     os.rename(directory, doomed)
+    sync_directory(directory.parent)
     shutil.rmtree(doomed)
 
 

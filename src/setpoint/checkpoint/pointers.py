@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from setpoint.config import SetpointError
@@ -44,8 +45,12 @@ class StagedPointer:
         sync_directory(self.target.parent)
 
     def discard(self) -> None:
-        """Remove what was staged; nothing if it has been moved."""
-        self.staged.unlink(missing_ok=True)
+        """Remove what was staged; nothing if it has been moved.
+
+        What a failing disk does not let go is removed by the next session.
+        """
+        with suppress(OSError):
+            self.staged.unlink()
 
 
 def read_pointer(root: Path, name: PointerName) -> int | None:

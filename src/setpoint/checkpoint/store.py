@@ -107,6 +107,7 @@ class CheckpointStore:
             return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.root.parent)
             clear_leftovers(self.root)
             self._move_pointers_forward()
         except OSError as error:
@@ -300,7 +301,7 @@ class CheckpointStore:
         """Rename the checkpoints that a run which goes on from `step` does not come from.
 
         Call it after loading and before training, so that a checkpoint that `auto` skipped is
-        not mistaken for a newer state of this run. The pointers move first.
+        not mistaken for a newer state of this run. The pointers move before each of them.
 
         Arguments:
             step: the newest that keeps its name; -1 sets all aside.
@@ -310,22 +311,27 @@ class CheckpointStore:
         """
         self.prepare()
         found = list_checkpoints(self.root)
-        gone = [s for s in found if s > step]
-        stay = [s for s in found if s <= step]
         try:
-            best = readable_pointer(self.root, "best")
-            if best is not None and best > step:
-                measured = [(self._metric_of(s), s) for s in stay]
-                ranked = sorted((m, s) for m, s in measured if m is not None and not math.isnan(m))
-                point(self.root, "best", ranked[0][1] if ranked else None)
-            if gone:
+            # One by one, and `latest` first, so that what a crash leaves is the store before or
+            # after one of them: `prepare` lets both pointers name again what is newer than it.
+            for s in sorted((s for s in found if s > step), reverse=True):
+                stay = [other for other in found if other < s]
                 point(self.root, "latest", stay[-1] if stay else None)
-            for s in reversed(gone):
+                self._name_best_before(s, stay)
                 self._set_aside(found[s], s)
+            self._name_best_before(step + 1, [s for s in found if s <= step])
         except OSError as error:
             raise RunError(
                 f"the checkpoints in {self.root} cannot be renamed: {error.strerror}"
             ) from error
+
+    def _name_best_before(self, step: int, stay: Sequence[int]) -> None:
+        """Where the best is of this step or later, let the best of those that stay be it."""
+        best = readable_pointer(self.root, "best")
+        if best is not None and best >= step:
+            measured = [(self._metric_of(s), s) for s in stay]
+            ranked = sorted((m, s) for m, s in measured if m is not None and not math.isnan(m))
+            point(self.root, "best", ranked[0][1] if ranked else None)
 
     def _set_aside(self, directory: Path, step: int) -> None:
         place = damaged(self.root, directory_name(step))
