@@ -14,13 +14,14 @@ from setpoint.config import resolve
 from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK
+from setpoint.model.moe.layer import update_biases
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import world_of
 from setpoint.shapes.batch import BySource, Count, StepBatch
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.step.objective import count_over_ranks
-from setpoint.train.step.routing import balance_experts
+from setpoint.train.step.routing import numbers_of, routing_of
 
 from ...ranks import fork
 
@@ -49,7 +50,11 @@ def step(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
     assert isinstance(outcome, Outcome) and outcome.routing is not None
     (outcome.result.square().mean() + outcome.auxiliary).backward()
     world = world_of(resolve(Parallel(device="cpu")))
-    return balance_experts(model, outcome.routing, 0.0, world).counts
+    numbers = numbers_of(outcome.routing)
+    world.sum(numbers)
+    counts = routing_of(numbers, outcome.routing).counts
+    update_biases(model, counts, 0.0)
+    return counts
 
 
 def biases(model: Transformer) -> torch.Tensor:

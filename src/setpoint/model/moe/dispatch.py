@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -86,11 +86,11 @@ class AllToAll:
         leaving, arriving = leaving.view(self.ranks, -1), arriving.view(self.ranks, -1)
         sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
 
-        rows = self.exchange(gather(cast_once(x), slots, top_k), received, sent)
+        rows = gather(cast_once(x), slots, top_k)
         own = weights.flatten().index_select(0, slots).unsqueeze(1)
         if factors is not None:
             own = torch.cat((own, factors.unsqueeze(1).to(own.dtype)), dim=1)
-        own = self.exchange(own, received, sent)
+        rows, own = self.exchange(received, sent, rows, own)
         # Rows come sorted by rank, then by expert, and experts take all of theirs at once.
         numbers = torch.arange(arriving.shape[1], device=x.device).repeat(self.ranks)
         of_row = numbers.repeat_interleave(arriving.flatten(), output_size=len(rows))
@@ -101,25 +101,29 @@ class AllToAll:
             factors = own[:, 1].detach().index_select(0, order).to(rows.dtype)
         results = experts(rows, own[:, :1], here, factors)
         pending: list[Work] = []
-        back = self.exchange(results, sent, received, pending)
+        (back,) = self.exchange(sent, received, results, pending=pending)
 
         def finish() -> Tensor:
-            for work in pending:
-                work.wait()
+            _wait(pending)
             return spread(back, slots, weights.numel()).unflatten(0, weights.shape).sum(dim=1)
 
         return finish
 
     def exchange(
-        self, rows: Tensor, received: list[int], sent: list[int], pending: list[Work] | None = None
-    ) -> Tensor:
+        self,
+        received: list[int],
+        sent: list[int],
+        *tensors: Tensor,
+        pending: list[Work] | None = None,
+    ) -> tuple[Tensor, ...]:
         """Send parts of rows to the ranks in order, and get theirs, with gradients.
 
         Arguments:
             received, sent: the number of rows from and to each rank.
+            tensors: of as many rows each; they are under way at the same time.
             pending: gets what is to be waited for; None: it is waited for here.
         """
-        return _Exchange.apply(rows, received, sent, self.group, pending)
+        return _Exchange.apply(received, sent, self.group, pending, *tensors)
 
 
 class OverTensor:
@@ -169,36 +173,45 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Tensor,
         received: list[int],
         sent: list[int],
         group: ProcessGroup,
         pending: list[Work] | None,
-    ) -> Tensor:
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
         ctx.received, ctx.sent, ctx.group = received, sent, group
-        return _exchanged(rows, received, sent, group, pending)
+        arrived, works = _exchanged(tensors, received, sent, group)
+        if pending is None:
+            _wait(works)
+        else:
+            pending += works
+        return arrived
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor, None, None, None, None]:
-        back = _exchanged(grad, ctx.sent, ctx.received, ctx.group)
-        return back, None, None, None, None
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        back, works = _exchanged(gradients, ctx.sent, ctx.received, ctx.group)
+        _wait(works)
+        return None, None, None, None, *back
 
 
 def _exchanged(
-    rows: Tensor,
-    received: list[int],
-    sent: list[int],
-    group: ProcessGroup,
-    pending: list[Work] | None = None,
-) -> Tensor:
-    arrived = rows.new_empty(sum(received), *rows.shape[1:])
-    work = distributed.all_to_all_single(
-        arrived, rows.contiguous(), received, sent, group=group, async_op=pending is not None
-    )
-    if pending is not None:
+    tensors: Sequence[Tensor], received: list[int], sent: list[int], group: ProcessGroup
+) -> tuple[tuple[Tensor, ...], list[Work]]:
+    """Start to exchange the rows of tensors, and return what is to be waited for."""
+    arrived = tuple(each.new_empty(sum(received), *each.shape[1:]) for each in tensors)
+    works: list[Work] = []
+    for into, rows in zip(arrived, tensors, strict=True):
+        work = distributed.all_to_all_single(
+            into, rows.contiguous(), received, sent, group=group, async_op=True
+        )
         assert work is not None
-        pending.append(work)
-    return arrived
+        works.append(work)
+    return arrived, works
+
+
+def _wait(works: Sequence[Work]) -> None:
+    for work in works:
+        work.wait()

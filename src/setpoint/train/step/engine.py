@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from setpoint.model.moe.layer import update_biases
 from setpoint.optim.clip import clip_gradients
 from setpoint.precision.autocast import compute_in
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import Share, add_routing, sum_by_source
-from setpoint.train.step.routing import balance_experts
+from setpoint.train.step.routing import numbers_of, routing_of
 from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -198,35 +199,42 @@ class PlainEngine:
             optimizer.zero_grad(set_to_none=True)
         if not taken:  # biases of routers move with the weights, or not at all
             return replace(answer, verdict=Verdict.SKIPPED)
-        routing = sums.routing
-        if routing is not None:
-            routing = balance_experts(parts.model, routing, rates.done, parts.world)
-        return replace(answer, routing=routing)
+        if found.routing is not None:
+            update_biases(parts.model, found.routing.counts, rates.done)
+        return replace(answer, routing=found.routing)
 
     def _agree(self, sums: Sums, norm: Tensor, overflows: list[Tensor], report: Report) -> _Agreed:
         """Bring the numbers of a step to the host, those of all ranks where there are several."""
-        world, losses, by_source = self.parts.world, sums.losses, sums.by_source
+        world, (losses, routing, by_source) = self.parts.world, sums
         sources = 0 if by_source is None else len(by_source)
         if world.size == 1:
             numbers = losses if by_source is None else torch.cat((losses, by_source))
             loss, nats, *found = _to_host(numbers, norm, *overflows)
             own, over = found[sources], found[sources + 1 :]
             broken = not math.isfinite(own)
-            return _Agreed(loss, nats, own, broken, any(over), *report, found[:sources])
+            return _Agreed(loss, nats, own, broken, any(over), *report, found[:sources], routing)
         told = torch.tensor(report, dtype=torch.float64, device=losses.device)
         broken = (~norm.isfinite()).to(losses.device)
         over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
-        each = () if by_source is None else (by_source,)
+        own = [losses.double()] if by_source is None else [by_source, losses.double()]
+        chosen = None if routing is None else numbers_of(routing)
         if not world.gives_loss:  # another rank has the same
-            each, losses = tuple(map(torch.zeros_like, each)), torch.zeros_like(losses)
-        shared = torch.cat((*each, losses.double(), told, broken.reshape(1), over.reshape(1)))
+            own = list(map(torch.zeros_like, own))
+            chosen = None if chosen is None else torch.zeros_like(chosen)
+        numbers = [*own, told, broken.reshape(1), over.reshape(1)]
+        shared = torch.cat(numbers if chosen is None else [*numbers, chosen])
         world.sum(shared)
+        if routing is not None and chosen is not None:
+            shared, chosen = shared.split((len(shared) - len(chosen), len(chosen)))
+            routing = routing_of(chosen, routing)
         for flag in overflows:  # by which the scale of the loss follows
             flag.copy_(shared[-1] > 0)
         found = _to_host(shared, norm)
-        loss, nats, stop, seconds, broken, over, own = found[sources:]
-        mean = seconds / world.size
-        return _Agreed(loss, nats, own, broken > 0, over > 0, stop > 0, mean, found[:sources])
+        loss, nats, stop, seconds, broken, over, own_norm = found[sources:]
+        mean, stops = seconds / world.size, stop > 0
+        return _Agreed(
+            loss, nats, own_norm, broken > 0, over > 0, stops, mean, found[:sources], routing
+        )
 
 
 class _Agreed(NamedTuple):
@@ -240,6 +248,7 @@ class _Agreed(NamedTuple):
     stop: bool
     seconds: float
     by_source: list[float]
+    routing: Routing | None
 
 
 def _to_host(first: Tensor, *scalars: Tensor) -> list[float]:

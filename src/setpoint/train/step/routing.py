@@ -1,41 +1,25 @@
-"""What all ranks chose of a model's experts, and how the biases of its routers follow."""
+"""What all ranks chose of a model's experts, as numbers that a collective adds up."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from setpoint.model.moe.layer import update_biases
-from setpoint.parallel.world import World
 from setpoint.shapes.outcome import Routing
 
 
-def balance_experts(model: nn.Module, routing: Routing, done: float, world: World) -> Routing:
-    """Move the biases of routers once for a step, from what all micro-batches of all ranks chose.
+def numbers_of(routing: Routing) -> Tensor:
+    """(N,) fp64, all of a routing in one tensor; whole numbers are exact up to 2**53."""
+    return torch.cat([each.double().flatten() for each in routing])
+
+
+def routing_of(numbers: Tensor, like: Routing) -> Routing:
+    """The routing whose numbers these are.
 
     Arguments:
-        routing: of this rank; its means are the rank's parts of means over the global batch.
-        done: how much of the run is done, for the schedule of the bias rate.
-
-    Returns:
-        the routing of all ranks, the same on each.
+        like: has its shapes and dtypes.
     """
-    routing = sum_over_ranks(routing, world)
-    update_biases(model, routing.counts, done)
-    return routing
-
-
-def sum_over_ranks(routing: Routing, world: World) -> Routing:
-    """Add up what all ranks chose.
-
-    Returns:
-        that of all ranks; the routing itself where there is one.
-    """
-    if world.size == 1:
-        return routing
-    counts, dropped, *means = routing
-    whole, parts = torch.cat((counts, dropped.unsqueeze(1)), dim=1), torch.stack(means)
-    if not world.gives_loss:  # another rank has chosen the same
-        whole, parts = torch.zeros_like(whole), torch.zeros_like(parts)
-    world.sum(whole, parts)
-    return Routing(whole[:, :-1], whole[:, -1], *parts)
+    parts = numbers.split([each.numel() for each in like])
+    return Routing(
+        *(part.view(each.shape).to(each.dtype) for part, each in zip(parts, like, strict=True))
+    )
