@@ -11,7 +11,8 @@ import pytest
 from setpoint.config import RUNTIME, SetpointError, resolve
 from setpoint.track.config import Jsonl, TrackerConfig, Tracking
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.tracker import Tracker, Trackers
+from setpoint.track.tracker import RunFacts, Tracker
+from setpoint.track.trackers import Trackers
 
 from ..variants import forget, known
 
@@ -48,6 +49,7 @@ class Mute:
         pass
 
 
+FACTS = RunFacts("0" * 32, "tiny-1234", None, "1234", {}, {}, {})
 OWN = forget(TrackerConfig, __name__)
 
 
@@ -64,7 +66,7 @@ def session(path: Path, step: int, saved: dict[str, Any], *kinds: type[TrackerCo
     trackers = Trackers()
     trackers.load_state_dict(saved)
     with RunDirectory.create(path) as run:
-        trackers.open(sections, run, step, lambda _: None)
+        trackers.open(sections, run, FACTS, step, lambda _: None)
         for number in (1, 2):
             trackers.write({"step": step + number})
         trackers.flush()
@@ -96,7 +98,7 @@ def test_states_of_trackers_that_are_away_are_kept(tmp_path: Path) -> None:
 def test_all_are_closed_whatever_one_raises(tmp_path: Path) -> None:
     closed: list[str] = []
 
-    class Failing:
+    class Failing(Tracker):
         def write(self, row: dict[str, Any]) -> None: ...
 
         def close(self) -> None:
@@ -105,7 +107,7 @@ def test_all_are_closed_whatever_one_raises(tmp_path: Path) -> None:
 
     trackers = Trackers()
     for name in ("a", "b"):
-        trackers.opened[name] = Failing()  # pyright: ignore[reportArgumentType]
+        trackers.opened[name] = Failing()
     with pytest.raises(OSError, match="full"):
         trackers.close()
     assert closed == ["failing"] * 2

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config.composition import compose
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job

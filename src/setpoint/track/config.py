@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, check, field
+from setpoint.config import RUNTIME, Caution, Config, Problem, Rule, check, field
 from setpoint.units import Period
 
 NO_METRICS = "no-metrics-file"
@@ -18,6 +18,152 @@ class TrackerConfig(Config, role=RUNTIME):
 
 class Jsonl(TrackerConfig, type="jsonl", owner="setpoint.track.jsonl:build_jsonl", role=RUNTIME):
     """`metrics.jsonl` in the run directory: one row a line, at full precision."""
+
+
+class Csv(TrackerConfig, type="csv", owner="setpoint.track.csv_file:build_csv", role=RUNTIME):
+    """`logs/train.csv` and `logs/evaluation.csv` in the run directory: one row a line."""
+
+
+class ServiceConfig(TrackerConfig, role=RUNTIME):
+    """Tracker of another project, driven in a thread of its own: it never stops training."""
+
+    packages: ClassVar[tuple[tuple[str, str], ...]]
+    """The modules that it needs, with the packages that have them."""
+    extra: ClassVar[str]
+    """The extra of Setpoint that brings them."""
+
+    queue: int = field(default=10_000, ge=1)
+    """Rows that may wait for a slow tracker; further ones are dropped, counted and reported."""
+    patience: float = field(default=30.0, gt=0, lt=inf)
+    """Seconds that the end of a session waits for rows that are not sent yet."""
+
+
+_SERVICE = {
+    "owner": "setpoint.track.services:build_service",
+    "role": RUNTIME,
+    "rules": (
+        Rule("setpoint.track.services:missing_problems", ("type",),
+             "Whether the package is installed"),
+    ),
+}  # fmt: skip
+
+
+class TensorBoard(ServiceConfig, type="tensorboard", **_SERVICE):
+    """Event files of TensorBoard."""
+
+    packages = (("tensorboard", "tensorboard"),)
+    extra = "tensorboard"
+
+    directory: str | None = field(
+        default=None, also_called=("logging_dir", "tensorboard_dir", "log_dir")
+    )
+    """Directory of the event files; null: logs/tensorboard in the run directory."""
+    flush_every: float = field(default=30.0, gt=0, lt=inf, also_called=("flush_secs",))
+    """Seconds after which events are written to the file."""
+
+
+class Wandb(ServiceConfig, type="wandb", **_SERVICE):
+    """Weights & Biases. The run keeps its id on resume; credentials are those of `wandb login`."""
+
+    packages = (("wandb", "wandb"),)
+    extra = "wandb"
+
+    project: str | None = None
+    """Project; null: the job's experiment, else "setpoint"."""
+    entity: str | None = field(default=None, also_called=("wandb_entity", "team"))
+    """Team or user; null: that of the login."""
+    group: str | None = field(default=None, also_called=("wandb_group",))
+    """Group that the run is shown in."""
+    name: str | None = None
+    """Display name; null: the name of the run directory."""
+    job_type: str | None = None
+    """Label of the kind of job."""
+    tags: tuple[str, ...] = field(default=(), also_called=("wandb_tags",))
+    """Tags."""
+    notes: str | None = field(default=None, also_called=("description",))
+    """Free text about the run."""
+    mode: Literal["online", "offline"] = field(default="online", also_called=("wandb_mode",))
+    """offline: written to disk for `wandb sync`."""
+    directory: str | None = field(default=None, also_called=("wandb_dir",))
+    """Directory of its local files; null: logs in the run directory."""
+
+
+class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
+    """MLflow: a tracking server, a database or a folder."""
+
+    packages = (("mlflow", "mlflow"),)
+    extra = "mlflow"
+
+    uri: str | None = field(default=None, also_called=("tracking_uri", "mlflow_tracking_uri"))
+    """Tracking URI; null: MLFLOW_TRACKING_URI of the environment, else MLflow's own default."""
+    experiment: str | None = field(default=None, also_called=("mlflow_experiment_name",))
+    """Experiment; null: the job's, else "setpoint"."""
+    name: str | None = field(default=None, also_called=("mlflow_run_name",))
+    """Display name; null: the name of the run directory."""
+    tags: dict[str, str] = field(factory=dict)
+    """Tags with their values."""
+
+
+class Aim(ServiceConfig, type="aim", **_SERVICE):
+    """Aim: a repository in a folder or on a server."""
+
+    packages = (("aim", "aim"),)
+    extra = "aim"
+
+    repo: str | None = None
+    """Folder or address of the repository; null: logs in the run directory."""
+    experiment: str | None = None
+    """Experiment; null: the job's, else "setpoint"."""
+    name: str | None = None
+    """Display name; null: the name of the run directory."""
+    tags: tuple[str, ...] = ()
+    """Tags."""
+    system_interval: float | None = field(
+        default=10.0, gt=0, lt=inf, also_called=("system_tracking_interval",)
+    )
+    """Seconds between samples of the machine's use; null: none."""
+    system_parameters: bool = field(default=True, also_called=("log_system_params",))
+    """Record packages, environment variables and the command line."""
+    terminal: bool = field(default=False, also_called=("capture_terminal_logs",))
+    """Record what the process prints."""
+
+
+class Trackio(ServiceConfig, type="trackio", **_SERVICE):
+    """Trackio: a local database, or a Space of Hugging Face."""
+
+    packages = (("trackio", "trackio"),)
+    extra = "trackio"
+
+    project: str | None = None
+    """Project; null: the job's experiment, else "setpoint"."""
+    name: str | None = None
+    """Display name, to which a part of the run's id is added; null: that of the run directory."""
+    group: str | None = None
+    """Group that the run is shown in."""
+    space: str | None = field(default=None, also_called=("space_id", "trackio_space_id"))
+    """Space of Hugging Face that shows the run; null: this machine only."""
+    directory: str | None = field(default=None, also_called=("trackio_dir",))
+    """Directory of the database; null: TRACKIO_DIR of the environment, else Trackio's own."""
+
+
+class Comet(ServiceConfig, type="comet", **_SERVICE):
+    """Comet. Credentials are those of the environment or `comet login`."""
+
+    packages = (("comet_ml", "comet-ml"),)
+    extra = "comet"
+
+    workspace: str | None = None
+    """Workspace; null: the default of the login."""
+    project: str | None = field(default=None, also_called=("comet_project_name",))
+    """Project; null: the job's experiment, else "setpoint"."""
+    name: str | None = None
+    """Display name; null: the name of the run directory."""
+    tags: tuple[str, ...] = ()
+    """Tags."""
+    mode: Literal["online", "offline"] = "online"
+    """offline: archives for `comet upload`, one a session."""
+    directory: str | None = field(default=None, also_called=("offline_directory",))
+    """Directory of offline archives; null: logs in the run directory."""
 
 
 class Tracking(Config, role=RUNTIME):

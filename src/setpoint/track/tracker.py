@@ -1,22 +1,30 @@
-"""Where rows of metrics go: what a tracker is, and all trackers of a run as one."""
+"""What a tracker is: where rows of metrics go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
-from setpoint.config import SetpointError
 
-if TYPE_CHECKING:
-    from .config import TrackerConfig
-    from .run_directory import RunDirectory
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What goes with a run to those that show it.
 
-JSONL = "jsonl"
-OFFSET = "metrics_offset"
-"""What a checkpoint calls the length of `metrics.jsonl`; the file comes from the first versions."""
-OTHERS = "trackers"
-"""What it calls the states of other trackers."""
+    Arguments:
+        run_id: 32 hexadecimal digits, the same in all sessions of a run directory.
+        config: resolved, as nested plain data.
+        origins: where each of its values comes from, as the record has it.
+        environment: code, packages and machine, as the record has them.
+    """
+
+    run_id: str
+    name: str
+    experiment: str | None
+    fingerprint: str
+    config: dict[str, Any]
+    origins: dict[str, Any]
+    environment: dict[str, Any]
 
 
 @runtime_checkable
@@ -26,6 +34,9 @@ class Tracker(Protocol):
     Trackers of users need not be subclasses: an object with `write(row)`, and where it wants them
     `rewind(step)` and `close()`, is one as well.
     """
+
+    def describe(self, facts: RunFacts) -> None:
+        """Called once, before `open`."""
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
         """Called once, before the first row of a session.
@@ -59,93 +70,3 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Called when a session ends, after an error, too."""
-
-
-class _Rows(Tracker):
-    """An object of a user's that takes rows."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        if step:
-            self.rewind(step, state, note)
-
-    def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        if hasattr(self.inner, "rewind"):
-            self.inner.rewind(step)
-
-    def write(self, row: dict[str, Any]) -> None:
-        self.inner.write(row)
-
-    def close(self) -> None:
-        if hasattr(self.inner, "close"):
-            self.inner.close()
-
-
-class Trackers:
-    """All trackers of a run; states of those that it does not have now are kept.
-
-    A session without `metrics.jsonl` leaves its rows as they are, so that a later one can go on
-    with the file.
-    """
-
-    def __init__(self) -> None:
-        self.opened: dict[str, Tracker] = {}
-        self.states: dict[str, dict[str, Any]] = {JSONL: {"offset": 0}}
-
-    def open(
-        self,
-        sections: Iterable[TrackerConfig],
-        run: RunDirectory,
-        step: int,
-        note: Callable[[str], None],
-    ) -> None:
-        """Build the trackers and open each at a step; `load_state_dict` comes before.
-
-        Raises:
-            SetpointError: one has no method `write`.
-        """
-        for section in sections:
-            tag = str(type(section).__setpoint__.tag)
-            same = sum(name.partition(".")[0] == tag for name in self.opened)
-            name = f"{tag}.{same}" if same else tag
-            built = section.build(run_directory=run)
-            if not callable(getattr(built, "write", None)):
-                kind = type(built).__name__
-                raise SetpointError(f"tracking.trackers: {kind} (type = {tag}) has no write(row)")
-            tracker = built if isinstance(built, Tracker) else _Rows(built)
-            self.opened[name] = tracker
-            tracker.open(step, self.states.get(name, {}), note)
-
-    def rewind(self, step: int, note: Callable[[str], None]) -> None:
-        """Bring each to a checkpoint whose states were loaded before."""
-        for name, tracker in self.opened.items():
-            tracker.rewind(step, self.states.get(name, {}), note)
-
-    def write(self, row: dict[str, Any]) -> None:
-        """Give a row to each."""
-        for tracker in self.opened.values():
-            tracker.write(row)
-
-    def flush(self) -> None:
-        """Let each bring its rows where they outlast the process."""
-        for tracker in self.opened.values():
-            tracker.flush()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of all, as a checkpoint holds them."""
-        now = {name: tracker.state_dict() for name, tracker in self.opened.items()}
-        others = {name: state for name, state in {**self.states, **now}.items() if state}
-        offset = others.pop(JSONL)["offset"]
-        return {OFFSET: offset, **({OTHERS: others} if others else {})}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the states from a checkpoint; trackers get them when they are opened."""
-        self.states = {JSONL: {"offset": state.get(OFFSET, 0)}, **state.get(OTHERS, {})}
-
-    def close(self) -> None:
-        """Close each, whatever the others raise."""
-        with ExitStack() as ending:
-            for tracker in self.opened.values():
-                ending.callback(tracker.close)

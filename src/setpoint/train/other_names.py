@@ -19,8 +19,9 @@ PER_DEVICE = ("per_device_train_batch_size", "per_device_batch_size", "micro_bat
 ACCUMULATION = ("gradient_accumulation_steps", "gradient_accumulation_iters",
                 "grad_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches",
                 "grad_accum", "accumulation_steps", "gradient_accumulation")  # fmt: skip
-TRACKERS = ("wandb", "tensorboard", "mlflow", "comet", "comet_ml", "aim", "neptune", "clearml",
-            "swanlab")  # fmt: skip
+TRACKERS = {name: name for name in ("wandb", "tensorboard", "mlflow", "comet", "aim", "trackio")}
+TRACKERS |= {"comet_ml": "comet"}
+OTHER_TRACKERS = ("neptune", "clearml", "swanlab")
 GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # ids of the hub from before it had owners
 STEPS = ("max_steps", "train_steps", "total_steps", "num_steps", "max_iters", "train_iters")
 
@@ -390,22 +391,26 @@ def _model_value(given: Given) -> Ours | str | None:
 
 def _tracker(given: Given) -> Ours | str | None:
     word = given.text.lower()
-    return _no_tracker(word) if word in TRACKERS else None
+    return _tracker(word) if word in TRACKERS or word in OTHER_TRACKERS else None
 
 
-def _no_tracker(name: str) -> str:
+def _how_to_track(name: str) -> str:
+    if name in TRACKERS:
+        return (
+            f"Trackers are a list: --tracking.trackers.append {TRACKERS[name]}, with its options "
+            f'in a table of it ({{type = "{TRACKERS[name]}", ...}}); see docs/tracking.md.'
+        )
     return (
-        f"There is no {name} tracker: metrics go to metrics.jsonl in the run directory, and "
-        f"`setpoint compare runs --plot loss.svg` draws them; docs/extending-training.md shows how "
-        f"to write a tracker."
+        f"There is no {name} tracker; docs/extending-training.md shows how to write one. Those "
+        f"there are: {', '.join(dict.fromkeys(TRACKERS.values()))}."
     )
 
 
-def _without_tracker(path: str) -> Converter:
+def _for_tracker(path: str) -> Converter:
     """A name that a tracker was given."""
 
     def convert(given: Given) -> Ours | str | None:
-        return Ours({path: given.value}, "a part of the run directory; there is no wandb tracker")
+        return Ours({path: given.value}, "a part of the run directory, and what trackers show")
 
     return convert
 
@@ -441,7 +446,9 @@ def _trackers(given: Given) -> Ours | str | None:
     word = given.text.lower()
     if word in ("none", "[]", "null", ""):
         return Ours({"tracking.trackers": []})
-    return _no_tracker(word) if word != "jsonl" else None
+    if word in TRACKERS:
+        return Ours({"tracking.trackers": ["jsonl", TRACKERS[word]]})
+    return _how_to_track(word) if word in OTHER_TRACKERS else None
 
 
 def _metric(given: Given) -> Ours | str | None:
@@ -565,12 +572,12 @@ OTHER_NAMES: dict[str, Converter | str] = {
     "disable_automatic": _truth("resilience.gc.automatic", False, True),
     **dict.fromkeys(("flash_attention", "use_flash_attention", "use_flash_attn", "flash_attn",
                      "attn_implementation", "attn_impl", "attn_backend"), _attention),
-    **{name: _no_tracker(name) for name in TRACKERS},
-    **{f"{name}.*": _no_tracker(name) for name in TRACKERS},
-    **dict.fromkeys(("use_wandb", "wandb_log"), _no_tracker("wandb")),
-    "use_tensorboard": _no_tracker("tensorboard"),
-    **dict.fromkeys(("wandb_project",), _without_tracker("experiment")),
-    **dict.fromkeys(("wandb_run_name", "wandb_name"), _without_tracker("name")),
+    **{f"{name}{end}": _how_to_track(name)
+       for name in (*TRACKERS, *OTHER_TRACKERS) for end in ("", ".*")},
+    **dict.fromkeys(("use_wandb", "wandb_log"), _how_to_track("wandb")),
+    "use_tensorboard": _how_to_track("tensorboard"),
+    **dict.fromkeys(("wandb_project",), _for_tracker("experiment")),
+    **dict.fromkeys(("wandb_run_name", "wandb_name"), _for_tracker("name")),
     **dict.fromkeys(("lora", "qlora", "peft", "lora_r", "lora_rank", "lora_alpha", "lora_dropout",
                      "use_lora", "use_peft", "adapter", "lora.*", "qlora.*", "peft.*",
                      "adapter.*"), NO_ADAPTER),

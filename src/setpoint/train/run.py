@@ -12,7 +12,7 @@ from setpoint.parallel.device import choose_device
 from setpoint.parallel.liveness import LivenessCheck
 from setpoint.parallel.world import World, joined, world_of
 from setpoint.resilience.signals import StopRequest, active
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
 from setpoint.train.build.process import settings_of

@@ -14,7 +14,7 @@ from setpoint.config import RUNTIME
 from setpoint.track.config import TrackerConfig
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.callbacks.log import TIMING, LogCallback
 from setpoint.train.run import train
 from setpoint.train.step.loop import StepResult

@@ -17,7 +17,7 @@ from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.events import EventLog
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job

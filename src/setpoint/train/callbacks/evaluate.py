@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.resilience.signals import Abandoned
 from setpoint.track.console import now
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.evaluation.best_metric import BestMetric, value_of
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import trained_on

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.model.moe.routing import expert_metrics
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import is_due, share_done

@@ -12,7 +12,7 @@ from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:
     from setpoint.track.events import EventLog
-    from setpoint.track.tracker import Trackers
+    from setpoint.track.trackers import Trackers
     from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.record.ranks import SharedStore
     from setpoint.train.step.loop import Loop, StepResult

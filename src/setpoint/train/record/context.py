@@ -11,7 +11,7 @@ from setpoint.track.events import EventLog
 from setpoint.track.heartbeat import Heart
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.utilization import Utilization
 from setpoint.train.config import Job

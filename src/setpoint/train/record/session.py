@@ -23,7 +23,7 @@ from setpoint.track.heartbeat import Progress as Standing
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.progress_log import LoggedProgress
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.build.companions import companions_in
 from setpoint.train.build.components import Components, data_line
 from setpoint.train.build.data import where_in_data
@@ -37,7 +37,7 @@ from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.outlook import command_again, format_newest, outlook
 from setpoint.train.record.ranks import SharedStore, opened
 from setpoint.train.record.refuse import Plan, what_is_gone
-from setpoint.train.record.start import write_start
+from setpoint.train.record.start import facts_of, write_start
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.step.errors import explain
 from setpoint.train.step.loop import Loop, Phase
@@ -148,7 +148,8 @@ def resume(run: Run) -> Start:
             run.progress.note(f"data position: {where_in_data(job, parts.feed.state_dict())}")
     parts.world.on_main(lambda: write_start(run, start))
     if parts.world.is_main:
-        run.trackers.open(job.tracking.trackers, run.directory, position.step, run.progress.note)
+        facts, note = facts_of(run, start), run.progress.note
+        run.trackers.open(job.tracking.trackers, run.directory, facts, position.step, note)
     if not over and best.changed:
         changed = ", ".join(best.changed)
         run.progress.note(f"the best is sought anew; its measure has changed: {changed}")

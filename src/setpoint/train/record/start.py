@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from setpoint import __version__
 from setpoint.config import (
+    ORIGINS,
     cautions_of,
     dropped_values,
     fingerprint,
@@ -15,6 +18,7 @@ from setpoint.config import (
     record_files,
     within,
 )
+from setpoint.track.tracker import RunFacts
 from setpoint.train.build.data import where_in_data
 from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.evaluation.best_metric import BestMetric
@@ -56,6 +60,23 @@ def write_start(run: Run, start: Start) -> None:
         accepted=[difference.to_json() for difference in kept],
         **({"data": list(accepted.data)} if accepted.data else {}),
         environment=keep_diffs(run.directory, run.environment),
+    )
+
+
+def facts_of(run: Run, start: Start) -> RunFacts:
+    """What trackers show of the run; to be asked for when its start has been written."""
+    directory, texts = run.directory, record_files(run.job)
+    with directory.events.open("rb") as file:
+        first = file.readline()
+    environment = run.environment or json.loads((directory.path / "environment.json").read_bytes())
+    return RunFacts(
+        run_id=hashlib.sha256(directory.name.encode() + first).hexdigest()[:32],
+        name=directory.name,
+        experiment=run.job.experiment,
+        fingerprint=fingerprint(start.identity),
+        config=json.loads(texts[directory.config.name]),
+        origins=json.loads(texts[ORIGINS]),
+        environment=environment,
     )
 
 

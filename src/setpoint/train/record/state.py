@@ -20,7 +20,7 @@ from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
 from setpoint.precision.build import convert_state
-from setpoint.track.tracker import Trackers
+from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.data import where_in_data
 from setpoint.train.config import Job

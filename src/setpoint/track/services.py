@@ -1,0 +1,351 @@
+"""Trackers of other projects, each driven through its public Python interface.
+
+Rows become scalars `train/loss`, `evaluation/held_out_loss` at their step. A service that can only
+append holds the rows of a stretch that was trained twice (after a kill, a rollback) twice: under a
+resume they are the same numbers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from setpoint.config import Problem
+
+from .background import Background
+from .tracker import RunFacts, Tracker
+
+if TYPE_CHECKING:
+    from .config import Aim, Comet, Mlflow, ServiceConfig, TensorBoard, Trackio, Wandb
+    from .run_directory import RunDirectory
+
+PROJECT = "setpoint"
+"""Where runs go that belong to no experiment."""
+
+ID_TAG = "setpoint.run_id"
+"""The tag by which MLflow finds the run of a run directory again."""
+
+BATCH = 100
+"""Parameters that MLflow takes at once."""
+
+LONGEST = 500
+"""Characters that all its stores take of a parameter."""
+
+
+def missing_problems(config: ServiceConfig) -> Iterator[Problem]:
+    """Find that the package of a tracker is not installed."""
+    for module, package in config.packages:
+        if importlib.util.find_spec(module) is None:
+            yield Problem(
+                "type",
+                f"needs the package {package}: pip install 'setpoint[{config.extra}]'",
+                valid=("jsonl", "csv"),
+            )
+
+
+def scalars(row: Mapping[str, Any], kind: bool = True) -> dict[str, float]:
+    """The numbers of a row by name; lists by their index, and what is no number left out.
+
+    Arguments:
+        kind: whether names begin with the kind of the row.
+    """
+    found: dict[str, float] = {}
+    start = f"{row.get('kind', 'train')}/" if kind else ""
+    for name, value in row.items():
+        each = enumerate(value) if isinstance(value, list | tuple) else [(None, value)]
+        for index, number in each:
+            if isinstance(number, int | float) and not isinstance(number, bool) and name != "step":
+                found[f"{start}{name}" if index is None else f"{start}{name}/{index}"] = number
+    return found
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Nested plain data by dotted paths."""
+    if isinstance(value, Mapping) and value:
+        return {k: v for key, each in value.items() for k, v in flat(each, f"{path}{key}.").items()}
+    return {path.removesuffix("."): value}
+
+
+class Service(Tracker):
+    """What the trackers of services have in common."""
+
+    facts: RunFacts
+
+    def __init__(self, config: Any, run_directory: RunDirectory) -> None:
+        self.config, self.run_directory = config, run_directory
+
+    def describe(self, facts: RunFacts) -> None:
+        """See `Tracker.describe`."""
+        self.facts = facts
+
+    @property
+    def project(self) -> str:
+        """The project, else the experiment of the job."""
+        return self.config.project or self.facts.experiment or PROJECT
+
+    @property
+    def name(self) -> str:
+        """What the run is called there."""
+        return self.config.name or self.facts.name
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What goes with the configuration."""
+        facts = self.facts
+        return {
+            "fingerprint": facts.fingerprint,
+            "run_directory": str(self.run_directory.path.resolve()),
+            "origins": facts.origins,
+            "environment": facts.environment,
+        }
+
+
+class WandbTracker(Service):
+    """Weights & Biases; its own machine statistics come with it."""
+
+    config: Wandb
+
+    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Start the run, or take up that of the sessions before."""
+        wandb = importlib.import_module("wandb")
+        config = self.config
+        self.run: Any = wandb.init(
+            project=self.project,
+            entity=config.entity,
+            group=config.group,
+            name=self.name,
+            job_type=config.job_type,
+            tags=list(config.tags) or None,
+            notes=config.notes,
+            id=state["id"],
+            resume="allow",
+            mode=config.mode,
+            dir=config.directory or str(self.run_directory.logs),
+            config={**self.facts.config, "setpoint": self.properties},
+            reinit="create_new",
+            settings=wandb.Settings(silent=True),
+        )
+        # Steps of the run, not the count of calls, so that a step may come again.
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Log a row."""
+        self.run.log({**scalars(row), "step": row["step"]})
+
+    def close(self) -> None:
+        """Finish the run."""
+        self.run.finish()
+
+
+class TensorBoardTracker(Service):
+    """Event files of TensorBoard; rows after a step that the run went back to are purged."""
+
+    config: TensorBoard
+
+    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Start a file of events, and purge what is later than the step."""
+        first = not step
+        self._start(None if first else step + 1)
+        if first:
+            for name, value in (("config", self.facts.config), ("run", self.properties)):
+                text = json.dumps(value, indent=1, default=str)
+                self.writer.add_text(name, f"```json\n{text}\n```", 0)
+
+    def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Purge what is later."""
+        self.writer.close()
+        self._start(step + 1)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Add the scalars of a row."""
+        for name, value in scalars(row).items():
+            self.writer.add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        """Close the file."""
+        self.writer.close()
+
+    def _start(self, purge: int | None) -> None:
+        tensorboard = importlib.import_module("torch.utils.tensorboard")
+        folder = self.config.directory or str(self.run_directory.logs / "tensorboard")
+        self.writer: Any = tensorboard.SummaryWriter(
+            folder, purge_step=purge, flush_secs=self.config.flush_every
+        )
+
+
+class MlflowTracker(Service):
+    """A tracking server or a folder of MLflow; the run is found again by a tag."""
+
+    config: Mlflow
+
+    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Find the run of the sessions before, or create it."""
+        self.mlflow: Any = importlib.import_module("mlflow")
+        config = self.config
+        self.client: Any = self.mlflow.MlflowClient(tracking_uri=config.uri)
+        name = config.experiment or self.facts.experiment or PROJECT
+        known = self.client.get_experiment_by_name(name)
+        place = self._artifacts()
+        experiment = known.experiment_id if known else self.client.create_experiment(name, place)
+        same = self.client.search_runs([experiment], f"tags.`{ID_TAG}` = '{state['id']}'")
+        if same:
+            self.run_id: str = same[0].info.run_id
+            self.client.update_run(self.run_id, status="RUNNING")
+            return
+        tags = {
+            ID_TAG: state["id"],
+            "setpoint.fingerprint": self.facts.fingerprint,
+            "setpoint.run_directory": str(self.run_directory.path.resolve()),
+            **config.tags,
+        }
+        run = self.client.create_run(experiment, run_name=self.name, tags=tags)
+        self.run_id = run.info.run_id
+        param = self.mlflow.entities.Param
+        params = [param(k, str(v)[:LONGEST]) for k, v in flat(self.facts.config).items()]
+        for start in range(0, len(params), BATCH):
+            self.client.log_batch(self.run_id, params=params[start : start + BATCH])
+        self.client.log_dict(self.run_id, self.facts.config, "config.json")
+        self.client.log_dict(self.run_id, self.properties, "run.json")
+
+    def _artifacts(self) -> str | None:
+        """Where files of a new experiment go: beside a database, not into the folder of today."""
+        scheme, found, path = (self.config.uri or "").partition(":///")
+        if not found or scheme == "file":
+            return None
+        return (Path(path).resolve().parent / "mlflow-artifacts").as_uri()
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Log the scalars of a row."""
+        at, metric = int(time.time() * 1000), self.mlflow.entities.Metric
+        found = [metric(name, value, at, row["step"]) for name, value in scalars(row).items()]
+        self.client.log_batch(self.run_id, metrics=found)
+
+    def close(self) -> None:
+        """Say that the session is over."""
+        self.client.set_terminated(self.run_id)
+
+
+class AimTracker(Service):
+    """A repository of Aim."""
+
+    config: Aim
+
+    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Open the run by its hash."""
+        aim, config = importlib.import_module("aim"), self.config
+        self.run: Any = aim.Run(
+            run_hash=state["id"][:24],
+            repo=config.repo or str(self.run_directory.logs),
+            experiment=config.experiment or self.facts.experiment or PROJECT,
+            system_tracking_interval=config.system_interval,
+            log_system_params=config.system_parameters,
+            capture_terminal_logs=config.terminal,
+        )
+        self.run.name = self.name
+        self.run["config"], self.run["run"] = self.facts.config, self.properties
+        for tag in config.tags:
+            self.run.add_tag(tag)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Track the scalars of a row."""
+        context = {"subset": row.get("kind", "train")}
+        for name, value in scalars(row, kind=False).items():
+            self.run.track(value, name=name, step=row["step"], context=context)
+
+    def close(self) -> None:
+        """Close the run."""
+        self.run.close()
+
+
+class TrackioTracker(Service):
+    """Trackio, on this machine or a Space of Hugging Face."""
+
+    config: Trackio
+
+    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Start the run, or take up that of the sessions before."""
+        if self.config.directory is not None:
+            os.environ["TRACKIO_DIR"] = self.config.directory
+        trackio = importlib.import_module("trackio")
+        self.run: Any = trackio.init(
+            project=self.project,
+            name=f"{self.name}-{state['id'][:8]}",
+            group=self.config.group,
+            space_id=self.config.space,
+            config={**self.facts.config, "setpoint": self.properties},
+            resume="allow",
+            embed=False,
+        )
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Log the scalars of a row."""
+        self.run.log(scalars(row), step=row["step"])
+
+    def close(self) -> None:
+        """Finish the run."""
+        self.run.finish()
+
+
+class CometTracker(Service):
+    """Comet, online or into archives for `comet upload`."""
+
+    config: Comet
+
+    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Start the experiment, or take up that of the sessions before."""
+        comet, config = importlib.import_module("comet_ml"), self.config
+        self.run: Any = comet.start(
+            workspace=config.workspace,
+            project_name=self.project,
+            experiment_key=state["id"],
+            online=config.mode == "online",
+            mode="get_or_create" if config.mode == "online" else "create",
+            experiment_config=comet.ExperimentConfig(
+                name=self.name,
+                tags=list(config.tags) or None,
+                offline_directory=None if config.mode == "online" else str(self._archive()),
+            ),
+        )
+        self.run.log_parameters(self.facts.config)
+        self.run.log_others(flat({k: v for k, v in self.properties.items() if k != "origins"}))
+
+    def _archive(self) -> Path:
+        """A folder of this session: archives of one key replace each other."""
+        folder = Path(self.config.directory or self.run_directory.logs)
+        found = next(p for n in count(1) if not (p := folder / f"comet-{n}").exists())
+        found.mkdir(parents=True)
+        return found
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Log the scalars of a row."""
+        self.run.log_metrics(scalars(row), step=row["step"], epoch=row.get("epoch"))
+
+    def close(self) -> None:
+        """End the experiment."""
+        self.run.end()
+
+
+KINDS: dict[str, type[Service]] = {
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandbTracker,
+    "mlflow": MlflowTracker,
+    "aim": AimTracker,
+    "trackio": TrackioTracker,
+    "comet": CometTracker,
+}
+"""By the type of the section."""
+
+
+def build_service(config: ServiceConfig, *, run_directory: RunDirectory) -> Background:
+    """Build the tracker of a service, which a thread of its own drives."""
+    kind = str(type(config).__setpoint__.tag)
+    inner = KINDS[kind](config, run_directory)
+    return Background(kind, inner, limit=config.queue, patience=config.patience)

@@ -1,0 +1,306 @@
+"""Trackers of other projects, each driven in its local form and read back with its own reader."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import sqlite3
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import ConfigError, resolve
+from setpoint.track.config import (
+    Aim,
+    Comet,
+    Mlflow,
+    ServiceConfig,
+    TensorBoard,
+    Tracking,
+    Trackio,
+    Wandb,
+)
+from setpoint.track.run_directory import RunDirectory
+from setpoint.track.services import build_service, flat, scalars
+from setpoint.track.tracker import RunFacts
+
+WAIT = 300.0
+"""Seconds that a busy machine may need."""
+CONFIG = {"optimizer": {"lr": 0.1, "betas": [0.9, 0.95]}, "name": "tiny"}
+FACTS = RunFacts(
+    "0123456789abcdef" * 2,
+    "tiny-1234",
+    "exp",
+    "1234",
+    CONFIG,
+    {"optimizer.lr": "flag"},
+    {"python": "3"},
+)
+
+
+def row(step: int, loss: float) -> dict[str, Any]:
+    return {"kind": "train", "time": "2026-11-23", "step": step, "loss": loss, "mfu": None}
+
+
+def train(config: ServiceConfig, path: Path, step: int, *rows: dict[str, Any]) -> None:
+    """A session that goes on at a step; it must come to its end without a word."""
+    lines: list[str] = []
+    config = resolve(config)
+    with RunDirectory.create(path) as run:
+        tracker = build_service(config, run_directory=run)
+        tracker.describe(FACTS)
+        tracker.open(step, {}, lines.append)
+        for each in rows:
+            tracker.write(each)
+        tracker.close()
+    assert lines == []
+
+
+FIRST = (row(1, 3.0), row(2, 2.0), row(3, 1.5))
+SECOND = (row(3, 1.5), {"kind": "evaluation", "step": 3, "held_out_loss": 4.0})
+
+
+def two_sessions(config: ServiceConfig, path: Path) -> None:
+    """Three steps, of which the last is lost, and comes again."""
+    train(config, path, 0, *FIRST)
+    train(config, path, 2, *SECOND)
+
+
+def test_rows_become_scalars() -> None:
+    found = scalars(
+        {"kind": "train", "step": 3, "loss": 2.0, "lr": None, "load": [1, 0.5], "up": True}
+    )
+    assert found == {"train/loss": 2.0, "train/load/0": 1, "train/load/1": 0.5}
+    assert flat(CONFIG) == {"optimizer.lr": 0.1, "optimizer.betas": [0.9, 0.95], "name": "tiny"}
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    two_sessions(TensorBoard(directory=str(tmp_path / "events"), patience=WAIT), tmp_path / "run")
+    found = events.EventAccumulator(str(tmp_path / "events")).Reload()
+    assert [(e.step, e.value) for e in found.Scalars("train/loss")] == [
+        (1, 3.0),
+        (2, 2.0),
+        (3, 1.5),
+    ]
+    assert [(e.step, e.value) for e in found.Scalars("evaluation/held_out_loss")] == [(3, 4.0)]
+    assert "0.95" in found.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+
+
+def log_records(content: bytes) -> list[bytes]:
+    """The records of a file of W&B's, which are LevelDB's: blocks of 32 KiB with pieces of them."""
+    at, found, parts = 7, list[bytes](), list[bytes]()
+    while at + 7 <= len(content):
+        if (left := -at % 32768) and left < 7:
+            at += left
+            continue
+        size, kind = struct.unpack_from("<HB", content, at + 4)
+        parts.append(content[at + 7 : at + 7 + size])
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last piece
+            found.append(b"".join(parts))
+            parts.clear()
+    return found
+
+
+def test_wandb(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    records = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    config = Wandb(
+        project="p", entity="team", group="g", name="n", job_type="j", tags=("a", "b"), notes="why",
+        mode="offline", directory=str(tmp_path / "first"), patience=WAIT,
+    )  # fmt: skip
+    train(config, tmp_path / "run", 0, *FIRST)
+    # In another folder: its folders are called by the second of their start.
+    config.directory = str(tmp_path / "second")
+    train(config, tmp_path / "run", 2, *SECOND)
+    rows: list[dict[str, Any]] = []
+    run: Any = None
+    for path in sorted(tmp_path.glob("*/wandb/offline-run-*/*.wandb")):
+        for content in log_records(path.read_bytes()):
+            record = records.Record()
+            record.ParseFromString(content)
+            if record.HasField("run"):
+                run = record.run
+            if record.HasField("history"):
+                found = {
+                    i.key or i.nested_key[0]: json.loads(i.value_json) for i in record.history.item
+                }
+                rows.append({k: v for k, v in found.items() if not k.startswith("_")})
+    assert (run.run_id, run.project, run.entity, run.run_group) == (FACTS.run_id, "p", "team", "g")
+    assert (run.display_name, run.job_type, [*run.tags], run.notes) == ("n", "j", ["a", "b"], "why")
+    sent = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert sent["optimizer"] == CONFIG["optimizer"] and sent["setpoint"]["fingerprint"] == "1234"
+    assert rows == [
+        {"train/loss": 3.0, "step": 1},
+        {"train/loss": 2.0, "step": 2},
+        {"train/loss": 1.5, "step": 3},
+        {"train/loss": 1.5, "step": 3},
+        {"evaluation/held_out_loss": 4.0, "step": 3},
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")  # of its own
+def test_mlflow(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    config = Mlflow(uri=uri, experiment="e", name="n", tags={"team": "t"}, patience=WAIT)
+    two_sessions(config, tmp_path / "run")
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("e").experiment_id])
+    assert run.info.run_name == "n" and run.info.status == "FINISHED"
+    assert run.data.tags["team"] == "t" and run.data.tags["setpoint.fingerprint"] == "1234"
+    assert run.data.params["optimizer.lr"] == "0.1"
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert sorted((m.step, m.value) for m in history) == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
+
+
+def test_aim(tmp_path: Path) -> None:
+    aim = pytest.importorskip("aim")
+    repo = str(tmp_path / "repo")
+    config = Aim(
+        repo=repo, experiment="e", name="n", tags=("a",), system_interval=None, patience=WAIT
+    )
+    two_sessions(config, tmp_path / "run")
+    (run,) = aim.Repo(repo).iter_runs()
+    assert (run.hash, run.name, run.experiment) == (FACTS.run_id[:24], "n", "e")
+    assert run["config", "optimizer", "lr"] == 0.1
+    metric = run.get_metric("loss", aim.sdk.context.Context({"subset": "train"}))
+    steps, (values, *_) = metric.data.numpy()
+    assert [*zip(steps.tolist(), values.tolist(), strict=True)] == [(1, 3.0), (2, 2.0), (3, 1.5)]
+
+
+def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio")
+    config = Trackio(
+        project="p", name="n", group="g", directory=str(tmp_path / "trackio"), patience=WAIT
+    )
+    two_sessions(config, tmp_path / "run")
+    with sqlite3.connect(tmp_path / "trackio" / "p.db") as database:
+        found = database.execute("select run_name, step, metrics from metrics").fetchall()
+    rows = [(name, step, json.loads(metrics)) for name, step, metrics in found]
+    losses = [(step, each["train/loss"]) for _, step, each in rows if "train/loss" in each]
+    assert losses == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
+    assert {name for name, _, _ in rows} == {"n-01234567"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_comet(tmp_path: Path) -> None:
+    pytest.importorskip("comet_ml")
+    config = Comet(
+        project="p",
+        name="n",
+        tags=("a",),
+        mode="offline",
+        directory=str(tmp_path / "c"),
+        patience=WAIT,
+    )
+    two_sessions(config, tmp_path / "run")
+    messages: list[dict[str, Any]] = []
+    for path in sorted((tmp_path / "c").glob("*/*.zip")):
+        with zipfile.ZipFile(path) as archive, archive.open("messages.json") as file:
+            messages += [json.loads(line) for line in io.TextIOWrapper(file)]
+    metrics = [m["payload"] for m in messages if m["type"] == "metric_msg"]
+    losses = [(m["metric"]["step"], m["metric"]["metricValue"]) for m in metrics
+              if m["metric"]["metricName"] == "train/loss"]  # fmt: skip
+    assert losses == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
+
+
+def test_a_package_that_is_missing_is_refused_with_its_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as raised:
+        resolve(Tracking(trackers=(Wandb(),)))
+    assert "needs the package wandb: pip install 'setpoint[wandb]'" in str(raised.value)
+
+
+class Recorded:
+    """A module, or anything from it, that writes down how it is called."""
+
+    def __init__(self, calls: list[str], path: str) -> None:
+        vars(self).update({"": (calls, path)})
+
+    def _said(self, what: str) -> Recorded:
+        calls, path = vars(self)[""]
+        calls.append(path + what)
+        return Recorded(calls, f"{path}()")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._said(f".{name} = {value!r}")
+
+    def __getattr__(self, name: str) -> Recorded:
+        calls, path = vars(self)[""]
+        return Recorded(calls, f"{path}.{name}")
+
+    def __call__(self, *given: Any, **named: Any) -> Recorded:
+        return self._said(f"{given}{named}")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._said(f"[{key!r}] = {value!r}")
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return vars(self)[""][1]
+
+
+OTHERS: dict[type[ServiceConfig], dict[str, Any]] = {
+    TensorBoard: {"directory": "d", "flush_every": 3.0},
+    Wandb: {
+        "project": "x", "entity": "x", "group": "x", "name": "x", "job_type": "x", "tags": ("x",),
+        "notes": "x", "mode": "offline", "directory": "d",
+    },
+    Mlflow: {"uri": "x", "experiment": "x", "name": "x", "tags": {"x": "y"}},
+    Aim: {
+        "repo": "d", "experiment": "x", "name": "x", "tags": ("x",), "system_interval": 3.0,
+        "system_parameters": False, "terminal": True,
+    },
+    Trackio: {"project": "x", "name": "x", "group": "x", "space": "x/y", "directory": "d"},
+    Comet: {
+        "workspace": "x", "project": "x", "name": "x", "tags": ("x",), "mode": "online",
+        "directory": "d",
+    },
+}  # fmt: skip
+"""Another value for each field; `queue` and `patience` are those of every service."""
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
+def test_every_field_reaches_the_service(
+    kind: type[ServiceConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRACKIO_DIR", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+
+    def calls(**options: Any) -> tuple[list[str], str | None]:
+        found: list[str] = []
+        monkeypatch.setattr(importlib, "import_module", lambda name: Recorded(found, name))
+        with RunDirectory.create(tmp_path / "run") as run:
+            tracker = build_service(resolve(kind(**{**usual, **options})), run_directory=run).inner
+            tracker.describe(FACTS)
+            tracker.open(0, {"id": FACTS.run_id}, lambda _: None)
+            tracker.write(row(1, 3.0))
+            tracker.close()
+        return found, os.environ.get("TRACKIO_DIR")
+
+    assert {*OTHERS[kind], "queue", "patience"} == {*kind.__setpoint__.fields} - {"type"}
+    # Only archives have a directory.
+    usual = {"mode": "offline"} if kind is Comet else {}
+    before = calls()
+    for name, value in OTHERS[kind].items():
+        assert calls(**{name: value}) != before, name
+
+
+def test_the_queue_and_the_patience_are_those_of_the_section(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path / "run") as run:
+        tracker = build_service(resolve(TensorBoard(queue=3, patience=0.5)), run_directory=run)
+    assert (tracker._tasks.maxsize, tracker.patience) == (3, 0.5)
