@@ -123,6 +123,7 @@ SAID = {
     "--no_cuda=true": "--parallel.device cpu",
     "--disable_tqdm=true": "--tracking.progress none",
     "--report_to=none": "--tracking.trackers '[]'",
+    "--report_to=wandb": "--tracking.trackers '[jsonl, wandb]'",
     "--tokenizer_name=o/gpt2": "--tokenizer huggingface --tokenizer.path o/gpt2",
     "--data.path=a.txt": "--data.sources '[{type: text, paths: [a.txt]}]'",
     "--val_file=b.txt": "--data.validation '[{type: text, paths: [b.txt]}]'",
@@ -275,10 +276,9 @@ def test_what_may_have_been_forgotten_is_an_import() -> None:
 @pytest.mark.parametrize(
     ("flag", "word"),
     [
-        ("--wandb.name=x", "metrics.jsonl"),
-        ("--report_to=wandb", "no wandb tracker"),
-        ("--wandb.project=x", "`setpoint compare runs --plot loss.svg`"),
-        ("--tensorboard=true", "metrics.jsonl"),
+        ("--wandb.name=x", "--tracking.trackers.append wandb"),
+        ("--report_to=neptune", "There is no neptune tracker"),
+        ("--tensorboard=true", "--tracking.trackers.append tensorboard"),
         ("--num_workers=4", "data.loader.workers"),
         ("--drop_last=true", "No sequence is dropped"),
         ("--persistent_workers=true", "as long as the training session"),

@@ -70,7 +70,7 @@ class Job(
         default=None,
         pattern=NAME,
         role=RUNTIME,
-        also_called=("project", "project_name", "wandb_project", "experiment_name"),
+        also_called=("project_name", "wandb_project", "experiment_name"),
     )
     """Experiment (project): folder of related runs inside the workspace; null: none."""
 

@@ -576,7 +576,7 @@ OTHER_NAMES: dict[str, Converter | str] = {
        for name in (*TRACKERS, *OTHER_TRACKERS) for end in ("", ".*")},
     **dict.fromkeys(("use_wandb", "wandb_log"), _how_to_track("wandb")),
     "use_tensorboard": _how_to_track("tensorboard"),
-    **dict.fromkeys(("wandb_project",), _for_tracker("experiment")),
+    **dict.fromkeys(("wandb_project", "project"), _for_tracker("experiment")),
     **dict.fromkeys(("wandb_run_name", "wandb_name"), _for_tracker("name")),
     **dict.fromkeys(("lora", "qlora", "peft", "lora_r", "lora_rank", "lora_alpha", "lora_dropout",
                      "use_lora", "use_peft", "adapter", "lora.*", "qlora.*", "peft.*",
