@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -139,6 +140,37 @@ def a_flipped_bit_is_seen_by_all(world: World, mesh: DeviceMesh, folder: Path) -
     assert len(seen) == 1 and "model-00002-of-00002.safetensors has the SHA-256" in seen[0], seen
 
 
+def the_reader_of_the_docs_reads_them(world: World, mesh: DeviceMesh, folder: Path) -> None:
+    """What docs/checkpoint-loading.md shows as a program without Setpoint, on 1 and 2 ranks."""
+    tensors = placed(mesh, "rows") | half()
+    SharedStore(world, CheckpointStore(folder / "two")).save(1, {"model": tensors}, {})
+    if not world.is_main:
+        return
+    tied = {**WHOLE, **half(), "tied": WHOLE["odd"]}
+    CheckpointStore(folder / "one").save(1, {"model": tied}, {})
+    page = Path(__file__).parents[2] / "docs" / "checkpoint-loading.md"
+    (program,) = re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert "setpoint" not in program and len(program.splitlines()) <= 30
+    names: dict[str, Any] = {"__name__": "reader"}
+    exec(compile(program, str(page), "exec"), names)
+    for which, expected in (("one", tied), ("two", {**WHOLE, **half()})):
+        path = folder / which / "step-00000001"
+        found = names["read"](path)
+        assert found.keys() == expected.keys(), which
+        for name, tensor in expected.items():
+            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+        file = next(path.glob("model*.safetensors"))
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        try:
+            names["read"](path)
+        except ValueError as error:
+            assert "is damaged" in str(error)
+        else:
+            raise AssertionError("a flipped bit was not seen")
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -151,6 +183,7 @@ def one_rank(rank: int, store: str) -> None:
         a_full_disk_on_one_rank_saves_nothing,
         what_one_rank_cannot_save_all_hear_of,
         a_flipped_bit_is_seen_by_all,
+        the_reader_of_the_docs_reads_them,
     ):
         act(world, mesh, folder / act.__name__)
         dist.barrier()

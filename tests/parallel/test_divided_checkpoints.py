@@ -11,4 +11,5 @@ def test_parts_are_written_once_and_read_by_any_division() -> None:
         "a_full_disk_on_one_rank_saves_nothing",
         "what_one_rank_cannot_save_all_hear_of",
         "a_flipped_bit_is_seen_by_all",
+        "the_reader_of_the_docs_reads_them",
     ]

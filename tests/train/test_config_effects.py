@@ -56,6 +56,7 @@ from .evaluation_effects import ROWS as EVALUATION_ROWS
 from .expert_effects import ROWS as EXPERT_ROWS
 from .group_effects import ROWS as GROUP_ROWS
 from .group_effects import learned
+from .load_effects import LOAD_ROWS, prepare_loaded
 from .loss_effects import ROWS as LOSS_ROWS
 from .memory_effects import ROWS as MEMORY_ROWS
 from .model_effects import ROWS
@@ -556,6 +557,7 @@ EFFECTS |= {name: Effect(*row) for name, row in RESILIENCE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in SCHEDULE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in EVALUATION_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in DATA_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in LOAD_ROWS.items()}
 
 # Sections that are always there and have no value of their own: what is in them has.
 SECTIONS = {
@@ -635,6 +637,8 @@ def test_the_field_has_an_effect(before: Before, tmp_path: Path, name: str) -> N
     effect = EFFECTS[name]
     if name in PRETRAINED_ROWS:
         prepare(before.folder, name)
+    if name in LOAD_ROWS:
+        prepare_loaded(before.folder)
     # Models of transformers have no dropout of that name.
     common = BASE[:1] if name.startswith("HuggingFaceModel") else BASE
     flags = [flag.replace("{tmp}", str(before.folder)) for flag in (*common, *effect.base)]

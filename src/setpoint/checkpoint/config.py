@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, field
+from setpoint.config import IDENTITY, RUNTIME, Config, Problem, Rule, check, dead, field
 from setpoint.units import Period
 
+RULES = (
+    Rule("setpoint.checkpoint.record:load_problems", ("load",),
+         "Whether the checkpoint to load is there",
+         needs="files", when=lambda section: section.load is not None),
+)  # fmt: skip
+ENTRIES = ("optimizer", "loader", "schedule", "scaler", "non_finite", "evaluation", "position")
+"""The entries of the state that `exclude` can name, as state.json has them."""
+OF_OPTIMIZER = "optimizer."
+"""What a pattern begins with that is searched in parameters for their optimizer state alone."""
 
-class Checkpoint(Config, role=RUNTIME):
+
+class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """Checkpointing: save interval, retention and resume."""
 
     every: Period = field(
@@ -56,6 +67,54 @@ class Checkpoint(Config, role=RUNTIME):
     """Resume mode. auto: from the latest valid checkpoint, if any; must: refuse to start without
     one; never: refuse a run directory with one; restart: as auto, but start over if a trained run's
     checkpoints are gone, and keep its metrics as metrics.1.jsonl; the others refuse that."""
+    load: str | None = field(
+        default=None,
+        before=None,
+        role=IDENTITY,
+        also_called=("load_checkpoint_path", "resume_path", "resume_from"),
+    )
+    """Run or checkpoint whose full state a new run starts from: weights, optimizer, data position,
+    step. A run means its latest; RUN/checkpoints/best or .../step-00000100 name others. Own
+    checkpoints come first, then this, then model.pretrained."""
+    exclude: tuple[str, ...] = field(
+        default=(),
+        before=[],
+        role=IDENTITY,
+        also_called=("exclude_from_loading",),
+    )
+    """What load leaves out, which starts anew: optimizer, loader (data position), schedule, scaler,
+    non_finite, evaluation, position (step 0); regular expressions searched in names of weights;
+    after "optimizer.", in names of parameters for their optimizer state alone."""
+    division: Literal["any", "same"] = "any"
+    """Parallel degrees to resume or load with. any: other ones than the checkpoint was saved with
+    are fine, and recorded; same: they are refused."""
+
+    @property
+    def excludes_weights(self) -> bool:
+        """Whether some weights are not loaded, perhaps."""
+        return any(
+            each not in ENTRIES and not each.startswith(OF_OPTIMIZER) for each in self.exclude
+        )
+
+    @dead("exclude")
+    def _exclude_is_dead(self) -> str | None:
+        return "without checkpoint.load" if self.exclude and self.load is None else None
+
+    @check
+    def _check_exclude(self) -> Iterator[Problem]:
+        for index, each in enumerate(self.exclude):
+            pattern = each.removeprefix(OF_OPTIMIZER)
+            if not pattern:
+                yield Problem(
+                    f"exclude.{index}",
+                    "is empty, and would match all names",
+                    valid=("optimizer", r"^output\.", r"optimizer.^output\."),
+                )
+                continue
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Problem(f"exclude.{index}", f"is no regular expression: {error}")
 
     @check
     def _check_last(self) -> Iterator[Problem]:

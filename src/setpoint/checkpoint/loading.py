@@ -25,6 +25,7 @@ class Checkpoint:
             of what was read: copy them into what exists. Those that ranks saved in parts are read
             when they are placed (`setpoint.shapes.placed`).
         metric: what selects the best checkpoint, lower is better; None if it was not measured.
+        partial: whether something was left out: what it lacks stays as it is.
     """
 
     step: int
@@ -32,6 +33,7 @@ class Checkpoint:
     state: dict[str, Any]
     metric: float | None
     path: Path
+    partial: bool = False
 
 
 class Readers:
@@ -81,8 +83,8 @@ def load_directory(
         KeyError: if a stem of `only` was never saved.
     """
     manifest = read_manifest(directory)
-    name = directory.name.partition(".")[0]
-    if step_of(name) != manifest.step:
+    step = step_of(directory.name.partition(".")[0])
+    if step not in (None, manifest.step):
         raise DamagedCheckpoint(directory, f"its manifest is of step {manifest.step}")
     files = files_of_stems(manifest.files)
     if only is not None:

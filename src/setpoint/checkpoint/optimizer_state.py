@@ -30,8 +30,8 @@ from the configuration."""
 
 _RULES = (
     "What decides which group a parameter falls into (optimizer.groups, no_decay, "
-    "no_decay_patterns and patterns of the optimizer's own), and optimizer.frozen, must be what "
-    "the checkpoint was trained with, or the run a new one"
+    "no_decay_patterns and patterns of the optimizer's own) must be what the checkpoint was "
+    "trained with, or the run a new one"
 )
 
 
@@ -120,6 +120,7 @@ def restore_optimizer(
     named_parameters: Iterable[tuple[str, Parameter]],
     tensors: Named,
     state: Mapping[str, Any],
+    partial: bool = False,
 ) -> None:
     """Give an optimizer the state that `capture_optimizer` took; its options stay as built.
 
@@ -128,12 +129,16 @@ def restore_optimizer(
 
     Arguments:
         tensors: the named tensors; they are copied.
+        partial: whether other parameters may be trained, or in other groups: what has no state
+            starts anew, and state that nothing has a use for is left out.
 
     Raises:
         SetpointError: if type, groups or names differ; the optimizer is unchanged then.
     """
     named = dict(named_parameters)
     groups = _named_groups(optimizer, named.items())
+    if partial:
+        state = _regrouped(state, groups)
     _refuse_other(optimizer, groups, state)
     numbers = {name: n for n, name in enumerate(name for group in groups for name in group)}
     saved = {
@@ -158,6 +163,21 @@ def restore_optimizer(
         state = _with_saved_types(optimizer.state[parameter], value)
         optimizer.state[parameter] = {k: _laid_out(v, parameter) for k, v in state.items()}
     _begin_maxima(optimizer)
+
+
+def _regrouped(state: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """A saved state as if it had been saved with these groups of parameters.
+
+    What was counted in a group goes with the first of its parameters that a group has.
+    """
+    entry_of = {name: entry for entry in state["groups"] for name in entry["parameters"]}
+    entries: list[dict[str, Any]] = []
+    for group in groups:
+        known = next((entry_of[name] for name in group if name in entry_of), {"counts": {}})
+        entries.append({**known, "parameters": list(group)})
+    trained = {name for group in groups for name in group}
+    kept = {name: of for name, of in state["parameters"].items() if name in trained}
+    return {**state, "groups": entries, "parameters": kept}
 
 
 def _begin_maxima(optimizer: Optimizer) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from setpoint.config import CONFIG, MINIMAL, ORIGINS, SetpointError
+from setpoint.config import CONFIG, MINIMAL, ORIGINS, Problem, SetpointError, nearest
 
 from .layout import MANIFEST, POINTERS, list_checkpoints
 from .manifest import read_manifest, verify
 from .pointers import read_pointer
+
+if TYPE_CHECKING:
+    from .config import Checkpoint
+
+CHECKPOINTS = "checkpoints"
+"""The folder of a run with its checkpoints."""
 
 RECORD = (CONFIG, ORIGINS, MINIMAL)
 """The text files of a checkpoint's record, as `config.record.record_files` makes them."""
@@ -35,6 +44,46 @@ def find_checkpoint(path: Path) -> Path | None:
         names = ", ".join(directory.name for directory in others.values())
         raise SetpointError(f"there is no checkpoint {path.name} in {path.parent}, only {names}")
     return others[step]
+
+
+def checkpoint_to_load(name: str) -> Path:
+    """The directory of the checkpoint that `checkpoint.load` means.
+
+    Arguments:
+        name: a run or the folder of its checkpoints, which mean the latest; or what
+            `find_checkpoint` takes.
+
+    Raises:
+        SetpointError: there is none.
+    """
+    path = Path(os.path.expanduser(name))
+    found = find_checkpoint(path)
+    if found is not None:
+        return found
+    if not path.is_dir():
+        raise SetpointError(_missing(path))
+    folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+    steps = list_checkpoints(folder)
+    if not steps:
+        raise SetpointError(f"{path} is neither a checkpoint nor a run that has one")
+    latest = read_pointer(folder, "latest")
+    return steps[max(steps) if latest not in steps else latest]
+
+
+def _missing(path: Path) -> str:
+    there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = nearest(path.name, there, 1)
+    meant = f". Did you mean {path.parent / close[0]}?" if close else ""
+    return f"{path}: there is no such directory{meant}"
+
+
+def load_problems(section: Checkpoint) -> Iterator[Problem]:
+    """Check that the checkpoint to load is there; what it holds is compared when it is loaded."""
+    assert section.load is not None
+    try:
+        read_manifest(checkpoint_to_load(section.load))
+    except SetpointError as error:
+        yield Problem("load", str(error))
 
 
 def has_record(directory: Path) -> bool:

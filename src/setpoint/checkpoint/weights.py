@@ -15,12 +15,15 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, elsewhere: Collection
     """Put a checkpoint's weights into a model, of which each rank may hold a part.
 
     Arguments:
+        checkpoint: where it is one in part, weights that it lacks stay what they are.
         elsewhere: names of tensors that other ranks hold.
 
     Raises:
         RunError: if a tensor is missing, surplus, or of another shape, each named.
     """
     saved, own = checkpoint.tensors["model"], model.state_dict()
+    if checkpoint.partial:
+        own = {name: tensor for name, tensor in own.items() if name in saved}
     wrong = [f"{name} is missing" for name in own if name not in saved]
     known = {*own, *elsewhere}
     wrong += [f"{name} is not in the model" for name in saved if name not in known]
@@ -32,4 +35,5 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, elsewhere: Collection
     if wrong:
         shown = "; ".join(wrong[:2]) + (f"; and {len(wrong) - 2} more" if len(wrong) > 2 else "")
         raise RunError(f"{checkpoint.path} does not fit the model: {shown}")
-    model.load_state_dict({name: as_placed(saved[name], tensor) for name, tensor in own.items()})
+    placed = {name: as_placed(saved[name], tensor) for name, tensor in own.items()}
+    model.load_state_dict(placed, strict=not checkpoint.partial)

@@ -96,7 +96,7 @@ class OptimizerParams:
         return {}
 
     @torch.no_grad()
-    def load(self, tensors: Named) -> None:
+    def load(self, tensors: Named, partial: bool = False) -> None:
         """Go on from what a checkpoint holds.
 
         Whether or not the run before had masters, its most exact weights are what counts: masters
@@ -105,17 +105,19 @@ class OptimizerParams:
         Arguments:
             tensors: by the names of parameters: those of the model, and over them what `state`
                 gave.
+            partial: whether weights that are not among them stay what they are.
 
         Raises:
             RunError: if one is missing.
         """
         trained = {name: held for name, held in self.held.items() if held.requires_grad}
         missing = [name for name in trained if name not in tensors]
-        if missing:
+        if missing and not partial:
             others = f", nor {len(missing) - 1} others" if len(missing) > 1 else ""
             raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{others}")
         for name, held in trained.items():
-            held.copy_(as_placed(tensors[name], held))
+            if name in tensors:
+                held.copy_(as_placed(tensors[name], held))
         self.master_to_params()
 
 

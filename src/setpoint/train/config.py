@@ -183,7 +183,7 @@ class Job(
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
     """Device and number of ranks."""
 
-    checkpoint: Checkpoint = field(factory=Checkpoint, role=RUNTIME)
+    checkpoint: Checkpoint = field(factory=Checkpoint)
     """Checkpointing: save interval, retention and resume."""
 
     evaluation: Evaluation | None = field(factory=Evaluation, role=RUNTIME)

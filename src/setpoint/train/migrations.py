@@ -211,6 +211,9 @@ def plain_names() -> Iterable[Operation]:
         *(Added(f"parallel.{name}", value, role=RUNTIME) for name, value in RANKS.items()),
         Added("resilience.heartbeat", None, role=RUNTIME),
         Added("resilience.liveness_every", "never", role=RUNTIME),
+        Added("checkpoint.load", None),
+        Added("checkpoint.exclude", []),
+        Added("checkpoint.division", "any", role=RUNTIME),
         Added("compile.artifacts", None, role=RUNTIME),
         Added("compile.optimize_ddp", True, role=RUNTIME),
     ]

@@ -188,6 +188,15 @@ def _biases(given: Given) -> Ours | str | None:
     return Ours(dict.fromkeys(paths, given.truth), "for the linear layers")
 
 
+def _load_optimizer(given: Given) -> Ours | str | None:
+    """Whether the state of the optimizer is loaded with all else."""
+    if given.truth is None:
+        return None
+    if given.truth:
+        return "Leave it out: checkpoint.load takes the state of the optimizer with all else."
+    return Ours({"checkpoint.exclude": ["optimizer"]}, "beside checkpoint.load")
+
+
 def _pretrained(given: Given) -> Ours | str | None:
     """Weights to start from, whose configuration is written first."""
     name = given.text
@@ -560,6 +569,7 @@ OTHER_NAMES: dict[str, Converter | str] = {
     **dict.fromkeys(("gradient_checkpointing", "enable_gradient_checkpointing", "recompute",
                      "recompute_granularity"), _checkpointing),
     "resume_from_checkpoint": _resume,
+    **dict.fromkeys(("load_optimizer", "load_optimizer_states"), _load_optimizer),
     **dict.fromkeys(("auto_resume", "auto_resume_from_checkpoints", "autoresume"),
                     _truth("checkpoint.resume", "auto", "never")),
     **dict.fromkeys(("report_to", "loggers", "logger"), _trackers),

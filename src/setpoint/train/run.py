@@ -24,6 +24,7 @@ from setpoint.train.record.context import Outcome
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.kept import kept_lines
+from setpoint.train.record.load import load_other
 from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.ranks import refuse_alike
 from setpoint.train.record.refuse import refuse
@@ -68,7 +69,7 @@ def train(
         shown = progress_of(job, world)
         ending.callback(shown.stop)
         with explain_oom(job):
-            parts = build_components(job, not plan.has_checkpoints, shown.work, *plan.kept, world)
+            parts = build_components(job, plan.begins_anew, shown.work, *plan.kept, world)
         with open_run(plan, parts, stop, shown) as run:
             added = added_callbacks(run)
             start = resume(run)
@@ -103,16 +104,19 @@ def rehearse(
         shown = progress_of(job, World(choose_device(job.parallel)))
         ending.callback(shown.stop)
         with explain_oom(job):
-            parts = build_components(job, not plan.has_checkpoints, shown.work, *plan.kept)
+            parts = build_components(job, plan.begins_anew, shown.work, *plan.kept)
         if accepted is not None:
             accepted, _ = compare_with_record(run, accepted, parts, plan.accept)
         newest = CheckpointStore(run.checkpoints).load(
             "auto", on_damaged=lambda where, why: damaged.append(f"{where.name}: {why}")
         )
-        at = Position()
+        at, loaded = Position(), None
+        best, mean = best_metric_of(job, parts), LossMean()
+        states = states_of(job, parts, best, mean, Trackers())
         if newest is not None:
-            best, mean = best_metric_of(job, parts), LossMean()
-            at = restore(job, states_of(job, parts, best, mean, Trackers()), newest)
+            at = restore(job, states, newest)
+        elif job.checkpoint.load is not None:
+            loaded, at = load_other(job, parts, states)
     rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
     if planned := planned_in_words(job, parts.train):
@@ -122,6 +126,7 @@ def rehearse(
     rows += [("duration", str(job.duration))]
     if accepted is not None:
         rows += [("changed", line) for line in describe_accepted(accepted)]
+    rows += [("loaded", line) for line in (loaded.lines() if loaded else ())]
     rows += [("note", line) for line in kept_lines(job, plan.kept)]
     if newest is None and run.is_new:
         rows += [("note", line) for line in runs_of_other_lengths(job, plan.path)]
@@ -131,4 +136,4 @@ def rehearse(
 def _would(job: Job, at: Position, resumes: bool) -> str:
     if resumes and is_over(job.duration, at):
         return f"finished at step {at.step}: nothing would be trained"
-    return f"would resume at step {at.step}" if resumes else "would start at step 0"
+    return f"would {'resume' if resumes else 'start'} at step {at.step}"

@@ -42,7 +42,9 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, start.mean),
         DataWaitCallback(job.data.loader, events, progress),
         evaluation,
-        SaveCallback(run.store, start.states, events, evaluation, trackers),
+        SaveCallback(
+            run.store, start.states, events, evaluation, trackers, start.resumed_at is None
+        ),
     ]
     if isinstance(job.resilience.non_finite, SkipNonFinite):
         callbacks.append(NonFiniteCallback(events, progress))

@@ -25,6 +25,7 @@ class SaveCallback(Callback):
         states: all that has a state; the rows of a step are on disk before a checkpoint counts on
             them.
         evaluation: knows the metric of the present step.
+        is_new: whether the run has no checkpoint yet.
     """
 
     phase = Phase.KEEP
@@ -36,12 +37,14 @@ class SaveCallback(Callback):
         events: EventLog,
         evaluation: EvaluateCallback,
         trackers: Trackers,
+        is_new: bool = True,
     ) -> None:
         self.store = store
         self.states = states
         self.events = events
         self.evaluation = evaluation
         self.trackers = trackers
+        self.is_new = is_new
         self.saved: tuple[Any, ...] | None = None
         self.record: dict[str, str | bytes] = {}
 
@@ -51,7 +54,7 @@ class SaveCallback(Callback):
         # Weights mean something only with the configuration they were trained with, so that each
         # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
         self.record = {**record_files(loop.job), **loop.parts.companions}
-        if (loop.position.step == 0 and loop.job.checkpoint.at_start) or self.evaluation.made_up:
+        if (self.is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
             self.save(loop)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:

@@ -15,6 +15,7 @@ from setpoint.config import (
     all_fields,
     leaves,
     nearest,
+    within,
 )
 from setpoint.train.config import Job
 from setpoint.train.record.refusal import plain
@@ -42,6 +43,10 @@ class Accepted:
     def learned(self) -> bool:
         """Whether an identity field or the data differs."""
         return bool(self.data) or any(item.role is IDENTITY for item in self.differences)
+
+    def has(self, path: str) -> bool:
+        """Whether a field, or one inside a section, differs."""
+        return any(within(item.path, path) for item in self.differences)
 
 
 def split_paths(accept: Sequence[str]) -> list[str]:

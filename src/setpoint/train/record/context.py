@@ -19,6 +19,7 @@ from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores
 from setpoint.train.record.accepted import Accepted
+from setpoint.train.record.load import Loaded
 from setpoint.train.record.ranks import SharedStore
 from setpoint.train.record.state import States
 from setpoint.train.step.loss_mean import LossMean
@@ -58,6 +59,7 @@ class Start:
         resumed_at: the step of the checkpoint; None without one.
         identity: the job that the weights are of: `Run.job`, or that of the record where nothing
             is left to train, so that what was accepted has no effect.
+        loaded: what `checkpoint.load` gave a run without checkpoints of its own; None otherwise.
         ended: why nothing is left to train before the duration is over; None if it is not so.
         is_over: whether nothing is left to train.
     """
@@ -70,6 +72,7 @@ class Start:
     states: States
     ended: str | None
     is_over: bool
+    loaded: Loaded | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,14 @@ from setpoint.train.record.refusal import (
 from setpoint.units import Duration
 
 LOSS_SCALE = "precision.loss_scale.initial"
-AT_START = ("model.pretrained", "model.init_std", "model.residual_init", LOSS_SCALE)
+AT_START = (
+    "model.pretrained",
+    "model.init_std",
+    "model.residual_init",
+    "checkpoint.load",
+    "checkpoint.exclude",
+    LOSS_SCALE,
+)
 """Fields that are used at the start of a run and never again."""
 
 ROWS = (
@@ -140,8 +147,19 @@ def _other_shape(folder: str, job: Job, identity: list[Difference]) -> str | Non
 
 def _other_rows(folder: str, job: Job, identity: list[Difference]) -> list[str]:
     """The fields by which rows come in another order than those that checkpoints count."""
+    there = list_checkpoints(Path(folder, "checkpoints"))
+    return moved_rows(folder, job, identity) if there else []
+
+
+def moved_rows(folder: str, job: Job, identity: Sequence[Difference]) -> list[str]:
+    """The fields by which rows come in another order than in a recorded job.
+
+    Arguments:
+        folder: of the record.
+        identity: what differs from it.
+    """
     about = [item.path for item in identity if within(item.path, "data") or item.path in OF_ROWS]
-    if not about or not list_checkpoints(Path(folder, "checkpoints")):
+    if not about:
         return []
     found = [path for path in ROWS if path in about]
     if job.data.packing.length_buckets and "batch.global_size" in about:
@@ -156,6 +174,30 @@ def _other_rows(folder: str, job: Job, identity: list[Difference]) -> list[str]:
 
 def _data_seed(job: Job) -> int | None:
     return job.seed if job.data.seed is None else job.data.seed
+
+
+def other_division(folder: str, job: Job) -> str | None:
+    """Why a job does not divide its model as a recorded one; None where it does.
+
+    Arguments:
+        folder: of the record.
+    """
+    before, now = (
+        {"world_size": each.world_size, **each.degrees}
+        | {"expert": each.expert, "expert_tensor": each.expert_tensor}
+        for each in (resolve(read_record(Job, folder)[0]).parallel, job.parallel)
+    )
+    changes = [
+        f"parallel.{axis} = {now[axis]}, not {before[axis]}"
+        for axis in now
+        if now[axis] != before[axis]
+    ]
+    if not changes:
+        return None
+    return (
+        f"{folder} was trained with other parallel degrees, and checkpoint.division = same: "
+        f"{'; '.join(changes)}.\nValid: the same degrees, or checkpoint.division = any"
+    )
 
 
 def _too_late(folder: str, identity: list[Difference]) -> list[Difference]:

@@ -21,7 +21,7 @@ from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 from setpoint.train.record.accepted import Accepted, refuse_renaming, split_paths
-from setpoint.train.record.contract import check_contract
+from setpoint.train.record.contract import check_contract, other_division
 from setpoint.train.record.kept import Kept, kept_files
 from setpoint.train.record.run_name import draw_seed, run_directory_of
 
@@ -53,6 +53,12 @@ class Plan:
     def has_checkpoints(self) -> bool:
         """Whether the run goes on from weights of its own."""
         return bool(self.stamp[1])
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether weights to start from count: the run has none of its own, and loads not all."""
+        section = self.job.checkpoint
+        return not self.has_checkpoints and (section.load is None or section.excludes_weights)
 
     def require_unchanged(self) -> None:
         """Refuse to go on where another process has trained since; call it with the lock held.
@@ -91,6 +97,9 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
     accepted = None
     if (path / CONFIG).exists() or stamp[1]:
         accepted = check_contract(str(path), job, accept, given=directory is not None)
+        others = other_division(str(path), job) if stamp[1] else None
+        if others is not None and job.checkpoint.division == "same":
+            raise SetpointError(others)
         if directory is not None:
             refuse_renaming(str(path), accepted)
     return Plan(job, path, looked_at, accept, accepted, stamp, kept)

@@ -34,6 +34,7 @@ from setpoint.train.evaluation.score import Scores, scores_in
 from setpoint.train.record.context import Outcome, Run, Start
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
+from setpoint.train.record.load import load_other, other_frozen, refuse_changed
 from setpoint.train.record.outlook import command_again, format_newest, outlook
 from setpoint.train.record.ranks import SharedStore, opened
 from setpoint.train.record.refuse import Plan, what_is_gone
@@ -120,9 +121,10 @@ def resume(run: Run) -> Start:
     """
     job, parts = run.job, run.parts
     best, mean = best_metric_of(job, parts), LossMean()
+    refrozen = run.accepted is not None and run.accepted.has("optimizer.frozen")
     # The data has been compared with the record: a kill may lie between it and a checkpoint.
-    states = states_of(job, parts, best, mean, run.trackers, other_data=True)
-    checkpoint, position = _newest_checkpoint(run), Position()
+    states = states_of(job, parts, best, mean, run.trackers, True, refrozen)
+    checkpoint, position, loaded = _newest_checkpoint(run), Position(), None
     if checkpoint is None and run.accepted is not None:
         parts.world.on_main(lambda: _start_again(run))
     elif run.accepted is None:
@@ -133,6 +135,14 @@ def resume(run: Run) -> Start:
         # What the run began with; files may have moved or changed since.
         parts.companions = companions_in(checkpoint.path) or parts.companions
         run.store.set_aside_after(checkpoint.step)
+        for line in other_frozen(parts, checkpoint) if refrozen else ():
+            run.progress.note(line)
+    elif job.checkpoint.load is not None:
+        loaded, position = load_other(job, parts, states, run.store.inner.readers)
+        if job.model.pretrained is not None and parts.pretrained is None:
+            run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
+        parts.companions = companions_in(loaded.path) or parts.companions
+        refuse_changed(run.directory.events, loaded)
     over, ended, identity = is_over(job.duration, position), None, job
     if not over:
         ended = best.stop_reason(job.evaluation)
@@ -141,7 +151,7 @@ def resume(run: Run) -> Start:
         # What was accepted by name is not trained with any more.
         identity = resolve(read_record(Job, str(run.directory.path))[0])
     resumed_at = None if checkpoint is None else checkpoint.step
-    start = Start(position, resumed_at, identity, best, mean, states, ended, over)
+    start = Start(position, resumed_at, identity, best, mean, states, ended, over, loaded)
     if not over:
         run.progress.note(data_line(job, parts))
         if position.step:
@@ -247,7 +257,8 @@ def _start_again(run: Run) -> None:
     path = run.directory.path
     gone = what_is_gone(path)
     if gone is None:
-        run.progress.note(f"{path} has no checkpoint yet: it starts again at step 0")
+        begin = "at step 0" if run.job.checkpoint.load is None else "from checkpoint.load"
+        run.progress.note(f"{path} has no checkpoint yet: it starts again {begin}")
         return
     metrics, to = run.directory.metrics, None
     if metrics.exists():

@@ -34,12 +34,13 @@ def write_start(run: Run, start: Start) -> None:
         RunError: if it cannot be written.
     """
     facts = _facts(run, start)
-    for line in _notes(run, start):
+    for line in (*_notes(run, start), *(start.loaded.lines() if start.loaded else ())):
         run.progress.note(line)
     if run.accepted is None:
         for value in dropped_values(run.job):
             run.progress.note(f"dropped: {value}")
-        run.events.write("start", step=0, **facts)
+        run.events.write("start", step=start.position.step, **facts)
+        _write_loaded(run, start)
         write_environment(run.directory, run.parts)
         _write_config(run)
         return
@@ -54,13 +55,19 @@ def write_start(run: Run, start: Start) -> None:
     # Before the record changes: after a kill in between, the difference would be lost.
     run.events.write(
         "resume",
-        step=start.resumed_at or 0,
+        step=start.position.step,
         data_position=where_in_data(run.job, run.parts.feed.state_dict()),
         **facts,
         accepted=[difference.to_json() for difference in kept],
         **({"data": list(accepted.data)} if accepted.data else {}),
         environment=keep_diffs(run.directory, run.environment),
     )
+    _write_loaded(run, start)
+
+
+def _write_loaded(run: Run, start: Start) -> None:
+    if start.loaded is not None:
+        run.events.write("load", **start.loaded.to_json())
 
 
 def facts_of(run: Run, start: Start) -> RunFacts:

@@ -112,7 +112,8 @@ class Data:
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
-        self.parts.feed.load_state_dict(saved.state["loader"], self.other_data)
+        if "loader" in saved.state or not saved.partial:
+            self.parts.feed.load_state_dict(saved.state["loader"], self.other_data)
 
 
 @dataclass(slots=True)
@@ -141,10 +142,15 @@ class Model:
 
 @dataclass(slots=True)
 class Training:
-    """The weights that the optimizer updates, and its state."""
+    """The weights that the optimizer updates, and its state.
+
+    Arguments:
+        other_frozen: whether other parameters than those of the checkpoint may be frozen.
+    """
 
     job: Job
     parts: Components
+    other_frozen: bool = False
     trained: bool = True
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
@@ -159,22 +165,29 @@ class Training:
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on; options and formats are those of the configuration."""
-        parts, state = self.parts, saved.state["optimizer"]
+        parts, state = self.parts, saved.state.get("optimizer")
+        weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
+        parts.weights.load(weights, saved.partial)
+        if state is None and saved.partial:
+            return
+        assert state is not None
         if parts.pipeline is not None:
             own = {name for name, _ in parts.weights.named_parameters()}
             state = part_of_state(state, parts.pipeline.elsewhere - own)
-        weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
-        parts.weights.load(weights)
         go_on_from(parts, saved.tensors.get(TRAINING, {}))
         restore_optimizer(
             parts.optimizer,
             parts.weights.named_parameters(),
             saved.tensors["optimizer"],
             state,
+            partial=saved.partial or self.other_frozen,
         )
         others: dict[Tensor, dtype] | None = None
         if title_of(self.job.optimizer) is not None:
-            others = {held: weights[name].dtype for name, held in parts.weights.named_parameters()}
+            others = {
+                held: weights[name].dtype if name in weights else held.dtype
+                for name, held in parts.weights.named_parameters()
+            }
         convert_state(self.job.precision, parts.optimizer, others)
 
 
@@ -206,17 +219,19 @@ def states_of(
     mean: LossMean,
     trackers: Trackers,
     other_data: bool = False,
+    other_frozen: bool = False,
 ) -> States:
     """List all of a run that has a state.
 
     Arguments:
         other_data: whether other documents than those of the checkpoint are fine.
+        other_frozen: whether other parameters than there may be frozen.
     """
     return {
         # First: it refuses other data before anything has been changed.
         "data": Data(job, parts, other_data),
         "model": Model(parts),
-        "training": Training(job, parts),
+        "training": Training(job, parts, other_frozen),
         "schedule": Values("schedule", parts.schedule),
         "scaler": Values("scaler", parts.scaler),
         "non_finite": Values("non_finite", parts.non_finite, rare=True),

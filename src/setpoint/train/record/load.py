@@ -1,0 +1,379 @@
+"""A new run that starts from the full state of a checkpoint: `checkpoint.load`.
+
+What is taken, what is left out and why is found by names alone, before anything is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from setpoint.checkpoint.config import ENTRIES, OF_OPTIMIZER
+from setpoint.checkpoint.durable import digest_file
+from setpoint.checkpoint.layout import MANIFEST, directory_name
+from setpoint.checkpoint.loading import ALONE, Checkpoint, Readers, load_directory
+from setpoint.checkpoint.record import checkpoint_to_load, has_record
+from setpoint.config import (
+    CONFIG,
+    IDENTITY,
+    Difference,
+    RunError,
+    SetpointError,
+    nearest,
+    recorded_differences,
+)
+from setpoint.track.jsonl import read_jsonl
+from setpoint.train.record.contract import moved_rows, other_division
+from setpoint.train.record.refusal import other_rows, plain
+from setpoint.train.record.state import WEIGHTS_ONLY, Data, States, restore
+from setpoint.train.step.averaging import TRAINING
+from setpoint.train.step.position import Position, is_over
+
+if TYPE_CHECKING:
+    from setpoint.train.build.components import Components
+    from setpoint.train.config import Job
+
+SHOWN = 6
+BY_PARAMETER = ("model", "master", TRAINING)
+"""The stems whose tensors have the names of parameters."""
+NOT_OF_THE_RUN = ("rows",)
+"""States that belong to the files of the run that was saved."""
+OF_THE_PLACE = ("name", "experiment", "workspace", "checkpoint.load", "checkpoint.exclude")
+"""Fields in which a new run differs from what it starts from in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a run has started from.
+
+    Arguments:
+        digest: SHA-256 of the manifest, which names that of every file.
+        weights, parameters: how many weights were loaded, and how many parameters' optimizer state.
+        left: weights that were not, with the reason.
+        anew: parameters whose optimizer state starts anew, with the reason.
+        dropped: parameters whose optimizer state has no use now.
+        entries: what of the rest of the state was left out.
+        differences: of the configurations; that of the checkpoint is the left side.
+    """
+
+    path: Path
+    step: int
+    digest: str
+    weights: int
+    parameters: int
+    left: dict[str, str]
+    anew: dict[str, str]
+    dropped: list[str]
+    entries: tuple[str, ...]
+    differences: list[Difference]
+
+    def lines(self) -> Iterator[str]:
+        """What people should know of it."""
+        taken = f"{self.weights} of {self.weights + self._known('left')} weights"
+        if "optimizer" not in self.entries:
+            count = self.parameters + len(self.anew)
+            taken += f", optimizer state of {self.parameters} of {count} parameters"
+        yield f"starting from {self.path} at step {self.step}: loaded {taken}"
+        if self.entries:
+            yield f"not loaded: {', '.join(self.entries)} (excluded)"
+        if self.left:
+            yield f"weights not loaded: {_some(self.left)}"
+        if self.anew and "optimizer" not in self.entries:
+            yield f"optimizer state begun anew: {_some(self.anew)}"
+        if self.dropped:
+            yield f"optimizer state not used: {_some(dict.fromkeys(self.dropped, 'frozen now'))}"
+        learned = [item for item in self.differences if item.role is IDENTITY]
+        if learned:
+            shown = [f"{d.path}: {plain(d.left)} -> {plain(d.right)}" for d in learned]
+            more = f", and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+            yield f"differs from what it starts from: {', '.join(shown[:SHOWN])}{more}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The event of it."""
+        return {
+            "step": self.step,
+            "checkpoint": str(self.path.resolve()),
+            "manifest": self.digest,
+            "weights": self.weights,
+            "parameters": self.parameters,
+            "not_loaded": {"entries": list(self.entries), "weights": self.left},
+            "optimizer_anew": self.anew,
+            "optimizer_not_used": self.dropped,
+            "differences": [item.to_json() for item in self.differences],
+        }
+
+    def _known(self, what: str) -> int:
+        """How many of what was left out the model has."""
+        return sum(reason != NOT_HERE for reason in getattr(self, what).values())
+
+
+EXCLUDED = "excluded"
+NOT_HERE = "excluded, not in the model"
+
+
+def load_other(
+    job: Job, parts: Components, states: States, readers: Readers = ALONE
+) -> tuple[Loaded, Position]:
+    """Give a new run the state of the checkpoint that `checkpoint.load` names.
+
+    Every rank calls it.
+
+    Arguments:
+        readers: the processes that read together.
+
+    Raises:
+        SetpointError: there is none, it does not fit the job, or nothing is left to train.
+        DamagedCheckpoint: it is not what was saved.
+    """
+    found: tuple[Checkpoint, Loaded] | None = None
+    refused: SetpointError | None = None
+    trained = _trained(parts)
+    try:
+        found = _select(job, parts, trained, readers)
+    except SetpointError as error:
+        refused = _named(job, error)
+    readers.agree(refused)
+    assert found is not None
+    checkpoint, loaded = found
+    taken = {name: each for name, each in states.items() if name not in NOT_OF_THE_RUN}
+    del taken["data"]
+    try:
+        Data(job, parts, other_data=False).restore(checkpoint)
+    except SetpointError as error:
+        text = f"{error}\nTo begin at the start of the data: --checkpoint.exclude.append loader"
+        raise _named(job, SetpointError(text)) from error
+    try:
+        position = restore(job, taken, checkpoint)
+    except SetpointError as error:
+        raise _named(job, error) from error
+    if is_over(job.duration, position):
+        raise SetpointError(
+            f"checkpoint.load = {job.checkpoint.load}: it is at step {position.step}, where "
+            f"duration = {job.duration} is over, so that nothing is left to train.\nValid: a "
+            f"longer duration, or position among checkpoint.exclude, which begins at step 0"
+        )
+    return loaded, position
+
+
+def other_frozen(parts: Components, checkpoint: Checkpoint) -> Iterator[str]:
+    """Say what the optimizer does with parameters that are frozen now, or were; all ranks ask."""
+    own = _trained(parts)
+    groups = checkpoint.state["optimizer"]["groups"]
+    held = [name for group in groups for name in group["parameters"]]
+    anew, dropped = (
+        [n for n in one if n not in other] for one, other in ((own, held), (held, own))
+    )
+    if anew:
+        yield f"optimizer state begun anew: {_some(dict.fromkeys(anew, 'frozen before'))}"
+    if dropped:
+        yield f"optimizer state not used: {_some(dict.fromkeys(dropped, 'frozen now'))}"
+
+
+def refuse_changed(events: Path, loaded: Loaded) -> None:
+    """Refuse to start again from another checkpoint than at first.
+
+    Arguments:
+        events: of the run, which has no checkpoint of its own yet.
+
+    Raises:
+        SetpointError: what `checkpoint.load` means has changed since.
+    """
+    rows = read_jsonl(events, damaged=[]) if events.exists() else []
+    begins = [number for number, row in enumerate(rows) if row.get("event") == "restart"]
+    rows = rows[begins[-1] :] if begins else rows
+    first = next((row for row in rows if row.get("event") == "load"), None)
+    if first is not None and first.get("manifest") != loaded.digest:
+        raise SetpointError(
+            f"the run began from {first.get('checkpoint')}, and checkpoint.load means "
+            f"{loaded.path} now, which is another checkpoint.\nValid: a path to that very "
+            f"checkpoint (.../checkpoints/{directory_name(int(first.get('step', 0)))}) in a run "
+            f"of its own"
+        )
+
+
+def _named(job: Job, error: SetpointError) -> SetpointError:
+    text = f"checkpoint.load = {job.checkpoint.load}: {error}"
+    return RunError(text) if isinstance(error, RunError) else SetpointError(text)
+
+
+def _trained(parts: Components) -> list[str]:
+    """The names of all parameters that are trained, where other ranks have some of them."""
+    own = [name for name, held in parts.weights.named_parameters() if held.requires_grad]
+    if parts.pipeline is None:
+        return own
+    return list(dict.fromkeys(name for each in parts.pipeline.all_of(own) for name in each))
+
+
+def _select(
+    job: Job, parts: Components, trained: list[str], readers: Readers
+) -> tuple[Checkpoint, Loaded]:
+    """Read the checkpoint, and leave out what the job does; no rank waits for another."""
+    assert job.checkpoint.load is not None
+    path = checkpoint_to_load(job.checkpoint.load)
+    saved = load_directory(path, readers=readers)
+    folder = path if has_record(path) else path.parent.parent
+    differences = _differences(job, folder)
+    entries = tuple(each for each in ENTRIES if each in job.checkpoint.exclude)
+    if saved.state.get(WEIGHTS_ONLY) and "optimizer" not in entries:
+        raise SetpointError(
+            f"{path} holds the weights alone (checkpoint.last = weights).\nValid: optimizer among "
+            f"checkpoint.exclude, which begins with a new one"
+        )
+    kind = type(parts.optimizer).__name__
+    if "optimizer" not in entries and saved.state["optimizer"]["type"] != kind:
+        raise SetpointError(
+            f"it holds the state of {saved.state['optimizer']['type']}, and the optimizer is "
+            f"{kind}.\nTo begin with a new state: --checkpoint.exclude.append optimizer"
+        )
+    if (folder / CONFIG).is_file():
+        if job.checkpoint.division == "same" and (others := other_division(str(folder), job)):
+            raise SetpointError(others)
+        if "loader" not in entries:
+            _refuse_rows(job, folder, differences)
+    left = _left_weights(job, parts, saved)
+    state: dict[str, Any] = {k: v for k, v in saved.state.items() if k not in entries}
+    state.pop(WEIGHTS_ONLY, None)
+    if "position" in entries:
+        state["position"] = {}
+    anew, dropped, parameters = _optimizer(job, trained, state, left)
+    tensors = {
+        stem: {name: tensor for name, tensor in named.items() if name not in left}
+        if stem in BY_PARAMETER
+        else named
+        for stem, named in saved.tensors.items()
+    }
+    loaded = Loaded(
+        path,
+        saved.step,
+        digest_file(path / MANIFEST).sha256,
+        len(tensors["model"]),
+        parameters,
+        left,
+        anew,
+        dropped,
+        entries,
+        differences,
+    )
+    return replace(saved, tensors=tensors, state=state, partial=True), loaded
+
+
+def _differences(job: Job, folder: Path) -> list[Difference]:
+    """What differs from the configuration that the checkpoint was trained with."""
+    if not (folder / CONFIG).is_file():
+        return []
+    found = recorded_differences(str(folder), job)
+    return [item for item in found if item.path not in OF_THE_PLACE]
+
+
+def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
+    identity = [item for item in differences if item.role is IDENTITY]
+    moved = moved_rows(str(folder), job, identity) if identity else []
+    if moved:
+        raise SetpointError(
+            f"it is a checkpoint {other_rows(moved)}.\nValid: {' and '.join(moved)} as there, or "
+            f"loader among checkpoint.exclude, which begins at the start of the data"
+        )
+
+
+def _left_weights(job: Job, parts: Components, saved: Checkpoint) -> dict[str, str]:
+    """The weights that the job excludes, with what there is to say of each.
+
+    Raises:
+        SetpointError: a pattern is found in no name.
+        RunError: weights that are not excluded do not fit the model.
+    """
+    theirs, own = saved.tensors["model"], parts.model.state_dict()
+    elsewhere = frozenset() if parts.pipeline is None else parts.pipeline.elsewhere
+    names = list(dict.fromkeys([*own, *theirs, *sorted(elsewhere)]))
+    left: dict[str, str] = {}
+    misfits: list[str] = []
+    patterns = dict(_patterns(job, names, of_optimizer=False))
+    for name in names:
+        problem, reason = "", EXCLUDED
+        if name not in theirs:
+            problem = reason = "not in the checkpoint"
+        elif name not in own and name not in elsewhere:
+            problem = reason = "not in the model"
+        elif name in own and theirs[name].shape != own[name].shape:
+            shapes = (tuple(each.shape) for each in (theirs[name], own[name]))
+            problem = reason = "{} there and {} in the model".format(*shapes)
+        if any(name in found for found in patterns.values()):
+            left[name] = f"{EXCLUDED}, {problem}" if problem else reason
+        elif problem:
+            misfits.append(f"{name} is {problem}")
+    if misfits:
+        shown = "; ".join(misfits[:2])
+        more = f"; and {len(misfits) - 2} more" if len(misfits) > 2 else ""
+        raise RunError(
+            f"{saved.path} does not fit the model: {shown}{more}.\nValid: the model of the "
+            f"checkpoint, or patterns in checkpoint.exclude for what is to start anew"
+        )
+    return left
+
+
+def _optimizer(
+    job: Job, own: list[str], state: dict[str, Any], left: Mapping[str, str]
+) -> tuple[dict[str, str], list[str], int]:
+    """Leave out of the optimizer's state what is excluded.
+
+    Arguments:
+        own: the parameters that are trained.
+
+    Returns:
+        the parameters that begin anew with the reason, those whose state is not used, and how many
+        others there are.
+    """
+    entry = state.get("optimizer")
+    if entry is None:
+        return dict.fromkeys(own, EXCLUDED), [], 0
+    held = [name for group in entry["groups"] for name in group["parameters"]]
+    excluded = {name for name, reason in left.items() if reason != NOT_HERE}
+    for found in dict(_patterns(job, [*own, *held], of_optimizer=True)).values():
+        excluded |= set(found)
+    kept = {name: of for name, of in entry["parameters"].items() if name not in excluded}
+    state["optimizer"] = {**entry, "parameters": kept}
+    anew = {
+        name: EXCLUDED if name in excluded else "not trained there"
+        for name in own
+        if name in excluded or name not in held
+    }
+    dropped = [name for name in held if name not in own and name not in left]
+    return anew, dropped, len(own) - len(anew)
+
+
+def _patterns(
+    job: Job, names: Iterable[str], of_optimizer: bool
+) -> Iterator[tuple[str, Collection[str]]]:
+    """The patterns of `checkpoint.exclude` and the names that they are found in.
+
+    Arguments:
+        of_optimizer: of those for the state of the optimizer, or of the others.
+
+    Raises:
+        SetpointError: one is found in none.
+    """
+    names = list(dict.fromkeys(names))
+    for index, each in enumerate(job.checkpoint.exclude):
+        if each in ENTRIES or each.startswith(OF_OPTIMIZER) != of_optimizer:
+            continue
+        pattern = each.removeprefix(OF_OPTIMIZER)
+        found = [name for name in names if re.search(pattern, name)]
+        if not found:
+            known = [*ENTRIES, *names, *(part for name in names for part in name.split("."))]
+            close = nearest(pattern, dict.fromkeys(known), 1)
+            meant = f" Did you mean {close[0]}?" if close else ""
+            raise SetpointError(
+                f"checkpoint.exclude.{index} = {each!r} is found in none of the {len(names)} names "
+                f"of weights.{meant}\nValid: {', '.join(ENTRIES)}, or a regular expression that is "
+                f"found in a name such as {', '.join(names[:3])}"
+            )
+        yield each, found
+
+
+def _some(reasons: Mapping[str, str]) -> str:
+    shown = [f"{name} ({reason})" for name, reason in list(reasons.items())[:SHOWN]]
+    more = f", and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
+    return ", ".join(shown) + more

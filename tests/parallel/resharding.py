@@ -1,0 +1,164 @@
+"""Run by test_resharding.py: what ranks of one division have saved, ranks of any other go on from.
+
+Its arguments are the divisions that save, `/`, and those that load; all of both without any. After
+loading, weights, masters and optimizer state equal what was saved bit for bit; losses and gradient
+norms of further steps are those of one rank that was never interrupted.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.parallel.world import World, world_of
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.placed import whole_of
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.config import Job
+from setpoint.train.record.ranks import SharedStore
+from setpoint.train.record.state import States, restore, snapshot
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..ranks import fork
+from ..train.small import small_job, states
+from .equal_ranks import Seen
+
+# Name to the number of ranks and their degrees.
+DIVISIONS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "one": (1, ()),
+    "shard2": (2, ("shard=2",)),
+    "shard4": (4, ("shard=4",)),
+    "tensor2": (2, ("tensor=2",)),
+    "pipeline2": (2, ("pipeline=2",)),
+    "tensor2-shard2": (4, ("tensor=2", "shard=2")),
+    "expert2": (2, ("shard=2", "expert=2")),
+}
+COMMON = (
+    "model.dropout=0", "model.layers=4", "model.moe={experts: 4, load_sequences: 1}",
+    "evaluation=null", "batch.global_size=4", "batch.micro_size=1", "schedule.horizon=4 steps",
+)  # fmt: skip
+MASTERS = ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32")
+SAVED, END = 2, 4
+
+
+def job_of(folder: Path, division: str, steps: int, *flags: str) -> Job:
+    world, degrees = DIVISIONS[division]
+    ranks = [f"parallel.{degree}" for degree in degrees]
+    return small_job(
+        folder, *COMMON, *flags, f"duration={steps} steps", f"parallel.world_size={world}", *ranks,
+        without=("accumulation",),
+    )  # fmt: skip
+
+
+@contextmanager
+def joined(rank: int, store: str, division: str, job: Job) -> Iterator[World]:
+    torch.set_num_threads(1)
+    world = DIVISIONS[division][0]
+    if world == 1:
+        yield World(torch.device("cpu"))
+        return
+    os.environ.update(WORLD_SIZE=str(world), RANK=str(rank), LOCAL_RANK=str(rank))
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    yield world_of(job.parallel)
+    dist.destroy_process_group()
+
+
+def stepped(job: Job, parts: Components, position: Position) -> tuple[Position, list[list[float]]]:
+    seen = Seen()
+    loop = Loop(job, parts, [seen], StopRequest(), position)
+    loop.run()
+    return loop.position, [list(row) for row in seen.rows]
+
+
+def held(parts: Components, all_states: States) -> dict[str, Tensor]:
+    """All tensors that a checkpoint would hold, whole."""
+    with snapshot(all_states, Position()) as taken:
+        own = {
+            f"{stem}/{name}": whole_of(tensor).clone()
+            for stem, named in taken.tensors.items()
+            for name, tensor in named.items()
+        }
+    found: dict[str, Tensor] = {}
+    for each in parts.world.all_of(own) if parts.pipeline is not None else [own]:
+        found |= each
+    return found
+
+
+def saves(folder: Path, division: str, kind: str, *flags: str) -> int:
+    """Train to step 2 and save; one rank trains on to the end, and keeps its rows."""
+
+    def one_rank(rank: int, store: str) -> None:
+        job = job_of(folder / f"{rank}", division, SAVED, *flags)
+        with joined(rank, store, division, job) as world:
+            parts = build_components(job, world=world)
+            position, rows = stepped(job, parts, Position())
+            root = CheckpointStore(folder / f"{division}-{kind}")
+            with snapshot(states(job, parts), position) as taken:
+                SharedStore(world, root).save(SAVED, taken.tensors, taken.state)
+            if division == "one":
+                rows += stepped(job_of(folder / "0", "one", END, *flags), parts, position)[1]
+                (folder / f"rows-{kind}").write_text(json.dumps(rows))
+
+    return fork(one_rank, DIVISIONS[division][0])
+
+
+def loads(folder: Path, befores: list[str], division: str, kind: str, *flags: str) -> int:
+    """Load what each of the others has saved, compare it, and train on."""
+
+    def one_rank(rank: int, store: str) -> None:
+        job = job_of(folder / f"{rank}", division, END, *flags)
+        rows = json.loads((folder / f"rows-{kind}").read_text())[SAVED:]
+        with joined(rank, store, division, job) as world:
+            for before in befores:
+                parts = build_components(job, world=world)
+                all_states = states(job, parts)
+                root = CheckpointStore(folder / f"{before}-{kind}")
+                saved = SharedStore(world, root).load()
+                assert saved is not None
+                position = restore(job, all_states, saved)
+                found = held(parts, all_states)
+                count = 0
+                for stem, named in saved.tensors.items():
+                    for name, tensor in named.items():
+                        whole = tensor if isinstance(tensor, Tensor) else tensor.whole()
+                        here, what = found.pop(f"{stem}/{name}"), f"{before} -> {division}: {name}"
+                        assert here.dtype == whole.dtype and torch.equal(here, whole), what
+                        count += 1
+                assert not found, (before, division, list(found))
+                if kind == "fp32":
+                    _, further = stepped(job, parts, position)
+                    torch.testing.assert_close(
+                        torch.tensor(further), torch.tensor(rows), rtol=1e-5, atol=1e-5
+                    )
+                if rank == 0:
+                    print(f"{before} -> {division}, {kind}: {count} tensors equal")
+
+    return fork(one_rank, DIVISIONS[division][0])
+
+
+def main(befores: list[str], afters: list[str]) -> int:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for kind, flags in (("fp32", ()), ("masters", MASTERS)):
+            for division in dict.fromkeys(["one", *befores]):
+                if status := saves(folder, division, kind, *flags):
+                    return status
+            for division in afters:
+                if status := loads(folder, befores, division, kind, *flags):
+                    return status
+    return 0
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    at = words.index("/") if "/" in words else 0
+    sys.exit(main(words[:at] or [*DIVISIONS], words[at + 1 :] or [*DIVISIONS]))

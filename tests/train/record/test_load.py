@@ -1,0 +1,196 @@
+"""Runs that start from the full state of another run's checkpoint, in whole or in part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import ConfigError, SetpointError
+from setpoint.train.record.contract import other_division
+from setpoint.train.run import rehearse, train
+
+from ..small import events, rows, small_job
+
+BASE = ("model.layers=2", "schedule.horizon=8 steps", "checkpoint.keep=null")
+TO_8 = (*BASE, "duration=8 steps")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 8 steps, with checkpoints at 4 and 8."""
+    folder = tmp_path_factory.mktemp("source")
+    train(small_job(folder, *TO_8), folder / "run")
+    return folder / "run"
+
+
+def at_4(source: Path) -> str:
+    return f"checkpoint.load={source / 'checkpoints' / 'step-00000004'}"
+
+
+def tensors(run: Path, step: int) -> dict[str, torch.Tensor]:
+    saved = CheckpointStore(run / "checkpoints").load(step).tensors
+    found: dict[str, Any] = {f"{s}/{n}": t for s, named in saved.items() for n, t in named.items()}
+    return found
+
+
+def refused(folder: Path, *flags: str) -> str:
+    """What is said, and that nothing was written."""
+    with pytest.raises(SetpointError) as found:
+        train(small_job(folder, *TO_8, *flags), folder / "run")
+    assert not (folder / "run" / "config.json").exists()
+    return str(found.value)
+
+
+def test_goes_on_bit_for_bit(source: Path, tmp_path: Path) -> None:
+    outcome = train(small_job(tmp_path, *TO_8, at_4(source)), tmp_path / "run")
+    assert outcome.started.step == 4
+    expected, found = tensors(source, 8), tensors(tmp_path / "run", 8)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], each) for name, each in expected.items())
+    assert rows(tmp_path / "run") == [row for row in rows(source) if row["step"] > 4]
+    (event,) = events(tmp_path / "run", "load")
+    assert (event["step"], event["weights"], event["parameters"]) == (4, 21, 21)
+    assert event["not_loaded"] == {"entries": [], "weights": {}}
+    assert events(tmp_path / "run", "start")[0]["step"] == 4
+    # Its own checkpoints come first from now on, and what it was loaded from may be gone.
+    job = small_job(tmp_path, *BASE, "duration=9 steps", "checkpoint.load=gone")
+    with pytest.raises(SetpointError, match=r"checkpoint\.load"):
+        train(job, tmp_path / "run")
+    longer = small_job(tmp_path, *BASE, "duration=9 steps", at_4(source))
+    assert train(longer, tmp_path / "run").started.step == 8
+
+
+def test_a_run_means_its_latest(source: Path, tmp_path: Path) -> None:
+    flags = (*BASE, "duration=9 steps", f"checkpoint.load={source}")
+    assert dict(rehearse(small_job(tmp_path, *flags)))["state"] == "would start at step 8"
+    assert train(small_job(tmp_path, *flags), tmp_path / "run").started.step == 8
+    assert "nothing is left to train" in refused(tmp_path / "x", f"checkpoint.load={source}")
+
+
+def test_leaves_out_what_is_excluded(source: Path, tmp_path: Path) -> None:
+    exclude = 'checkpoint.exclude=["^output", "optimizer.feed_forward\\\\.", "loader", "position"]'
+    flags = (*BASE, "duration=1 steps", "checkpoint.every=never", "optimizer.lr=1e-30")
+    at_start = "checkpoint.at_start=true"
+    train(small_job(tmp_path, *flags, at_start, at_4(source), exclude), tmp_path / "run")
+    fresh = small_job(tmp_path, *flags, at_start)
+    train(fresh, tmp_path / "fresh")
+    saved = load_directory(tmp_path / "run" / "checkpoints" / "step-00000000")
+    there, begun = tensors(source, 4), tensors(tmp_path / "fresh", 0)
+    for name, tensor in saved.tensors["model"].items():
+        origin = begun if name.startswith("output") else there
+        assert isinstance(tensor, torch.Tensor)
+        assert torch.equal(tensor, origin[f"model/{name}"]), name
+    kept = {name.rpartition("/")[0] for name in saved.tensors["optimizer"]}
+    assert "layers.0.attention.output.weight" in kept
+    assert not any("feed_forward." in name or name.startswith("output") for name in kept)
+    assert saved.state["position"]["step"] == 0
+    assert saved.state["loader"]["index"] == 0
+    (event,) = events(tmp_path / "run", "load")
+    assert event["not_loaded"]["entries"] == ["loader", "position"]
+    assert event["not_loaded"]["weights"] == {"output.weight": "excluded"}
+    assert set(event["optimizer_anew"].values()) == {"excluded"}
+
+
+def test_weights_of_another_shape_are_refused_unless_excluded(source: Path, tmp_path: Path) -> None:
+    other = (at_4(source), "model.ffn_dim=24")
+    text = refused(tmp_path / "x", *other)
+    assert "does not fit the model" in text and "in the model" in text and "exclude" in text
+    exclude = r'checkpoint.exclude=["feed_forward\\."]'
+    train(small_job(tmp_path, *TO_8, *other, exclude), tmp_path / "run")
+    (event,) = events(tmp_path / "run", "load")
+    reasons = event["not_loaded"]["weights"]
+    assert reasons and all(each.startswith("excluded, (") for each in reasons.values()), reasons
+
+
+def test_a_pattern_that_is_found_nowhere_is_an_error(source: Path, tmp_path: Path) -> None:
+    text = refused(tmp_path, at_4(source), 'checkpoint.exclude=["outptu"]')
+    assert "found in none" in text and "Did you mean output?" in text
+    text = refused(tmp_path, at_4(source), 'checkpoint.exclude=["optimizer.norms"]')
+    assert "checkpoint.exclude.0 = 'optimizer.norms'" in text
+
+
+def test_exclude_without_load_has_no_effect(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"without checkpoint\.load"):
+        small_job(tmp_path, 'checkpoint.exclude=["optimizer"]')
+
+
+def test_another_optimizer_needs_a_new_state(source: Path, tmp_path: Path) -> None:
+    other = (at_4(source), "optimizer=lion")
+    assert "--checkpoint.exclude.append optimizer" in refused(tmp_path / "x", *other)
+    job = small_job(tmp_path, *TO_8, *other, 'checkpoint.exclude=["optimizer"]')
+    assert train(job, tmp_path / "run").started.step == 4
+
+
+def test_other_rows_need_another_place(source: Path, tmp_path: Path) -> None:
+    other = (at_4(source), "batch.sequence_length=8")
+    assert "counts rows that batch.sequence_length makes others" in refused(tmp_path / "x", *other)
+    other = (at_4(source), "data.sources.0.documents=30")
+    assert "--checkpoint.exclude.append loader" in refused(tmp_path / "x", *other)
+    train(small_job(tmp_path, *TO_8, *other, 'checkpoint.exclude=["loader"]'), tmp_path / "run")
+
+
+def test_frozen_parts_may_differ(source: Path, tmp_path: Path) -> None:
+    frozen = 'optimizer.frozen=["embedding"]'
+    train(small_job(tmp_path, *TO_8, at_4(source), frozen), tmp_path / "frozen")
+    (event,) = events(tmp_path / "frozen", "load")
+    assert event["optimizer_not_used"] == ["embedding.weight"]
+    flags = (*BASE, "duration=9 steps", f"checkpoint.load={tmp_path / 'frozen'}")
+    train(small_job(tmp_path, *flags), tmp_path / "thawed")
+    (event,) = events(tmp_path / "thawed", "load")
+    assert event["optimizer_anew"] == {"embedding.weight": "not trained there"}
+    before, after = tensors(tmp_path / "frozen", 8), tensors(tmp_path / "thawed", 9)
+    assert torch.equal(
+        before["model/embedding.weight"], tensors(source, 4)["model/embedding.weight"]
+    )
+    assert not torch.equal(before["model/embedding.weight"], after["model/embedding.weight"])
+    assert "optimizer/embedding.weight/exp_avg" in after
+
+
+def test_a_run_of_its_own_may_freeze_others_by_name(tmp_path: Path) -> None:
+    train(small_job(tmp_path, *BASE, "duration=4 steps"), tmp_path / "run")
+    frozen = small_job(tmp_path, *BASE, "duration=6 steps", 'optimizer.frozen=["embedding"]')
+    train(frozen, tmp_path / "run", accept=["optimizer.frozen"])
+    assert "optimizer/embedding.weight/exp_avg" not in tensors(tmp_path / "run", 6)
+    back = small_job(tmp_path, *BASE, "duration=8 steps")
+    train(back, tmp_path / "run", accept=["optimizer.frozen"])
+    assert "optimizer/embedding.weight/exp_avg" in tensors(tmp_path / "run", 8)
+    log = (tmp_path / "run" / "logs" / "rank-0.log").read_text()
+    assert "optimizer state not used: embedding.weight (frozen now)" in log
+    assert "optimizer state begun anew: embedding.weight (frozen before)" in log
+
+
+def test_weights_alone_need_a_new_optimizer(tmp_path: Path) -> None:
+    train(small_job(tmp_path, *BASE, "duration=4 steps", "checkpoint.last=weights"), tmp_path / "a")
+    load = f"checkpoint.load={tmp_path / 'a'}"
+    assert "holds the weights alone" in refused(tmp_path / "x", load)
+    job = small_job(tmp_path, *TO_8, load, 'checkpoint.exclude=["optimizer"]')
+    assert train(job, tmp_path / "run").started.step == 4
+
+
+def test_starts_again_from_the_same_checkpoint_only(source: Path, tmp_path: Path) -> None:
+    run = tmp_path / "a"
+    train(small_job(tmp_path, *BASE, "duration=4 steps"), run)
+    job = small_job(tmp_path, *TO_8, f"checkpoint.load={run}", "checkpoint.last=none",
+                    "checkpoint.every=never")  # fmt: skip
+    train(job, tmp_path / "run")
+    log = tmp_path / "run" / "events.jsonl"
+    # As if it had been killed before the end.
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"end"' not in line))
+    train(small_job(tmp_path, *BASE, "duration=5 steps"), run)
+    with pytest.raises(SetpointError, match="which is another checkpoint"):
+        train(job, tmp_path / "run")
+
+
+def test_the_division_is_compared_where_it_must_be_the_same(source: Path, tmp_path: Path) -> None:
+    two = small_job(tmp_path, *TO_8, "parallel.world_size=2", "parallel.shard=2",
+                    without=("accumulation",))  # fmt: skip
+    text = other_division(str(source), two)
+    assert text is not None
+    assert "parallel.world_size = 2, not 1; parallel.shard = 2, not 1" in text
+    assert other_division(str(source), small_job(tmp_path, *TO_8)) is None
