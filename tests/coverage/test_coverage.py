@@ -28,6 +28,7 @@ DONE = (
     "determinism",
     "packing",
     "data",
+    "resume",
 )
 COUNTS = {
     "model": 32,
@@ -44,6 +45,7 @@ COUNTS = {
     "determinism": 7,
     "packing": 8,
     "data": 67,
+    "resume": 6,
 }
 
 

@@ -98,7 +98,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     @dead("exclude")
     def _exclude_is_dead(self) -> str | None:
-        return "without checkpoint.load" if self.exclude and self.load is None else None
+        return "without checkpoint.load nothing is loaded in part" if self.load is None else None
 
     @check
     def _check_exclude(self) -> Iterator[Problem]:

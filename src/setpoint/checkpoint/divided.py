@@ -189,6 +189,7 @@ class Divided:
             )
             here = tuple(slice(s - a, e - a) for s, e, a in zip(first, last, offset, strict=True))
             found[here].copy_(self.files[part.file][self.name][there])
+            self.files.release(part.file)
         return found
 
     def whole(self) -> Tensor:
@@ -207,6 +208,7 @@ class Files(Mapping[str, Mapping[str, Tensor]]):
     def __init__(self, directory: Path, names: Sequence[str]) -> None:
         self.directory, self.names = directory, tuple(names)
         self._open: dict[str, dict[str, Tensor]] = {}
+        self._maps: dict[str, mmap.mmap] = {}
 
     def __getitem__(self, name: str) -> dict[str, Tensor]:
         if name not in self._open:
@@ -214,7 +216,13 @@ class Files(Mapping[str, Mapping[str, Tensor]]):
                 # Private: torch wants memory that it may write to, and no file is changed.
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._open[name] = decode_tensors(content)
+            self._maps[name] = content
         return self._open[name]
+
+    def release(self, name: str) -> None:
+        """Take what has been read of a file out of this process's memory; the cache keeps it."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._maps[name].madvise(mmap.MADV_DONTNEED)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -23,10 +23,7 @@ from .layout import (
 )
 from .manifest import DamagedCheckpoint, Manifest, read_manifest, verify
 from .pointers import read_pointer
-from .record import find_checkpoint
-
-FOLDER = "checkpoints"
-"""The folder of a run's checkpoints."""
+from .record import CHECKPOINTS, find_checkpoint
 
 
 class Place(NamedTuple):
@@ -100,15 +97,15 @@ def find_place(path: str) -> Place:
         names_one = step_of(given.name.partition(".")[0]) is not None
         if names_one or (given / MANIFEST).is_file():
             return Place(given.parent, given)
-        if (given / FOLDER).is_dir():
-            return Place(given / FOLDER)
+        if (given / CHECKPOINTS).is_dir():
+            return Place(given / CHECKPOINTS)
         if list_checkpoints(given) or set_aside_in(given) or unfinished(given):
             return Place(given)
     elif (found := find_checkpoint(given)) is not None:
         return Place(found.parent, found)
     raise SetpointError(
         f"{path} holds no checkpoints.\n"
-        f"Valid: a run directory, its folder {FOLDER}, or a checkpoint in that"
+        f"Valid: a run directory, its folder {CHECKPOINTS}, or a checkpoint in that"
     )
 
 

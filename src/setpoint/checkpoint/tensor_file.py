@@ -8,9 +8,11 @@ Format: https://github.com/huggingface/safetensors (8 bytes of header length, JS
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from math import prod
 from mmap import mmap
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -43,6 +45,20 @@ _OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
 def dtype_named(name: str) -> torch.dtype:
     """The dtype that the format has a name for."""
     return _OF_NAME[name]
+
+
+class Shaped(Protocol):
+    """What a file says of a tensor before its values."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The format of its numbers."""
+        ...
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its sizes."""
+        ...
 
 
 class HostMemory:
@@ -108,28 +124,50 @@ def encode_tensors(
             kept.append(name)
         else:
             aliases[name] = owner
-    # Wide types first keeps every tensor aligned to its own element size.
-    kept.sort(key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, object] = {"__metadata__": {"format": "pt", "aliases": json.dumps(aliases)}}
-    offset = 0
-    for name in kept:
-        tensor = tensors[name]
-        end = offset + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    start = len(text).to_bytes(8, "little") + text
+    start, kept = _header(tensors, kept, aliases)
     written = (tensors[name].detach() for name in kept if tensors[name].numel())
     if into is None:
         return chain([start], (_bytes_of(_in_host_memory(each)) for each in written))
     copies = [_bytes_of(into.copy(each)) for each in written]
     into.wait()
     return [start, *copies]
+
+
+def encode_one_by_one(
+    tensors: Mapping[str, Shaped], aliases: Mapping[str, str], read: Callable[[str], Tensor]
+) -> Iterable[bytes | memoryview]:
+    """A safetensors file in pieces, of tensors that are read when their piece is asked for.
+
+    Arguments:
+        tensors: what is known of them before.
+        aliases: further names of some of them.
+        read: gives one, on the CPU.
+    """
+    start, order = _header(tensors, list(tensors), aliases)
+    written = (name for name in order if prod(tensors[name].shape))
+    return chain([start], (_bytes_of(read(name).contiguous()) for name in written))
+
+
+def _header(
+    tensors: Mapping[str, Shaped], names: Sequence[str], aliases: Mapping[str, str]
+) -> tuple[bytes, list[str]]:
+    """The beginning of a file, and the order of the tensors in it."""
+    # Wide types first keeps every tensor aligned to its own element size.
+    order = sorted(names, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    header: dict[str, object] = {"__metadata__": {"format": "pt", "aliases": json.dumps(aliases)}}
+    offset = 0
+    for name in order:
+        dtype, shape = tensors[name].dtype, tensors[name].shape
+        end = offset + prod(shape) * dtype.itemsize
+        header[name] = {
+            "dtype": DTYPES[dtype],
+            "shape": list(shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, order
 
 
 def decode_tensors(content: bytearray | mmap) -> dict[str, Tensor]:

@@ -36,6 +36,7 @@ COMMANDS = {
     "evaluate": "evaluate a trained model on text",
     "export": "export the weights of a run as a Hugging Face model",
     "checkpoint list": "list the checkpoints of a run",
+    "checkpoint convert": "write a checkpoint in another layout, or for transformers",
     "checkpoint verify": "compare every byte of checkpoints with their checksums",
     "data inspect": "print rows of the training data as text, with tokens and masks",
     "data stats": "print lengths, tokens, shares and duplicates of the data",
@@ -47,8 +48,8 @@ COMMANDS = {
 LONG = frozenset(
     (
         *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
-        *("compare", "checkpoint verify", "data prepare", "data push", "data inspect"),
-        *("data stats", "tokenizer train"),
+        *("compare", "checkpoint convert", "checkpoint verify", "data prepare", "data push"),
+        *("data inspect", "data stats", "tokenizer train"),
     )
 )
 """The commands that do more than put a configuration together and print something."""

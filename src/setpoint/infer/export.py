@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from torch import nn
+
 from setpoint.config import SetpointError
 from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
+from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import find_tokenizer, read_vocabulary
-from setpoint.infer.load import Loaded
 from setpoint.infer.tasks import Export
-from setpoint.model.pretrained.save import save_pretrained
+from setpoint.model.pretrained.save import SHARD, save_pretrained
 
 
 def require_empty(section: Export) -> None:
@@ -25,25 +27,37 @@ def require_empty(section: Export) -> None:
         raise SetpointError(f"export.path: {path} {kind}; give a new or empty directory")
 
 
-def export(loaded: Loaded, section: Export) -> Path:
+def export(
+    model: nn.Module | Path,
+    tokenizer: Tokenizer,
+    path: Path,
+    *,
+    dtype: str | None = None,
+    max_shard_size: int = SHARD,
+    family: str | None = None,
+) -> Path:
     """Write the weights in the format of Hugging Face, whole or not at all.
+
+    Arguments:
+        model: in memory, or a checkpoint of which a few tensors at a time are read.
+        dtype, max_shard_size, family: see `save_pretrained`.
 
     Raises:
         SetpointError: no family of models is what this model is, or it cannot be written.
     """
-    tokenizer, end = None, None
-    if isinstance(loaded.tokenizer, HuggingFaceTokenizer):
-        tokenizer = find_tokenizer(loaded.tokenizer.path).parent
+    files, end = None, None
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        files = find_tokenizer(tokenizer.path).parent
         # What ended documents in training, if tokenizer.separator named another token.
-        vocabulary, separator = read_vocabulary(loaded.tokenizer.path), loaded.tokenizer.separator
+        vocabulary, separator = read_vocabulary(tokenizer.path), tokenizer.separator
         if vocabulary.ids.get(vocabulary.named.get("eos_token", "")) != separator:
             end = next((text, n) for text, n in vocabulary.ids.items() if n == separator)
     return save_pretrained(
-        loaded.model,
-        section.path,
-        dtype=section.dtype,
-        max_shard_size=section.max_shard_size,
-        family=section.family,
-        tokenizer=tokenizer,
+        model,
+        path,
+        dtype=dtype,
+        max_shard_size=max_shard_size,
+        family=family,
+        tokenizer=files,
         end=end,
     )

@@ -1,6 +1,7 @@
 """From a job to a model with its weights, and the tokenizer that goes with it."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.load import load_checkpoint, load_directory
+from setpoint.model.pretrained.load import is_ours, load_checkpoint, load_directory
 from setpoint.model.pretrained.locate import CONFIG, locate_here
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.run import description_of, tokenizer_of
@@ -94,23 +95,44 @@ def load(job: Inference) -> Loaded:
     )
 
 
+def stored_weights(job: Inference) -> Path | None:
+    """The checkpoint whose weights an export can read a few at a time; None for other models."""
+    place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
+    if not place.record or not is_ours(job.model):
+        return None
+    if _start_of(place) is not None and description_of(place.directory) is None:
+        return None  # of an older version: its special tokens are looked for elsewhere
+    return place.directory
+
+
 def _load_checkpoint(
     job: Inference, place: Place, vocab_size: int, device: torch.device, dtype: torch.dtype
 ) -> nn.Module:
-    try:
+    with naming_whole_ones(place.directory):
         model = load_checkpoint(place.directory, job.model, vocab_size, device=device, dtype=dtype)
         if description_of(place.directory) is None:
             _look_for_its_start(place, model)
         return model
+
+
+@contextmanager
+def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
+    """Add to the error of a damaged checkpoint which of the same run can be taken instead."""
+    try:
+        yield
     except DamagedCheckpoint as error:
-        others = [name for name in _whole_beside(place.directory) if name != error.path.name]
+        others = [name for name in _whole_beside(checkpoint) if name != error.path.name]
         hint = f"; {' or '.join(others)} can be taken instead" if others else "; no other is whole"
         raise RunError(f"{error}{hint}") from error
 
 
+def _start_of(place: Place) -> str | None:
+    return load_record(Job, str(place.record)).values["model"].get("pretrained")
+
+
 def _look_for_its_start(place: Place, model: nn.Module) -> None:
     """Find the special tokens of a checkpoint that an older version saved without them."""
-    name = load_record(Job, str(place.record)).values["model"].get("pretrained")
+    name = _start_of(place)
     try:
         start = None if name is None else locate_here(name)
     except SetpointError:

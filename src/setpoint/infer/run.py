@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from torch import nn
+
 from setpoint.config import ConfigError
+from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
 from setpoint.infer.export import export, require_empty
-from setpoint.infer.load import load
+from setpoint.infer.load import load, naming_whole_ones, stored_weights
 from setpoint.infer.passes import watching
 from setpoint.infer.results import Results, require_place, write_record, write_results
 from setpoint.infer.score import score_texts
+from setpoint.infer.tasks import Export
 from setpoint.infer.text import OnText, continue_prompts
+from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.parallel.determinism import determinism
 from setpoint.resilience.signals import active
 from setpoint.track.progress import Work, no_work
@@ -48,6 +53,15 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
         from setpoint.infer.harness.run import open_harness
 
         harness = open_harness(job.harness)
+    forward = (job.generation, job.evaluation, job.harness)
+    stored = None if any(each is not None for each in forward) else stored_weights(job)
+    if stored is not None and job.export is not None:
+        results = Results(stored)
+        with naming_whole_ones(stored):
+            results.exported = _exported(job.export, stored, tokenizer_of(stored, job.tokenizer))
+        if output is not None:
+            write_results(output, job, results)
+        return results
     with determinism(job.deterministic):
         loaded = load(job)
         results = Results(loaded.place.directory)
@@ -70,7 +84,18 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
                 results.harness = harness(loaded, job)
         results.profiles = passes.profiles
         if job.export is not None:
-            results.exported = export(loaded, job.export)
+            results.exported = _exported(job.export, loaded.model, loaded.tokenizer)
     if output is not None:
         write_results(output, job, results)
     return results
+
+
+def _exported(section: Export, model: nn.Module | Path, tokenizer: Tokenizer) -> Path:
+    return export(
+        model,
+        tokenizer,
+        section.path,
+        dtype=section.dtype,
+        max_shard_size=section.max_shard_size,
+        family=section.family,
+    )

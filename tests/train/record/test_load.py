@@ -115,7 +115,7 @@ def test_a_pattern_that_is_found_nowhere_is_an_error(source: Path, tmp_path: Pat
 
 
 def test_exclude_without_load_has_no_effect(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"without checkpoint\.load"):
+    with pytest.raises(ConfigError, match=r"without checkpoint\.load nothing is loaded"):
         small_job(tmp_path, 'checkpoint.exclude=["optimizer"]')
 
 

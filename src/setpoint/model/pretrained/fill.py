@@ -79,6 +79,12 @@ class Weights:
                 if made is not None:
                     _put(module, name, made)
 
+    def read(self, reader: TensorReader, name: str, part: Part | None = None) -> Tensor:
+        """A tensor of ours that lies in the files as it is, or a block of it."""
+        (piece,) = self.pieces[name]
+        assert piece[2:] == (None, None, False)
+        return block(reader.read(self.held[piece.theirs]), part)
+
     def _made(
         self,
         reader: TensorReader,
@@ -147,6 +153,18 @@ class PlacedWeights(Weights):
         }
         super().__init__(where, [Piece(name, name) for name in shapes], held, shapes)
         self.tensors = tensors
+
+    def read(self, reader: TensorReader, name: str, part: Part | None = None) -> Tensor:
+        """See `Weights.read`; of a block no more than that is read."""
+        del reader
+        saved = self.tensors[name]
+        if isinstance(saved, Tensor):
+            return block(saved, part)
+        offset, shape = [0] * len(saved.shape), list(saved.shape)
+        if part is not None:
+            offset[part.dim], shape[part.dim] = part.start, part.length or 1
+        found = saved.box(offset, shape)
+        return found.squeeze(part.dim) if part is not None and part.length is None else found
 
     def _made(
         self,

@@ -17,16 +17,17 @@ from setpoint.config import SetpointError
 from setpoint.model.huggingface import HuggingFaceModel
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.fill import block
+from setpoint.model.pretrained.fill import Weights, block
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
-from setpoint.model.pretrained.load import load_pretrained
-from setpoint.model.pretrained.locate import CONFIG, MANIFEST
+from setpoint.model.pretrained.load import checkpoint_weights, is_ours, load_pretrained
+from setpoint.model.pretrained.locate import CONFIG, MANIFEST, locate
 from setpoint.model.pretrained.pieces import Piece, their_shapes
-from setpoint.model.pretrained.read_tensor import weight_dtype
-from setpoint.model.pretrained.run import description_of
+from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader, weight_dtype
+from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
 from setpoint.model.pretrained.tensors import pieces_of
 from setpoint.model.pretrained.write_config import family_for, write_config
 from setpoint.model.pretrained.write_tensor import Planned, write_tensors
+from setpoint.model.skeleton import skeleton
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
 
@@ -51,8 +52,9 @@ def save_pretrained(
     """Write a model in the format of Hugging Face.
 
     The directory appears under its name when it is complete, or not at all. Weights are written
-    one tensor after the other. What a family's config.json has no word for is refused, unless it
-    plays a part in training only.
+    one tensor after the other; those of a checkpoint of a transformer of ours are read so, too, so
+    that a few tensors at a time are in memory. What a family's config.json has no word for is
+    refused, unless it plays a part in training only.
 
     Arguments:
         model: our transformer or one of transformers' that was loaded or trained here; or what
@@ -68,8 +70,9 @@ def save_pretrained(
     Raises:
         SetpointError: if no family is such a model, or the directory cannot be written.
     """
+    weights = None
     if not isinstance(model, nn.Module):
-        model = load_pretrained(model)
+        model, weights = _opened(model)
     model = getattr(model, "_orig_mod", model)  # as torch.compile wraps it
     wanted, target = weight_dtype(dtype), Path(os.path.expanduser(path))
     if max_shard_size < 1:
@@ -77,7 +80,8 @@ def save_pretrained(
     _require_room(target, overwrite)
     origin = getattr(model, "loaded_from", None)
     if isinstance(model, Transformer):
-        write = _writer(model, wanted, max_shard_size, family, origin)
+        held = _Held(model) if weights is None else _Stored(weights)
+        write = _writer(model, held, wanted, max_shard_size, family, origin)
     elif isinstance(model, HuggingFaceModel):
         write = partial(model.save_into, dtype=wanted, max_shard_size=max_shard_size)
     else:
@@ -96,8 +100,50 @@ def save_pretrained(
     return target
 
 
+def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
+    """The model at a path, without values where its weights can be read one by one."""
+    place = locate(str(path))
+    if place.kind != "checkpoint":
+        return load_pretrained(path), None
+    job = job_of(place.directory)
+    if not is_ours(job.model):
+        return load_pretrained(path), None
+    tokenizer = tokenizer_of(place.directory, job.tokenizer)
+    model = skeleton(job.model, tokenizer.vocab_size)
+    vars(model)["loaded_from"] = place.directory
+    return model, checkpoint_weights(place.directory, model)
+
+
+class _Held:
+    """The weights that a model has in memory, of which ranks may hold parts."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.tensors = {plain_name(n): p.detach() for n, p in model.named_parameters()}
+
+    def dtype(self, ours: str) -> torch.dtype:
+        return self.tensors[ours].dtype
+
+    def read(self, reader: TensorReader, piece: Piece) -> Tensor:
+        del reader
+        return whole_of(block(self.tensors[piece.ours], piece.of_ours))
+
+
+class _Stored:
+    """The weights of a checkpoint, of which each is read when it is asked for."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def dtype(self, ours: str) -> torch.dtype:
+        return DTYPES[self.weights.held[ours].dtype]
+
+    def read(self, reader: TensorReader, piece: Piece) -> Tensor:
+        return self.weights.read(reader, piece.ours, piece.of_ours)
+
+
 def _writer(
     model: Transformer,
+    held: _Held | _Stored,
     dtype: torch.dtype | None,
     max_shard_size: int,
     name: str | None,
@@ -105,14 +151,14 @@ def _writer(
 ) -> Callable[[Path], None]:
     """What writes the config.json and the weights of a transformer of ours."""
     family = family_for(model.config, name)
-    tensors: dict[str, Tensor] = {plain_name(n): p for n, p in model.named_parameters()}
+    ours = {plain_name(n): tuple(p.shape) for n, p in model.named_parameters()}
     pieces = pieces_of(family, model, model.config)
     groups: dict[str, list[Piece]] = {}
     for piece in pieces:
         groups.setdefault(piece.theirs, []).append(piece)
-    shapes = their_shapes(pieces, {n: tuple(t.shape) for n, t in tensors.items()})
+    shapes = their_shapes(pieces, ours)
     planned = [
-        Planned(n, shape, dtype or tensors[groups[n][0].ours].dtype) for n, shape in shapes.items()
+        Planned(n, shape, dtype or held.dtype(groups[n][0].ours)) for n, shape in shapes.items()
     ]
     kinds = {tensor.dtype for tensor in planned}
     main = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
@@ -124,12 +170,16 @@ def _writer(
         token_ids=_described(origin) if origin is not None else None,
     )
 
-    def make(name: str) -> Tensor:
-        return _their_tensor(groups[name], tensors, shapes[name])
-
     def write(directory: Path) -> None:
         (directory / CONFIG).write_text(json.dumps(keys, indent=2) + "\n")
-        write_tensors(directory, planned, make, max_shard_size)
+        with TensorReader() as reader:
+            read = partial(held.read, reader)
+            write_tensors(
+                directory,
+                planned,
+                lambda name: _their_tensor(groups[name], read, shapes[name]),
+                max_shard_size,
+            )
 
     return write
 
@@ -142,14 +192,15 @@ def _described(origin: Path) -> dict[str, Any]:
 
 
 def _their_tensor(
-    pieces: list[Piece], tensors: dict[str, Tensor], shape: tuple[int, ...]
+    pieces: list[Piece], read: Callable[[Piece], Tensor], shape: tuple[int, ...]
 ) -> Tensor:
-    first = whole_of(block(tensors[pieces[0].ours].detach(), pieces[0].of_ours))
+    first = read(pieces[0])
     if len(pieces) == 1 and pieces[0].of_theirs is None:
         return first.T if pieces[0].transposed else first
     whole = torch.empty(shape, dtype=first.dtype, device=first.device)
+    del first
     for piece in pieces:
-        ours = whole_of(block(tensors[piece.ours].detach(), piece.of_ours))
+        ours = read(piece)
         block(whole, piece.of_theirs).copy_(ours.T if piece.transposed else ours)
     return whole
 

@@ -1,0 +1,1 @@
+"""What checkpoints cost: time, memory and size on disk."""

@@ -1,0 +1,97 @@
+"""Peak memory of writing a checkpoint of several ranks as a Hugging Face model, or whole.
+
+    cd benchmarks && python -m checkpoint.consolidate [--megabytes 500] [--ranks 4]
+
+Memory is the resident set of a process of its own, above what it had with all imports done. Leaves
+with status 1 if that is more than three times the largest tensor and 64 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from setpoint.train.threads import prepare_threads
+
+prepare_threads()  # as `setpoint train` does, before torch is imported
+
+import torch  # noqa: E402
+
+from setpoint.checkpoint.convert import convert  # noqa: E402
+from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
+from setpoint.cli.style import table  # noqa: E402
+from setpoint.config import compose, record_files  # noqa: E402
+from setpoint.model import save_pretrained  # noqa: E402
+from setpoint.model.initialize import initialize  # noqa: E402
+from setpoint.model.skeleton import materialize, skeleton  # noqa: E402
+from setpoint.train.config import Job  # noqa: E402
+
+WAYS = ("huggingface", "whole")
+DIM, ALLOWED = 1024, 64 << 20
+
+
+def make(folder: Path, megabytes: int, ranks: int) -> tuple[Path, int, int]:
+    """A checkpoint in parts; its bytes, and those of the largest tensor."""
+    layers = max(1, round(megabytes * 2**20 / 4 / (12 * DIM * DIM)))
+    flags = [f"model.dim={DIM}", f"model.layers={layers}", "model.heads=8"]
+    job = compose(Job, "tiny", flags=flags).resolve()
+    model = skeleton(job.model, 257)
+    materialize(model, "cpu", torch.float32)
+    initialize(model, 1)
+    tensors = model.state_dict()
+    source = CheckpointStore(folder).save(1, {"model": tensors}, {}, texts=record_files(job))
+    convert(source, folder / "parts", ranks)
+    sizes = [tensor.nbytes for tensor in tensors.values()]
+    return folder / "parts", sum(sizes), max(sizes)
+
+
+def status(name: str) -> int:
+    """Bytes, as the system counts them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+
+def measure(way: str, source: Path, target: Path) -> int:
+    """Do it in this process; how much memory it took above what there was."""
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is that of what follows
+    if way == "huggingface":
+        save_pretrained(source, target)
+    else:
+        convert(source, target, None)
+    return status("VmHWM") - before
+
+
+def main() -> int:
+    """Print a row for each way."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        way, source, target = given.one
+        print(measure(way, Path(source), Path(target)))
+        return 0
+    rows: list[list[str]] = []
+    missed = False
+    with tempfile.TemporaryDirectory() as place:
+        source, size, largest = make(Path(place), given.megabytes, given.ranks)
+        bound = 3 * largest + ALLOWED
+        for way in WAYS:
+            words = ["-m", "checkpoint.consolidate", "--one", way, str(source), f"{place}/{way}"]
+            said = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, check=True)
+            peak = int(said.stdout)
+            missed |= peak > bound
+            counts = (peak, bound, largest, size)
+            rows.append([way, *(f"{n / 2**20:.1f}" for n in counts), f"{peak / size:.3f}"])
+    headings = ("to", "peak MiB", "bound MiB", "largest tensor MiB", "model MiB", "peak / model")
+    print(table(rows, headings))
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""A checkpoint written once more, with its tensors whole or in as many parts as asked for.
+
+No more than a tensor is held at a time. The copy is compared with the original before it gets its
+name, so that it is there whole and right, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError, SetpointError
+
+from .divided import Divided, Files, Layout, Part, decode_index, encode_index
+from .durable import CHUNK, Written, sync_directory, write_file
+from .layout import INDEX, MANIFEST, TENSORS, file_of_rank, files_of_stems
+from .loading import verify_directory
+from .manifest import DamagedCheckpoint, Manifest, read_manifest
+from .tensor_file import encode_one_by_one
+
+
+def convert(source: Path, target: Path, parts: int | None) -> None:
+    """Write a checkpoint with its tensors in another division.
+
+    Arguments:
+        target: the new directory, of any name.
+        parts: into how many files the tensors of a stem are divided, by rows, as that many ranks
+            would; None: whole tensors.
+
+    Raises:
+        DamagedCheckpoint: the source is not what was saved.
+        SetpointError: there is something at the target, or the disk refuses.
+    """
+    require_free(target)
+    aside = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside.mkdir()
+        _write(source, aside, parts)
+        _compare(source, aside)
+        if target.is_dir():
+            target.rmdir()  # empty, as was made sure
+        os.rename(aside, target)
+        sync_directory(target.parent)
+    except OSError as error:
+        raise SetpointError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def require_free(target: Path) -> None:
+    """Refuse a place that holds something.
+
+    Raises:
+        SetpointError: it is a file, or a directory that is not empty.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        kind = "is not empty" if target.is_dir() else "is a file"
+        raise SetpointError(f"{target} {kind}; give a new or empty directory")
+
+
+def open_tensors(directory: Path) -> dict[str, dict[str, Divided]]:
+    """The tensors of a checkpoint by stem and name, in files that are mapped when they are read.
+
+    The checkpoint must have been verified.
+    """
+    manifest = read_manifest(directory)
+    files = Files(directory, [name for name in manifest.files if name.endswith(TENSORS)])
+    found: dict[str, dict[str, Divided]] = {}
+    for stem in files_of_stems(manifest.files):
+        if stem + INDEX in manifest.files:
+            layouts = decode_index((directory / (stem + INDEX)).read_bytes())
+            found[stem] = {name: Divided(each, name, files) for name, each in layouts.items()}
+        else:
+            file = stem + TENSORS
+            found[stem] = {
+                name: Divided(_whole(file, tensor), name, files)
+                for name, tensor in files[file].items()
+            }
+    return found
+
+
+def _whole(file: str, tensor: Tensor) -> Layout:
+    shape = tuple(tensor.shape)
+    return Layout(tensor.dtype, shape, (Part(file, (0,) * len(shape), shape),))
+
+
+class _Box(NamedTuple):
+    """A part of a tensor that becomes one of a file."""
+
+    of: Divided
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.of.dtype
+
+
+def _write(source: Path, folder: Path, parts: int | None) -> None:
+    verify_directory(source)
+    manifest = read_manifest(source)
+    tensors = open_tensors(source)
+    held = {name for names in files_of_stems(manifest.files).values() for name in names}
+    written: dict[str, Written] = {}
+    for name in manifest.files.keys() - held:
+        written[name] = write_file(folder / name, _chunks(source / name))
+        if written[name] != manifest.files[name]:
+            raise DamagedCheckpoint(source, f"{name} has changed while it was read")
+    for stem, named in tensors.items():
+        aliases = _aliases(named)
+        kept = {name: each for name, each in named.items() if name not in aliases}
+        if parts is None:
+            boxes = {
+                name: _Box(each, (0,) * len(each.shape), tuple(each.shape))
+                for name, each in kept.items()
+            }
+            written |= _write_file(folder, stem + TENSORS, boxes, aliases)
+            continue
+        layouts: dict[str, list[Part]] = {name: [] for name in kept}
+        for rank in range(parts):
+            file = file_of_rank(stem, rank, parts)
+            boxes = dict(_boxes_of(kept, rank, parts))
+            for name, box in boxes.items():
+                layouts[name].append(Part(file, box.offset, box.shape))
+            tied = {name: owner for name, owner in aliases.items() if owner in boxes}
+            if boxes:
+                written |= _write_file(folder, file, boxes, tied)
+        index = {
+            name: Layout(each.dtype, tuple(each.shape), tuple(layouts[aliases.get(name, name)]))
+            for name, each in named.items()
+        }
+        written[stem + INDEX] = write_file(folder / (stem + INDEX), [encode_index(index)])
+    content = Manifest(manifest.step, manifest.metric, written).render()
+    write_file(folder / MANIFEST, [content])
+    sync_directory(folder)
+
+
+def _write_file(
+    folder: Path, file: str, boxes: Mapping[str, _Box], aliases: Mapping[str, str]
+) -> dict[str, Written]:
+    def read(name: str) -> Tensor:
+        box = boxes[name]
+        return box.of.box(box.offset, box.shape)
+
+    return {file: write_file(folder / file, encode_one_by_one(boxes, aliases, read))}
+
+
+def _boxes_of(tensors: Mapping[str, Divided], rank: int, ranks: int) -> Iterator[tuple[str, _Box]]:
+    """What one of several files holds: rows of each tensor; what has no rows lies in the first."""
+    for name, each in tensors.items():
+        shape = tuple(each.shape)
+        if not shape or not each.shape.numel():
+            if rank == 0:
+                yield name, _Box(each, (0,) * len(shape), shape)
+            continue
+        first, last = (shape[0] * number // ranks for number in (rank, rank + 1))
+        if last > first:
+            rest = shape[1:]
+            yield name, _Box(each, (first, *(0 for _ in rest)), (last - first, *rest))
+
+
+def _aliases(named: Mapping[str, Divided]) -> dict[str, str]:
+    """The further names of tied tensors, by which files hold them once."""
+    owners: dict[tuple[object, ...], str] = {}
+    found: dict[str, str] = {}
+    for name, each in named.items():
+        if not each.shape.numel():
+            continue
+        at = [(part.offset, each.files[part.file][name].data_ptr()) for part in each.layout.parts]
+        owner = owners.setdefault((each.layout.dtype, each.layout.shape, *at), name)
+        if owner != name:
+            found[name] = owner
+    return found
+
+
+def _compare(source: Path, copy: Path) -> None:
+    """Read the copy as it is on the disk, and compare each tensor with the original, bit by bit.
+
+    Raises:
+        RunError: naming one that differs.
+    """
+    verify_directory(copy)
+    theirs, ours = open_tensors(source), open_tensors(copy)
+    for stem, named in theirs.items():
+        if named.keys() != ours[stem].keys():
+            raise RunError(f"the copy of {source} lacks tensors of {stem}")
+        for name, each in named.items():
+            one, other = each.whole(), ours[stem][name].whole()
+            if one.dtype != other.dtype or not torch.equal(_bits(one), _bits(other)):
+                raise RunError(f"the copy of {source} differs in {stem}/{name}")
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            yield chunk

@@ -1,0 +1,84 @@
+"""`setpoint checkpoint convert`: a checkpoint in another layout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from setpoint.checkpoint.record import checkpoint_to_load
+from setpoint.cli.checkpoint import refuse_overrides
+from setpoint.cli.command import Arguments, Command, Option
+from setpoint.cli.outcome import Loading
+from setpoint.config import SetpointError, did_you_mean
+
+LAYOUTS = ("whole", "divided", "huggingface")
+FORMATS = ("fp32", "bf16", "fp16")
+TO = Option("--to", "whole, divided or huggingface.", "LAYOUT", False, LAYOUTS)
+RANKS = Option("--ranks", "For divided: into how many files, as that many ranks write.", "N")
+DTYPE = Option("--dtype", "For huggingface: dtype of the weights; default: as they are.",
+               "FORMAT", False, FORMATS)  # fmt: skip
+SHARD = Option("--max-shard-size", "For huggingface: maximum size of a weights file in bytes.", "N")
+COMMAND = Command(
+    "checkpoint convert",
+    "CHECKPOINT DIRECTORY",
+    "Write a checkpoint in another layout into the new directory DIRECTORY, a few tensors at a\n"
+    "time. whole: each tensor in one piece, as one process writes it; divided: rows of each in N\n"
+    "files, as N ranks write them; both hold all that the checkpoint holds, are compared with it\n"
+    "bit by bit, and are loaded by checkpoint.load. huggingface: the weights as `setpoint export`\n"
+    "writes them. DIRECTORY is there whole at the end, or not at all.\n\n"
+    "CHECKPOINT is a checkpoint, as in runs/tiny-3fa94c21/checkpoints/best, or a run, which means\n"
+    "its latest. The training data is not needed.",
+    [TO, RANKS, DTYPE, SHARD],
+    [
+        ("setpoint checkpoint convert runs/tiny-3fa94c21 tiny-whole --to whole", "in one piece"),
+        ("setpoint checkpoint convert runs/tiny-3fa94c21/checkpoints/best tiny-hf "
+         "--to huggingface --dtype bf16", "for transformers"),
+    ],
+    positional=(2, 2),
+)  # fmt: skip
+
+
+def run(arguments: Arguments) -> int:
+    """Write the directory, and say where it is."""
+    refuse_overrides(arguments)
+    layout = _one_of(arguments, TO, LAYOUTS)
+    if layout is None:
+        raise SetpointError(f"--to is missing: one of {', '.join(LAYOUTS)}")
+    only = {"divided": (RANKS,), "huggingface": (DTYPE, SHARD)}.get(layout, ())
+    for option in (RANKS, DTYPE, SHARD):
+        if arguments.has(option.name) and option not in only:
+            raise SetpointError(f"{option.name} has no effect with --to {layout}. Leave it out")
+    source = checkpoint_to_load(arguments.positional[0])
+    target = Path(os.path.expanduser(arguments.positional[1]))
+    if layout == "huggingface":
+        _to_hugging_face(arguments, source, target)
+    else:
+        ranks = arguments.integer(RANKS.name)
+        if layout == "divided" and (ranks is None or ranks < 2):
+            raise SetpointError("--to divided needs --ranks N, 2 or more")
+        with Loading():
+            from setpoint.checkpoint.convert import convert
+        convert(source, target, ranks)
+    print(f"{source} is written to {target}")
+    return 0
+
+
+def _to_hugging_face(arguments: Arguments, source: Path, target: Path) -> None:
+    dtype = _one_of(arguments, DTYPE, FORMATS)
+    size = arguments.integer(SHARD.name)
+    with Loading():
+        from setpoint.checkpoint.convert import require_free
+        from setpoint.infer.export import export
+        from setpoint.model.pretrained.run import job_of, tokenizer_of
+    require_free(target)
+    tokenizer = tokenizer_of(source, job_of(source).tokenizer)
+    sizes = {} if size is None else {"max_shard_size": size}
+    export(source, tokenizer, target, dtype=dtype, **sizes)
+
+
+def _one_of(arguments: Arguments, option: Option, words: tuple[str, ...]) -> str | None:
+    found = arguments.value(option.name)
+    if found is not None and found not in words:
+        meant = did_you_mean(found, words, " ")
+        raise SetpointError(f"{option.name} is one of {', '.join(words)}, got {found!r}.{meant}")
+    return found
