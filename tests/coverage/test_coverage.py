@@ -45,7 +45,7 @@ COUNTS = {
     "determinism": 7,
     "packing": 8,
     "data": 67,
-    "resume": 6,
+    "resume": 5,
 }
 
 

@@ -84,7 +84,7 @@ def test_what_no_family_can_say(tmp_path: Path) -> None:
 
 def test_a_family_by_name(trained: tuple[Job, Path], loaded: Loaded, tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="gpt2"):
-        export(loaded, Export(path=tmp_path / "hf", family="gpt2"))
+        export(loaded.model, loaded.tokenizer, tmp_path / "hf", family="gpt2")
 
 
 def test_a_place_that_holds_something(trained: tuple[Job, Path], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from setpoint.config import RunError, SetpointError
 from setpoint.model import save_pretrained
 from setpoint.model.pretrained import read_tensor
 from setpoint.parallel.world import World
-from setpoint.shapes.placed import whole_of
+from setpoint.shapes.placed import part_here, whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 
@@ -20,28 +20,42 @@ from ..ranks import fork
 from ..train.small import small_job
 
 WORLD = 2
-COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "batch.micro_size=2")
-RANKS = (f"parallel.world_size={WORLD}", "batch.accumulation=1")
+COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "batch.micro_size=1")
+RANKS = (f"parallel.world_size={WORLD}", "batch.global_size=4")
 EXPERTS = ("model.qk_norm=true", "model.moe={experts: 4, expert_dim: 24}")
 FAMILIES = ((), ("model.tie_embeddings=true", "model.kv_heads=1"), EXPERTS)
 BROADCASTS = "parallel.read_weights=rank_0_broadcasts"
 
 
-def begun(job: Job, world: World | None = None) -> tuple[dict[str, torch.Tensor], int]:
-    """The weights that a job starts with, whole, and how many bytes of files this rank has read."""
-    read: list[int] = []
-    real = read_tensor.TensorReader._read
+class Begun(NamedTuple):
+    """The weights that a job starts with, whole; the bytes that this rank has read and holds."""
 
-    def counted(self: Any, *given: Any) -> torch.Tensor:
-        tensor = real(self, *given)
-        read.append(tensor.nbytes)
-        return tensor
+    weights: dict[str, torch.Tensor]
+    read: int
+    held: int
+
+
+def begun(job: Job, world: World | None = None) -> Begun:
+    read: list[int] = []
+
+    def counted(name: str) -> Any:
+        real = getattr(read_tensor.TensorReader, name)
+
+        def count(self: Any, *given: Any) -> torch.Tensor:
+            tensor = real(self, *given)
+            read.append(tensor.nbytes)
+            return tensor
+
+        return count
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_tensor.TensorReader, "_read", counted)
+        patch.setattr(read_tensor, "WORTH_IT", 0)  # rows of these matrices are short
+        for name in ("_read", "_read_columns"):
+            patch.setattr(read_tensor.TensorReader, name, counted(name))
         model = build_components(job, world=world).model
     weights = {name: whole_of(value) for name, value in model.state_dict().items()}
-    return weights, sum(read)
+    held = sum(part_here(each).nbytes for each in model.parameters())
+    return Begun(weights, sum(read), held)
 
 
 def each_reads_what_it_is_to(folder: Path, files: Path) -> None:
@@ -54,25 +68,32 @@ def each_reads_what_it_is_to(folder: Path, files: Path) -> None:
             save_pretrained(source, path)
         dist.barrier()
         starts = (*small, f"model.pretrained={path}")
-        expected, whole = begun(small_job(folder, *starts), one)
-        for shard, flags, shares in (
-            (1, (), (1.0, 1.0)),
-            (2, (), (0.5, 0.5)),
-            (1, (BROADCASTS,), (1.0, 0.0)),
-            (2, (BROADCASTS,), (1.0, 0.0)),
-            *([(2, ("parallel.expert=2",), (0.5, 0.5))] if family is EXPERTS else []),
-        ):
-            job = small_job(folder, *starts, *RANKS, f"parallel.shard={shard}", *flags)
-            found, read = begun(job)
-            assert found.keys() == expected.keys()
+        expected, whole, _ = begun(small_job(folder, *starts), one)
+        divisions = ["shard=1", "shard=2", "tensor=2"]
+        divisions += ["shard=2,expert=2"] if family is EXPERTS else []
+        divisions += [] if "model.tie_embeddings=true" in family else ["pipeline=2"]
+        for division in divisions:
+            degrees = [f"parallel.{each}" for each in division.split(",")]
+            job = small_job(folder, *starts, *RANKS, *degrees, without=("accumulation",))
+            found, read, held = begun(job)
+            if division != "pipeline=2":
+                assert found.keys() == expected.keys()
+            assert all(torch.equal(each, expected[name]) for name, each in found.items())
+            # Of what two ranks hold each, both read all.
+            assert read == pytest.approx(held, rel=0.02), (division, read, held, whole)
+            assert division == "shard=1" or held < 0.8 * whole, (division, held, whole)
+        for shard in (1, 2):
+            flags = (*RANKS, f"parallel.shard={shard}", BROADCASTS)
+            found, read, _ = begun(small_job(folder, *starts, *flags, without=("accumulation",)))
             assert all(torch.equal(found[name], expected[name]) for name in expected)
-            share = shares[dist.get_rank()]
-            assert read == pytest.approx(share * whole, rel=0.02), (shard, flags, read, whole)
+            share = (1.0, 0.0)[dist.get_rank()]
+            assert read == pytest.approx(share * whole, rel=0.02), (shard, read, whole)
 
 
 def all_hear_of_what_cannot_be_read(folder: Path, files: Path) -> None:
     path = files / "weights-0" / "model.safetensors"
-    job = small_job(folder, *COMMON, *RANKS, BROADCASTS, f"model.pretrained={path.parent}")
+    flags = (*COMMON, *RANKS, BROADCASTS, f"model.pretrained={path.parent}")
+    job = small_job(folder, *flags, without=("accumulation",))
 
     def gone(self: Any, *given: Any) -> torch.Tensor:
         raise SetpointError(f"{path} cannot be read: Input/output error")

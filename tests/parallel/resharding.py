@@ -18,12 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.record.ranks import SharedStore
+from setpoint.train.record.load import load_other
+from setpoint.train.record.ranks import SharedReaders, SharedStore
 from setpoint.train.record.state import States, restore, snapshot
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -145,6 +147,42 @@ def loads(folder: Path, befores: list[str], division: str, kind: str, *flags: st
     return fork(one_rank, DIVISIONS[division][0])
 
 
+def loads_in_part(folder: Path, division: str) -> int:
+    """Start a new run from what one rank has saved, but for the output and a layer's optimizer."""
+
+    def one_rank(rank: int, store: str) -> None:
+        source = folder / "one-fp32" / f"step-{SAVED:08}"
+        exclude = r'checkpoint.exclude=["^output", "optimizer.layers\\.3", "loader"]'
+        job = job_of(folder / f"{rank}", division, END, f"checkpoint.load={source}", exclude)
+        with joined(rank, store, division, job) as world:
+            parts = build_components(job, world=world)
+            all_states = states(job, parts)
+            first = held(parts, all_states)
+            loaded, position = load_other(job, parts, all_states, SharedReaders(world))
+            assert (position.step, loaded.left) == (SAVED, {"output.weight": "excluded"})
+            assert loaded.entries == ("loader",) and set(loaded.anew.values()) == {"excluded"}
+            found, saved = held(parts, all_states), CheckpointStore(source.parent).load(SAVED)
+            for name, tensor in saved.tensors["model"].items():
+                assert isinstance(tensor, Tensor)
+                before = first[f"model/{name}"] if name.startswith("output") else tensor
+                assert torch.equal(found[f"model/{name}"], before), name
+            kept = {name.rpartition("/")[0] for name in found if name.startswith("optimizer/")}
+            assert "optimizer/layers.2.attention.query.weight" in kept
+            assert not any("layers.3" in name or "output" in name.split(".")[0] for name in kept)
+            misspelt = job_of(folder / f"{rank}", division, END, f"checkpoint.load={source}",
+                              'checkpoint.exclude=["outptu"]')  # fmt: skip
+            try:
+                load_other(misspelt, parts, all_states, SharedReaders(world))
+            except SetpointError as error:
+                assert "Did you mean output?" in str(error)
+            else:
+                raise AssertionError("a pattern that is found nowhere was taken")
+            if rank == 0:
+                print(f"one -> {division} in part")
+
+    return fork(one_rank, DIVISIONS[division][0])
+
+
 def main(befores: list[str], afters: list[str]) -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -155,7 +193,7 @@ def main(befores: list[str], afters: list[str]) -> int:
             for division in afters:
                 if status := loads(folder, befores, division, kind, *flags):
                     return status
-    return 0
+        return loads_in_part(folder, "pipeline2") or loads_in_part(folder, "shard2")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ TO = Option("--to", "whole, divided or huggingface.", "LAYOUT", False, LAYOUTS)
 RANKS = Option("--ranks", "For divided: into how many files, as that many ranks write.", "N")
 DTYPE = Option("--dtype", "For huggingface: dtype of the weights; default: as they are.",
                "FORMAT", False, FORMATS)  # fmt: skip
-SHARD = Option("--max-shard-size", "For huggingface: maximum size of a weights file in bytes.", "N")
+MAX_SHARD_SIZE = Option(
+    "--max-shard-size", "For huggingface: maximum size of a weights file in bytes.", "N"
+)
 COMMAND = Command(
     "checkpoint convert",
     "CHECKPOINT DIRECTORY",
@@ -28,11 +30,10 @@ COMMAND = Command(
     "writes them. DIRECTORY is there whole at the end, or not at all.\n\n"
     "CHECKPOINT is a checkpoint, as in runs/tiny-3fa94c21/checkpoints/best, or a run, which means\n"
     "its latest. The training data is not needed.",
-    [TO, RANKS, DTYPE, SHARD],
+    [TO, RANKS, DTYPE, MAX_SHARD_SIZE],
     [
-        ("setpoint checkpoint convert runs/tiny-3fa94c21 tiny-whole --to whole", "in one piece"),
-        ("setpoint checkpoint convert runs/tiny-3fa94c21/checkpoints/best tiny-hf "
-         "--to huggingface --dtype bf16", "for transformers"),
+        ("setpoint checkpoint convert runs/tiny-3fa94c21 copy --to whole", "in one piece"),
+        ("setpoint checkpoint convert copy tiny-hf --to huggingface", "for transformers"),
     ],
     positional=(2, 2),
 )  # fmt: skip
@@ -44,8 +45,8 @@ def run(arguments: Arguments) -> int:
     layout = _one_of(arguments, TO, LAYOUTS)
     if layout is None:
         raise SetpointError(f"--to is missing: one of {', '.join(LAYOUTS)}")
-    only = {"divided": (RANKS,), "huggingface": (DTYPE, SHARD)}.get(layout, ())
-    for option in (RANKS, DTYPE, SHARD):
+    only = {"divided": (RANKS,), "huggingface": (DTYPE, MAX_SHARD_SIZE)}.get(layout, ())
+    for option in (RANKS, DTYPE, MAX_SHARD_SIZE):
         if arguments.has(option.name) and option not in only:
             raise SetpointError(f"{option.name} has no effect with --to {layout}. Leave it out")
     source = checkpoint_to_load(arguments.positional[0])
@@ -65,15 +66,17 @@ def run(arguments: Arguments) -> int:
 
 def _to_hugging_face(arguments: Arguments, source: Path, target: Path) -> None:
     dtype = _one_of(arguments, DTYPE, FORMATS)
-    size = arguments.integer(SHARD.name)
+    size = arguments.integer(MAX_SHARD_SIZE.name)
+    if size is not None and size < 1:
+        raise SetpointError(f"{MAX_SHARD_SIZE.name} is at least 1 byte, got {size}")
     with Loading():
         from setpoint.checkpoint.convert import require_free
         from setpoint.infer.export import export
         from setpoint.model.pretrained.run import job_of, tokenizer_of
+        from setpoint.model.pretrained.save import SHARD
     require_free(target)
     tokenizer = tokenizer_of(source, job_of(source).tokenizer)
-    sizes = {} if size is None else {"max_shard_size": size}
-    export(source, tokenizer, target, dtype=dtype, **sizes)
+    export(source, tokenizer, target, dtype=dtype, max_shard_size=size or SHARD)
 
 
 def _one_of(arguments: Arguments, option: Option, words: tuple[str, ...]) -> str | None:

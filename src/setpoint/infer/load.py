@@ -117,7 +117,11 @@ def _load_checkpoint(
 
 @contextmanager
 def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
-    """Add to the error of a damaged checkpoint which of the same run can be taken instead."""
+    """Add to the error of a damaged checkpoint which of the same run can be taken instead.
+
+    Raises:
+        RunError: what was damaged, and which are whole.
+    """
     try:
         yield
     except DamagedCheckpoint as error:

@@ -110,9 +110,7 @@ class Weights:
             found = common(piece, tuple(target.shape), box)
             if found is not None:
                 within, ranges = found
-                theirs = reader.read(self.held[piece.theirs], ranges[0])
-                for dim, (first, last) in enumerate(ranges[1:], 1):
-                    theirs = theirs.narrow(dim, first, last - first)
+                theirs = reader.read_box(self.held[piece.theirs], ranges)
                 local[within].copy_(theirs.T if piece.transposed else theirs)
         return None
 

@@ -4,8 +4,10 @@ The bytes go straight into the tensor: nothing is mapped and nothing is held twi
 takes the memory of the model and of one tensor.
 """
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Final, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +18,9 @@ from setpoint.shapes.reading import OneReader
 from setpoint.units.dtype import DType
 
 Rows = tuple[int, int] | None
+
+WORTH_IT: Final = 4096
+"""Bytes of a row from which on its part is read by itself: a page of the cache."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -82,6 +87,49 @@ class TensorReader:
         self._last = (info, rows, tensor)
         return tensor
 
+    def read_box(self, info: TensorInfo, ranges: Sequence[tuple[int, int]]) -> Tensor:
+        """Read a box of a tensor: of a matrix not much more than its bytes.
+
+        Arguments:
+            ranges: of each dimension, the first index and the one after the last.
+
+        Raises: as `read` does.
+        """
+        rows = ranges[0]
+        whole = all(end - start == n for (start, end), n in zip(ranges, info.shape, strict=True))
+        cut = ranges[1] if len(ranges) == 2 else None
+        width = 0 if cut is None else (cut[1] - cut[0]) * DTYPES[info.dtype].itemsize
+        if cut is not None and cut[1] - cut[0] < info.shape[1] and width >= WORTH_IT:
+            return self._read_columns(info, rows, cut)
+        found = self.read(info, None if whole else rows)
+        for dim, (start, end) in enumerate(ranges[1:], 1):
+            found = found.narrow(dim, start, end - start)
+        return found
+
+    def _read_columns(
+        self, info: TensorInfo, rows: tuple[int, int], columns: tuple[int, int]
+    ) -> Tensor:
+        """Read some columns of some rows, each row by itself."""
+        dtype = DTYPES[info.dtype]
+        tensor = torch.empty((rows[1] - rows[0], columns[1] - columns[0]), dtype=dtype)
+        target = tensor.view(-1).view(torch.uint8).numpy().data
+        width, pitch = tensor.shape[1] * dtype.itemsize, info.shape[1] * dtype.itemsize
+        start = info.start + rows[0] * pitch + columns[0] * dtype.itemsize
+        try:
+            file = self._open(info.file).fileno()
+            for row in range(tensor.shape[0]):
+                here = target[row * width : (row + 1) * width]
+                if os.preadv(file, [here], start + row * pitch) != width:
+                    raise DamagedFile(info.file, "it was cut short while it was read")
+        except OSError as error:
+            raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
+        return tensor
+
+    def _open(self, path: Path) -> BinaryIO:
+        if path not in self._files:
+            self._files[path] = path.open("rb")
+        return self._files[path]
+
     def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
         first, last = (0, None) if rows is None else rows
         shape = info.shape if last is None else (last - first, *info.shape[1:])
@@ -91,9 +139,7 @@ class TensorReader:
         start = info.start + first * (info.size // info.shape[0] if first else 0)
         target = tensor.view(-1).view(torch.uint8).numpy().data
         try:
-            file = self._files.get(info.file)
-            if file is None:
-                file = self._files[info.file] = info.file.open("rb")
+            file = self._open(info.file)
             file.seek(start)
             count = file.readinto(target)  # pyright: ignore[reportAttributeAccessIssue]
         except OSError as error:
