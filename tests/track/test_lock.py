@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.track.lock import RunLock
+from setpoint.track.lock import RunLock, refuse_locked
 from setpoint.track.run_directory import RunDirectory
 
 # Newer Pythons warn of forks beside threads; these children start none and end with _exit.
@@ -156,3 +158,21 @@ def test_no_locks_on_this_file_system(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(SetpointError, match=r"cannot be locked: No locks available; put it on"):
         RunDirectory.create(tmp_path / "run")
+
+
+def test_those_who_only_look_refuse_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks look at the same time, and one that looks delays the one that writes."""
+    path = tmp_path / ".lock"
+    RunLock(path).release()
+    waited: list[float] = []
+    with path.open("r+") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        refuse_locked(path)
+
+        def look_away(seconds: float) -> None:
+            waited.append(seconds)
+            fcntl.flock(looking, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(time, "sleep", look_away)
+        RunLock(path).release()
+    assert len(waited) == 1

@@ -14,6 +14,11 @@ from pathlib import Path
 
 from setpoint.config import SetpointError
 
+BUSY = (errno.EWOULDBLOCK, errno.EACCES)
+"""What a system answers where another process has a lock."""
+TRIES, PAUSE = 20, 0.01
+"""How often a lock is asked for, and the seconds between: who only looks has it for a moment."""
+
 
 def refuse_locked(path: Path) -> None:
     """Refuse what `RunLock` would refuse because another process holds it; nothing is written.
@@ -30,9 +35,10 @@ def refuse_locked(path: Path) -> None:
             f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
         ) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: the ranks of a job look at the same time, and none of them holds it.
+        _take(descriptor, fcntl.LOCK_SH)
     except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+        if error.errno not in BUSY:
             return
         raise SetpointError(
             f"run directory {path.parent} is being written by {holder(path)}; "
@@ -40,6 +46,21 @@ def refuse_locked(path: Path) -> None:
         ) from None
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int, kind: int) -> None:
+    """Lock an open file.
+
+    Raises:
+        OSError: if another process has a lock that excludes this one, or there are none here.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in BUSY or not left:
+                raise
+        time.sleep(PAUSE)
 
 
 class RunLock:
@@ -64,10 +85,10 @@ class RunLock:
                 f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
             ) from error
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(self._descriptor, fcntl.LOCK_EX)
         except OSError as error:
             os.close(self._descriptor)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno not in BUSY:
                 raise SetpointError(
                     f"run directory {path.parent} cannot be locked: {error.strerror}; "
                     "put it on a file system that supports flock"

@@ -1,0 +1,206 @@
+"""Run by test_killed_ranks.py: a run of several ranks, of which one is killed again and again.
+
+    killed_ranks.py FOLDER RANKS KILLS STORY
+
+The others end by themselves, all start again, and in the end the run is compared with one that
+nothing disturbed. It prints one line of JSON: how many kills of each kind there were.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+import torch._dynamo  # which DDP imports, and takes a second
+import torch.distributed.checkpoint.default_planner
+
+from setpoint.config import SetpointError
+from setpoint.train.run import train
+
+from ..checkpoint.disk import Operation, meetings
+from ..train.killing import die_at
+from ..train.small import assert_same_run, small_job
+
+STORIES = {
+    "replicate": (),
+    "shard": ("parallel.shard=-1",),
+    "shard, replicate": ("parallel.shard=2", "parallel.replicate=2"),
+    "tensor": ("parallel.tensor=2", "parallel.shard=-1"),
+}
+COMMON = (
+    "duration=8 steps", "schedule={type=constant, warmup=2}", "evaluation.every=2 steps",
+    "checkpoint.every=3 steps", "batch.micro_size=1", "batch.global_size=4",
+    "parallel.timeout=60", "parallel.step_timeout=60",
+)  # fmt: skip
+# Of each kind, so many are in most sessions, of the main rank and of another; 0: there are none.
+COUNTS = {
+    "start": (1, 1), "collective": (40, 40), "update": (5, 5), "evaluate": (20, 20),
+    "save": (40, 4), "record": (6, 0), "any": (80, 20), "time": (1, 1),
+}  # fmt: skip
+LONGEST = 45.0
+"""Seconds in which the other ranks end: less than they wait for one that does not answer."""
+GRACE = 2.0
+"""Seconds after which those that may wait for one to start are killed, as a launcher does."""
+
+
+def at_collective(count: int) -> Callable[[Operation], None]:
+    """Kill this process before or after its n-th collective of those that exchange objects."""
+    left = count
+
+    def reached(operation: Operation) -> None:
+        nonlocal left
+        del operation
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
+
+
+class Session:
+    """Ranks that train, from their start to the end of the last one.
+
+    Arguments:
+        folder: of the job.
+        flags: of the job.
+        victim, kind, count: which rank is killed, and where.
+    """
+
+    def __init__(
+        self, folder: Path, size: int, flags: tuple[str, ...], victim: int, kind: str, count: int
+    ) -> None:
+        self.folder, self.size, self.flags = folder, size, flags
+        self.victim, self.kind, self.count = victim, kind, count
+        self.may_not_meet = kind in ("start", "time")
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            self.port = probe.getsockname()[1]
+        self.pids = [self._start(rank) for rank in range(size)]
+
+    def _start(self, rank: int) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        try:
+            with (self.folder / f"output-{rank}.txt").open("w") as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                self._train(rank)
+            status = 0
+        except SetpointError as error:
+            (self.folder / f"error-{rank}.txt").write_text(str(error))
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            status = 2
+        finally:
+            os._exit(status)
+
+    def _train(self, rank: int) -> None:
+        torch.set_num_threads(1)
+        os.environ |= {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "localhost", "MASTER_PORT": str(self.port),
+        }  # fmt: skip
+        size = f"parallel.world_size={self.size}"
+        job = small_job(self.folder, *COMMON, size, *self.flags, without=("accumulation",))
+        with ExitStack() as within:
+            if rank == self.victim and self.kind == "start":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif rank == self.victim and self.kind == "collective":
+                within.enter_context(meetings(None, at_collective(self.count), rank))
+            elif rank == self.victim and self.kind != "time":
+                die_at(self.folder / "runs", self.kind, self.count)
+            train(job)
+
+    def end(self, after: float | None = None) -> bool:
+        """Wait for all ranks.
+
+        Arguments:
+            after: seconds after which the victim is killed from outside.
+
+        Returns:
+            whether it was killed before it had ended.
+        """
+        if after is not None:
+            time.sleep(after)
+            os.kill(self.pids[self.victim], signal.SIGKILL)
+        codes = dict.fromkeys(range(self.size), 0)
+        left, deadline = dict(enumerate(self.pids)), float("inf")
+        while left:
+            for rank, pid in list(left.items()):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    codes[rank] = os.waitstatus_to_exitcode(status)
+                    del left[rank]
+                    if rank == self.victim and codes[rank]:
+                        deadline = time.monotonic() + (GRACE if self.may_not_meet else LONGEST)
+            if time.monotonic() > deadline:
+                assert self.may_not_meet, f"ranks {list(left)} have not ended"
+                for pid in left.values():
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        was_killed = codes.get(self.victim) == -signal.SIGKILL
+        for rank, code in codes.items():
+            said = self.folder / f"error-{rank}.txt"
+            if code and rank != self.victim and code != -signal.SIGKILL:
+                assert was_killed and code == 1, (self.folder / f"output-{rank}.txt").read_text()
+                text = said.read_text()
+                assert f"rank {rank}" in text and ("has lost the others" in text
+                    or "has not met the others" in text), text  # fmt: skip
+            said.unlink(missing_ok=True)
+        return was_killed
+
+
+def the_run(folder: Path) -> Path:
+    (run,) = (folder / "runs").glob("small-*")
+    return run
+
+
+def main(folder: Path, size: int, kills: int, story: str) -> Counter[str]:
+    """Compare runs with some kills each with one without.
+
+    Returns:
+        the kills by kind.
+    """
+    chance, flags = random.Random(f"{story} {size}"), STORIES[story]
+    whole = folder / "whole"
+    whole.mkdir()
+    began = time.monotonic()
+    assert not Session(whole, size, flags, -1, "none", 0).end()
+    length = time.monotonic() - began
+    done: Counter[str] = Counter()
+    kinds: list[str] = []
+    for chain in range(10**6):
+        if done.total() >= kills:
+            break
+        broken = folder / str(chain)
+        broken.mkdir()
+        for _ in range(min(chance.randint(3, 6), kills - done.total())):
+            kinds = kinds or chance.sample(sorted(COUNTS), len(COUNTS))
+            kind, victim = kinds.pop(), chance.randrange(size)
+            victim = victim if COUNTS[kind][1] else 0
+            count = chance.randint(1, COUNTS[kind][victim > 0])
+            session = Session(broken, size, flags, victim, kind, count)
+            done[kind] += session.end(chance.uniform(0, length) if kind == "time" else None)
+        assert not Session(broken, size, flags, -1, "none", 0).end()
+        assert_same_run(the_run(broken), the_run(whole))
+    return done
+
+
+if __name__ == "__main__":
+    os.fsync = lambda descriptor: None
+    place, size, kills, story = sys.argv[1:]
+    print(json.dumps(main(Path(place), int(size), int(kills), story)))
