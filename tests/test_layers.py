@@ -38,6 +38,7 @@ LAYERS = (
     },
     {"train", "infer"},
     {"plan", "sweep"},
+    {"runs"},
     {"presets"},
     {"interop"},
     {"cli"},

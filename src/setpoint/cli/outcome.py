@@ -35,6 +35,11 @@ COMMANDS = {
     "generate": "generate text with a trained model",
     "evaluate": "evaluate a trained model on text",
     "export": "export the weights of a run as a Hugging Face model",
+    "runs list": "list runs: filter by any field or metric, sort",
+    "runs tag": "tag runs",
+    "runs note": "write a note to a run",
+    "runs archive": "leave runs out of lists",
+    "runs verify": "verify the records of runs",
     "checkpoint list": "list the checkpoints of a run",
     "checkpoint convert": "write a checkpoint in another layout, or for transformers",
     "checkpoint verify": "compare every byte of checkpoints with their checksums",
@@ -58,7 +63,7 @@ GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 STATUSES = {
     0: "done",
-    1: "failed; for `diff`: something differs; for `checkpoint verify`: something is damaged",
+    1: "failed; for `diff`: something differs; for `checkpoint verify` and `runs verify`: damaged",
     2: "the configuration or the arguments are wrong",
     75: "`train`, `sweep`: stopped by SIGTERM, everything saved; the same command resumes",
     130: "interrupted by Ctrl-C",

@@ -48,6 +48,21 @@ def refuse_locked(path: Path) -> None:
         os.close(descriptor)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock; False where that cannot be found out."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in BUSY
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _take(descriptor: int, kind: int) -> None:
     """Lock an open file.
 

@@ -38,6 +38,7 @@ FILES = (
     "metrics.jsonl",
     "events.jsonl",
     "report.html",
+    "labels.json",
     ".lock",
 )
 """The files of a run directory; `.lock` says which process writes."""

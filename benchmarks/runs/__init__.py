@@ -1,0 +1,1 @@
+"""Lists of many runs."""

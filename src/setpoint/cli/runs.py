@@ -1,0 +1,54 @@
+"""What the commands `setpoint runs ...` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from setpoint.cli.command import Arguments
+from setpoint.config import SetpointError
+from setpoint.runs.labels import Labels, read_labels, write_labels
+from setpoint.track.run_directory import is_run_directory
+
+
+def refuse_overrides(arguments: Arguments) -> None:
+    """Refuse words that are no argument of the command.
+
+    Raises:
+        SetpointError: if there are some.
+    """
+    if arguments.overrides:
+        command = arguments.command
+        options = ", ".join(option.name for option in command.options) or "none"
+        raise SetpointError(
+            f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields; an "
+            f"option that it knows is one of {options}"
+        )
+
+
+def run_directories(words: list[str]) -> list[Path]:
+    """The run directories that a command line names.
+
+    Raises:
+        SetpointError: if one is none.
+    """
+    found = [Path(word) for word in words]
+    for path in found:
+        if not is_run_directory(path):
+            raise SetpointError(
+                f"{path} is no run directory: it has no record of a run\nValid: a folder that "
+                f"`setpoint train` made; `setpoint runs list` shows them"
+            )
+    return found
+
+
+def relabel(paths: list[Path], change: Callable[[Labels], Labels]) -> None:
+    """Change what is said of runs; all of them are read before one is written.
+
+    Raises:
+        SetpointError: if one cannot be read or written.
+    """
+    before = [read_labels(path) for path in paths]
+    for path, labels in zip(paths, before, strict=True):
+        if (now := change(labels)) != labels:
+            write_labels(path, now)

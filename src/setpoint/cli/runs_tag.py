@@ -1,0 +1,38 @@
+"""`setpoint runs tag`: give runs tags, or take them away."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+
+from setpoint.cli.command import Arguments, Command, Option
+from setpoint.cli.runs import refuse_overrides, relabel, run_directories
+from setpoint.config import SetpointError
+from setpoint.runs.labels import Labels
+
+COMMAND = Command(
+    "runs tag",
+    "TAG RUN...",
+    "Give runs a tag, by which `setpoint runs list --where 'tags ~ TAG'` finds them. Tags are\n"
+    "kept in labels.json in the run directory and are no part of its configuration.",
+    [Option("--remove", "Take the tag away.")],
+    [("setpoint runs tag baseline runs/tiny-3fa94c21", "tag a run")],
+    positional=(2, sys.maxsize),
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Tag the runs."""
+    refuse_overrides(arguments)
+    tag, *words = arguments.positional
+    if not re.fullmatch(r"[\w.:/+@-]+", tag):
+        raise SetpointError(f"{tag!r} is no tag\nValid: letters, digits and _ . : / + @ -")
+    removes = arguments.has("--remove")
+
+    def change(labels: Labels) -> Labels:
+        rest = tuple(each for each in labels.tags if each != tag)
+        return replace(labels, tags=rest if removes else (*rest, tag))
+
+    relabel(run_directories(words), change)
+    return 0

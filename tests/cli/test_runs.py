@@ -1,0 +1,124 @@
+"""`setpoint runs ...`: as people type it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from setpoint.cli import runs_list
+from setpoint.config import fingerprint, record_files
+from setpoint.config.composition import compose
+from setpoint.train.config import Job
+
+from .conftest import CommandLine
+
+SMALL = ("tiny-1", "tiny-2", "tiny-3")
+
+
+@pytest.fixture(autouse=True)
+def runs(cli: CommandLine) -> Iterator[None]:
+    """Three runs, of which the last one has no metrics."""
+    for number, name in enumerate(SMALL):
+        job = compose(Job, "tiny", flags=[f"--optimizer.lr={10.0**-number}"]).resolve()
+        for file, text in record_files(job).items():
+            cli.file(f"runs/exp/{name}/{file}", text)
+        start = {"time": f"2026-01-0{number + 1}", "event": "start", "step": 0}
+        end = {"time": f"2026-01-0{number + 1}", "event": "end", "status": 0}
+        cli.file(f"runs/exp/{name}/events.jsonl", f"{json.dumps(start)}\n{json.dumps(end)}\n")
+        if number < 2:
+            row = {"kind": "train", "step": 5 + number, "loss": 2.0 - number}
+            cli.file(f"runs/exp/{name}/metrics.jsonl", f"{json.dumps(row)}\n")
+    yield
+
+
+def listed(cli: CommandLine, more: str = "") -> list[str]:
+    found = json.loads(cli.ok(f"runs list --json {more}"))["runs"]
+    return [row["run"].removeprefix("exp/") for row in found]
+
+
+def test_lists_filters_and_sorts(cli: CommandLine) -> None:
+    assert cli.ok("runs list") == (
+        "run         status    step  train.loss  started\n"
+        "exp/tiny-1  finished  5     2           2026-01-01\n"
+        "exp/tiny-2  finished  6     1           2026-01-02\n"
+        "exp/tiny-3  finished  0     -           2026-01-03\n"
+    )
+    assert listed(cli, "--where 'optimizer.lr > 0.05'") == ["tiny-1", "tiny-2"]
+    assert listed(cli, "--sort train.loss") == ["tiny-2", "tiny-1", "tiny-3"]
+    assert listed(cli, "--sort train.loss --reverse") == ["tiny-1", "tiny-2", "tiny-3"]
+    assert listed(cli, "runs/exp --where 'train.loss < 1.5'") == ["tiny-2"]
+    assert (
+        cli.ok("runs list --column run --column optimizer.lr --csv").splitlines()[1]
+        == "exp/tiny-1,1.0"
+    )
+    assert cli.ok("runs list --where 'seed = 5'") == "no runs\n"
+
+
+def test_tags_notes_and_the_archive(cli: CommandLine) -> None:
+    cli.ok("runs tag good runs/exp/tiny-1 runs/exp/tiny-2")
+    cli.ok("runs tag good --remove runs/exp/tiny-2")
+    cli.ok("runs note runs/exp/tiny-3 'went wrong'")
+    assert listed(cli, "--where 'tags ~ good or note ~ wrong'") == ["tiny-1", "tiny-3"]
+    cli.ok("runs archive runs/exp/tiny-1")
+    answer = cli("runs list")
+    assert "tiny-1" not in answer.out and "1 archived runs are not shown" in answer.err
+    assert len(listed(cli, "--archived")) == 3
+    cli.ok("runs archive --restore runs/exp/tiny-1")
+    assert len(listed(cli)) == 3
+    assert json.loads((cli.folder / "runs/exp/tiny-1/labels.json").read_text())["tags"] == ["good"]
+
+
+def test_more_than_can_be_read(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_list, "MOST", 2)
+    answer = cli("runs list")
+    assert "tiny-1" not in answer.out and "note: 1 more runs are not shown" in answer.err
+    assert "tiny-1" in cli.ok("runs list --all")
+
+
+def test_verify(cli: CommandLine) -> None:
+    paths = [f"runs/exp/{name}" for name in SMALL]
+    assert cli.ok(f"runs verify {' '.join(paths)}").splitlines() == [f"{p}: ok" for p in paths]
+    metrics = cli.folder / paths[0] / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + '{"kind": "train", "step": 1}\n{"torn\n')
+    config = cli.folder / paths[1] / "config.json"
+    was = fingerprint(compose(Job, "tiny", flags=["--optimizer.lr=0.1"]).resolve())
+    config.write_text(config.read_text().replace(was, "0" * len(was)))
+    answer = cli(f"runs verify {' '.join(paths)}")
+    assert answer.status == 1
+    first, damaged, order, second, other, third = answer.out.splitlines()
+    assert (first, second, third) == (f"{paths[0]}:", f"{paths[1]}:", f"{paths[2]}: ok")
+    assert "metrics.jsonl:3 is not a row" in damaged
+    assert order == "  metrics.jsonl: a row of train at step 1 comes after step 5"
+    assert "the record was changed after it was written: it states the fingerprint 000" in other
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("list --where 'lr >'", "the condition cannot be read: expected a value"),
+        ("list --sort train.los", "no run has 'train.los'. Did you mean train.loss?"),
+        ("list --reverse", "--reverse has no effect without --sort"),
+        ("list nowhere", "nowhere cannot be read: No such file or directory"),
+        ("list --optimizer.lr 3", "setpoint runs list sets no fields"),
+        ("tag 'a b' runs/exp/tiny-1", "'a b' is no tag"),
+        ("tag good runs/exp", "runs/exp is no run directory"),
+        ("note runs/exp/tiny-1", "TEXT"),
+    ],
+)
+def test_what_is_refused(cli: CommandLine, words: str, reason: str) -> None:
+    listed(cli)  # makes the index
+    assert reason in cli.refused(f"runs {words}")
+
+
+def test_it_needs_no_torch(cli: CommandLine, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from setpoint.cli.main import main; main(['runs', 'list']); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=cli.folder, check=True, timeout=60)
