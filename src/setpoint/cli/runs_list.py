@@ -83,6 +83,7 @@ def run(arguments: Arguments) -> int:
         print(result.to_csv(value_text), end="")
     else:
         _print(result, order is not None, arguments.has("--all"), notes)
+    sys.stdout.flush()
     print_notes(notes)
     return 0
 
