@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.record import load_problems
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
 from setpoint.train.record.contract import other_division
@@ -185,6 +186,28 @@ def test_starts_again_from_the_same_checkpoint_only(source: Path, tmp_path: Path
     train(small_job(tmp_path, *BASE, "duration=5 steps"), run)
     with pytest.raises(SetpointError, match="which is another checkpoint"):
         train(job, tmp_path / "run")
+
+
+def test_a_run_that_was_stopped_early_counts_anew(tmp_path: Path) -> None:
+    stopping = ("evaluation.every=1 steps", "evaluation.early_stopping={patience: 1}",
+                "optimizer.lr=1e-30")  # fmt: skip
+    outcome = train(small_job(tmp_path, *TO_8, *stopping), tmp_path / "a")
+    assert outcome.reason is not None and outcome.ended.step < 8
+    load = f"checkpoint.load={tmp_path / 'a'}"
+    assert "evaluation among checkpoint.exclude" in refused(tmp_path / "x", *stopping, load)
+    job = small_job(tmp_path, *TO_8, *stopping, load, 'checkpoint.exclude=["evaluation"]')
+    assert train(job, tmp_path / "run").ended.step > outcome.ended.step
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("{0}s", "Did you mean {0}?"), ("{0}/logs", "neither a checkpoint nor a run that has one"),
+     ("{0}/checkpoints/step-00000005", "there is no checkpoint step-00000005")],
+)  # fmt: skip
+def test_check_looks_for_what_is_to_be_loaded(source: Path, path: str, said: str) -> None:
+    section = small_job(source.parent, f"checkpoint.load={path.format(source)}").checkpoint
+    (problem,) = load_problems(section)
+    assert problem.path == "load" and said.format(source) in problem.message
 
 
 def test_the_division_is_compared_where_it_must_be_the_same(source: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ What is taken, what is left out and why is found by names alone, before anything
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 SHOWN = 6
+EXCLUDED = "excluded"
+NOT_HERE = "excluded, not in the model"
 BY_PARAMETER = ("model", "master", TRAINING)
 """The stems whose tensors have the names of parameters."""
 NOT_OF_THE_RUN = ("rows",)
@@ -72,7 +74,8 @@ class Loaded:
 
     def lines(self) -> Iterator[str]:
         """What people should know of it."""
-        taken = f"{self.weights} of {self.weights + self._known('left')} weights"
+        known = sum(reason != NOT_HERE for reason in self.left.values())
+        taken = f"{self.weights} of {self.weights + known} weights"
         if "optimizer" not in self.entries:
             count = self.parameters + len(self.anew)
             taken += f", optimizer state of {self.parameters} of {count} parameters"
@@ -104,14 +107,6 @@ class Loaded:
             "optimizer_not_used": self.dropped,
             "differences": [item.to_json() for item in self.differences],
         }
-
-    def _known(self, what: str) -> int:
-        """How many of what was left out the model has."""
-        return sum(reason != NOT_HERE for reason in getattr(self, what).values())
-
-
-EXCLUDED = "excluded"
-NOT_HERE = "excluded, not in the model"
 
 
 def load_other(
@@ -160,16 +155,13 @@ def load_other(
 
 def other_frozen(parts: Components, checkpoint: Checkpoint) -> Iterator[str]:
     """Say what the optimizer does with parameters that are frozen now, or were; all ranks ask."""
-    own = _trained(parts)
+    own = dict.fromkeys(_trained(parts), "frozen before")
     groups = checkpoint.state["optimizer"]["groups"]
-    held = [name for group in groups for name in group["parameters"]]
-    anew, dropped = (
-        [n for n in one if n not in other] for one, other in ((own, held), (held, own))
-    )
-    if anew:
-        yield f"optimizer state begun anew: {_some(dict.fromkeys(anew, 'frozen before'))}"
-    if dropped:
-        yield f"optimizer state not used: {_some(dict.fromkeys(dropped, 'frozen now'))}"
+    held = {name: "frozen now" for group in groups for name in group["parameters"]}
+    if anew := {name: why for name, why in own.items() if name not in held}:
+        yield f"optimizer state begun anew: {_some(anew)}"
+    if dropped := {name: why for name, why in held.items() if name not in own}:
+        yield f"optimizer state not used: {_some(dropped)}"
 
 
 def refuse_changed(events: Path, loaded: Loaded) -> None:
@@ -290,7 +282,7 @@ def _left_weights(job: Job, parts: Components, saved: Checkpoint) -> dict[str, s
     names = list(dict.fromkeys([*own, *theirs, *sorted(elsewhere)]))
     left: dict[str, str] = {}
     misfits: list[str] = []
-    patterns = dict(_patterns(job, names, of_optimizer=False))
+    excluded = _excluded(job, names, of_optimizer=False)
     for name in names:
         problem, reason = "", EXCLUDED
         if name not in theirs:
@@ -300,7 +292,7 @@ def _left_weights(job: Job, parts: Components, saved: Checkpoint) -> dict[str, s
         elif name in own and theirs[name].shape != own[name].shape:
             shapes = (tuple(each.shape) for each in (theirs[name], own[name]))
             problem = reason = "{} there and {} in the model".format(*shapes)
-        if any(name in found for found in patterns.values()):
+        if name in excluded:
             left[name] = f"{EXCLUDED}, {problem}" if problem else reason
         elif problem:
             misfits.append(f"{name} is {problem}")
@@ -329,10 +321,10 @@ def _optimizer(
     entry = state.get("optimizer")
     if entry is None:
         return dict.fromkeys(own, EXCLUDED), [], 0
-    held = [name for group in entry["groups"] for name in group["parameters"]]
+    trained = set(own)
+    held = {name for group in entry["groups"] for name in group["parameters"]}
     excluded = {name for name, reason in left.items() if reason != NOT_HERE}
-    for found in dict(_patterns(job, [*own, *held], of_optimizer=True)).values():
-        excluded |= set(found)
+    excluded |= _excluded(job, [*own, *sorted(held)], of_optimizer=True)
     kept = {name: of for name, of in entry["parameters"].items() if name not in excluded}
     state["optimizer"] = {**entry, "parameters": kept}
     anew = {
@@ -340,14 +332,12 @@ def _optimizer(
         for name in own
         if name in excluded or name not in held
     }
-    dropped = [name for name in held if name not in own and name not in left]
+    dropped = sorted(name for name in held if name not in trained and name not in left)
     return anew, dropped, len(own) - len(anew)
 
 
-def _patterns(
-    job: Job, names: Iterable[str], of_optimizer: bool
-) -> Iterator[tuple[str, Collection[str]]]:
-    """The patterns of `checkpoint.exclude` and the names that they are found in.
+def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
+    """The names that patterns of `checkpoint.exclude` are found in.
 
     Arguments:
         of_optimizer: of those for the state of the optimizer, or of the others.
@@ -356,6 +346,7 @@ def _patterns(
         SetpointError: one is found in none.
     """
     names = list(dict.fromkeys(names))
+    excluded: set[str] = set()
     for index, each in enumerate(job.checkpoint.exclude):
         if each in ENTRIES or each.startswith(OF_OPTIMIZER) != of_optimizer:
             continue
@@ -370,7 +361,8 @@ def _patterns(
                 f"of weights.{meant}\nValid: {', '.join(ENTRIES)}, or a regular expression that is "
                 f"found in a name such as {', '.join(names[:3])}"
             )
-        yield each, found
+        excluded |= set(found)
+    return excluded
 
 
 def _some(reasons: Mapping[str, str]) -> str:

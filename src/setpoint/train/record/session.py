@@ -147,6 +147,11 @@ def resume(run: Run) -> Start:
     if not over:
         ended = best.stop_reason(job.evaluation)
         over = ended is not None
+        if over and loaded is not None:
+            raise SetpointError(
+                f"checkpoint.load = {job.checkpoint.load}: {ended}, so that nothing is left to "
+                f"train.\nValid: evaluation among checkpoint.exclude, which counts anew"
+            )
     if over and run.accepted is not None and run.accepted.learned:
         # What was accepted by name is not trained with any more.
         identity = resolve(read_record(Job, str(run.directory.path))[0])
