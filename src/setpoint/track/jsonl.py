@@ -36,7 +36,7 @@ class JsonlWriter:
         self.path = path
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o644)
+            self._descriptor = os.open(path, flags, 0o666)
             self._offset = _end_of_whole_lines(self._descriptor)
             os.ftruncate(self._descriptor, self._offset)
         except OSError as error:

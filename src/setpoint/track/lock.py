@@ -94,7 +94,7 @@ class RunLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise SetpointError(
                 f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"

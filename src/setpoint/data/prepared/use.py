@@ -366,7 +366,7 @@ def locked(root: Path, name: str) -> Iterator[None]:
     path = root / f"{name}.lock"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         if isinstance(error, (FileExistsError, NotADirectoryError)):
             raise RunError(f"data.prepare.folder: {root} is no folder") from error
