@@ -64,6 +64,7 @@ from .optimizer_variant_effects import ROWS as VARIANT_ROWS
 from .precision_effects import ROWS as PRECISION_ROWS
 from .pretrained_effects import PRETRAINED_ROWS, implementation, prepare  # noqa: F401 - rows name it
 from .profile_effects import ROWS as PROFILE_ROWS
+from .remote_effects import ROWS as REMOTE_ROWS
 from .resilience_effects import ROWS as RESILIENCE_ROWS
 from .schedule_effects import ROWS as SCHEDULE_ROWS
 from .schedule_effects import rates, updates
@@ -553,6 +554,7 @@ EFFECTS |= {name: Effect(*row) for name, row in GROUP_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in VARIANT_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in PRECISION_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in PROFILE_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in REMOTE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in RESILIENCE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in SCHEDULE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in EVALUATION_ROWS.items()}

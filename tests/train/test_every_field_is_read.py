@@ -129,6 +129,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "profiling={wait=0, warmup=0, active=1}",
         "resilience.gc.every=2 steps",
         "resilience.heartbeat.every=30",
+        "checkpoint.remote.url=memory://fields",
     ),
     "of transformers": (
         "model=huggingface",

@@ -20,6 +20,32 @@ OF_OPTIMIZER = "optimizer."
 """What a pattern begins with that is searched in parameters for their optimizer state alone."""
 
 
+class Remote(Config, role=RUNTIME):
+    """Upload of checkpoints to a URL in the background.
+
+    A run whose directory is empty or behind resumes from there. A failed upload is repeated, and
+    stops nothing.
+    """
+
+    url: str
+    """URL of a folder for runs, such as s3://bucket/runs, through fsspec; a run gets a folder of
+    the name of its run directory there. Credentials are those of the environment."""
+    every: Period | None = None
+    """Upload interval, of the checkpoints that are saved; null: each. The last one of a session and
+    the best are uploaded in any case."""
+    keep: int | None = field(default=2, ge=1)
+    """Number of latest checkpoints to keep at the URL, beside the best; null keeps all."""
+    verify: Literal["checksum", "size"] = "checksum"
+    """How an uploaded file is verified. checksum: by the MD5 that the service gives, where it gives
+    one, else by reading the file back; size: by its length alone."""
+    waiting: int = field(default=2, ge=1)
+    """Number of checkpoints that may wait to be uploaded; they stay here, whatever checkpoint.keep
+    says, and beyond that number the oldest is not uploaded."""
+    wait_timeout: float = field(default=600.0, ge=0)
+    """Seconds to wait for uploads when the run ends; what is not uploaded then is named, and the
+    same command uploads it later."""
+
+
 class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """Checkpointing: save interval, retention and resume."""
 
@@ -115,6 +141,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
                 re.compile(pattern)
             except re.error as error:
                 yield Problem(f"exclude.{index}", f"is no regular expression: {error}")
+
+    remote: Remote | None = None
+    """Copies of the checkpoints at a URL, such as an object store; null: none."""
 
     @check
     def _check_last(self) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ step-00000200.tmp-4711/     being written or being removed by process 4711; neve
 step-00000100.old-4711/     whole; process 4711 was replacing it by a new one of the same step
 step-00000300.damaged-1/    set aside because it could not be read; never listed, never removed
 latest, best                text files with the name of a checkpoint
+set-aside                   a text file, while the run is to change a URL that it uploads to
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ PointerName = Literal["latest", "best"]
 
 POINTERS: tuple[PointerName, ...] = ("latest", "best")
 
+PENDING = "set-aside"
+"""The file with the step after which a URL holds checkpoints that are to count no more."""
+
 MANIFEST = "manifest.json"
 """The file that lists a checkpoint's other files; written last."""
 
@@ -36,7 +40,7 @@ INDEX = ".index.json"
 _STEP = re.compile(r"step-([0-9]{8,})")
 _OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})" + re.escape(TENSORS))
 _DAMAGED = re.compile(r"step-[0-9]{8,}\.damaged-[0-9]+")
-_UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best)\.(tmp|old)-([0-9]+)")
+_UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best|set-aside)\.(tmp|old)-([0-9]+)")
 
 
 class Unfinished(NamedTuple):

@@ -76,6 +76,19 @@ def read_manifest(directory: Path) -> Manifest:
         text = retried(Path.read_bytes, directory / MANIFEST)
     except OSError as error:
         raise unreadable(directory, MANIFEST, error) from error
+    return parse_manifest(directory, text)
+
+
+def parse_manifest(directory: Path, text: bytes) -> Manifest:
+    """Read the text of a manifest.
+
+    Arguments:
+        directory: of the checkpoint, for messages.
+
+    Raises:
+        DamagedCheckpoint: if it is not what was written.
+        SetpointError: if a newer Setpoint wrote it.
+    """
     try:
         content = json.loads(text)
         del content["sha256"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from setpoint.config import CONFIG, MINIMAL, ORIGINS, Problem, SetpointError, nearest
+from setpoint.hub.urls import is_url
 
 from .layout import MANIFEST, POINTERS, list_checkpoints
 from .manifest import read_manifest, verify
@@ -56,6 +57,11 @@ def checkpoint_to_load(name: str) -> Path:
     Raises:
         SetpointError: there is none.
     """
+    if is_url(name):
+        raise SetpointError(
+            f"{name} is a URL.\nValid: a run or a checkpoint on a disk; setpoint.checkpoint.fetch."
+            f"fetched(url, folder) fetches one"
+        )
     path = Path(os.path.expanduser(name))
     found = find_checkpoint(path)
     if found is not None:

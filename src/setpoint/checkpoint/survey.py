@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -179,14 +179,15 @@ def _look(path: Path, kind: Literal["checkpoint", "set aside", "unfinished"]) ->
         except SetpointError as error:
             damage = reason_of(error)
         else:
-            damage = _wrong_lengths(manifest, sizes)
+            damage = wrong_lengths(manifest, sizes)
     step = step_of(path.name.partition(".")[0])
     if step is None:
         step = -1 if manifest is None else manifest.step
     return Found(path, kind, step, written, sum(sizes.values()), manifest, damage)
 
 
-def _wrong_lengths(manifest: Manifest, sizes: dict[str, int]) -> str:
+def wrong_lengths(manifest: Manifest, sizes: Mapping[str, int]) -> str:
+    """The first file that is missing or has another length; empty where none does."""
     for name, written in sorted(manifest.files.items()):
         if name not in sizes:
             return f"{name} is missing"

@@ -2,13 +2,91 @@
 
 from __future__ import annotations
 
-from setpoint.checkpoint.survey import Found
+from collections.abc import Iterator
+from typing import Protocol
+
+from setpoint.checkpoint.layout import PointerName
+from setpoint.checkpoint.remote_survey import RemotePlace
+from setpoint.checkpoint.survey import (
+    Comparison,
+    Found,
+    compare_files,
+    find_place,
+    pointers_at,
+    survey,
+)
 from setpoint.cli.command import Arguments
 from setpoint.config import SetpointError
+from setpoint.hub.urls import is_url, protocol_problem
 
 RUN_HELP = """
 RUN is a run directory, its folder checkpoints, or one checkpoint, as in
 runs/tiny-3fa94c21/checkpoints/best. The training data is not needed."""
+
+RUN_OR_URL_HELP = f"""{RUN_HELP}
+A URL of what checkpoint.remote uploads does as well: s3://bucket/runs/tiny-3fa94c21."""
+
+
+class Folder(Protocol):
+    """Checkpoints that lie together, on a disk or at a URL."""
+
+    @property
+    def root(self) -> str:
+        """Where."""
+        ...
+
+    @property
+    def only(self) -> object:
+        """The one that is meant; None for all."""
+        ...
+
+    def survey(self) -> list[Found]:
+        """List them."""
+        ...
+
+    def pointers(self) -> dict[PointerName, int | str | None]:
+        """What `latest` and `best` name, or what is wrong with them."""
+        ...
+
+    def compare(self, found: Found) -> Iterator[Comparison]:
+        """Compare the files of one with their checksums."""
+        ...
+
+    def is_gone(self, found: Found) -> bool:
+        """Whether one has been removed meanwhile."""
+        ...
+
+
+class _OnDisk:
+    def __init__(self, path: str) -> None:
+        self._place = find_place(path)
+        self.root, self.only = str(self._place.root), self._place.only
+
+    def survey(self) -> list[Found]:
+        return survey(self._place)
+
+    def pointers(self) -> dict[PointerName, int | str | None]:
+        return pointers_at(self._place.root)
+
+    def compare(self, found: Found) -> Iterator[Comparison]:
+        return compare_files(found.path)
+
+    def is_gone(self, found: Found) -> bool:
+        return not found.path.exists()
+
+
+def folder_of(text: str) -> Folder:
+    """The checkpoints that an argument means.
+
+    Raises:
+        SetpointError: if there are none, or a service does not answer.
+    """
+    if not is_url(text):
+        return _OnDisk(text)
+    problem = protocol_problem(text, "remote")
+    if problem:
+        raise SetpointError(problem)
+    return RemotePlace(text)
 
 
 def refuse_overrides(arguments: Arguments) -> None:

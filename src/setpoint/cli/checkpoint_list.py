@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from setpoint.checkpoint.survey import Found, find_place, pointers_at, survey
-from setpoint.cli.checkpoint import RUN_HELP, refuse_overrides, state_of
+from setpoint.checkpoint.survey import Found
+from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of, refuse_overrides, state_of
 from setpoint.cli.command import JSON, Arguments, Command
 from setpoint.cli.style import print_notes, table
 from setpoint.units.size import in_units
@@ -17,7 +17,7 @@ COMMAND = Command(
     "Print a run's checkpoints: step, time and size, the ranks that wrote it, what it holds, the\n"
     "metric that selects the best (the lowest; negated where it is to rise), what latest and best\n"
     "name, and what is damaged, set aside or left by a process that died. Lengths of files are\n"
-    "compared; `setpoint checkpoint verify` compares every byte.\n" + RUN_HELP,
+    "compared; `setpoint checkpoint verify` compares every byte.\n" + RUN_OR_URL_HELP,
     [JSON],
     [
         ("setpoint checkpoint list runs/tiny-3fa94c21", "what there is"),
@@ -30,8 +30,8 @@ HEADINGS = ("checkpoint", "written", "size", "ranks", "tensors", "metric", "")
 def run(arguments: Arguments) -> int:
     """Print the table."""
     refuse_overrides(arguments)
-    place = find_place(arguments.positional[0])
-    found, pointers = survey(place), pointers_at(place.root)
+    folder = folder_of(arguments.positional[0])
+    found, pointers = folder.survey(), folder.pointers()
     named = {
         each.path.name: [name for name, step in pointers.items() if step == each.step]
         for each in found
@@ -42,14 +42,14 @@ def run(arguments: Arguments) -> int:
         import json
 
         rows = [_facts(each, named.get(each.path.name, [])) for each in found]
-        print(json.dumps({"folder": str(place.root), "checkpoints": rows, "problems": broken},
+        print(json.dumps({"folder": folder.root, "checkpoints": rows, "problems": broken},
                          indent=2))  # fmt: skip
         return 0
     if found:
         print(table([_row(each, named.get(each.path.name, [])) for each in found], HEADINGS))
-        print(f"{len(found)} in {place.root}, {in_units(sum(each.size for each in found))}")
+        print(f"{len(found)} in {folder.root}, {in_units(sum(each.size for each in found))}")
     else:
-        print(f"no checkpoints in {place.root}")
+        print(f"no checkpoints in {folder.root}")
     print_notes(broken)
     return 0
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from setpoint.checkpoint.survey import (
-    Found,
-    compare_files,
-    find_place,
-    pointers_at,
-    reason_of,
-    survey,
-)
-from setpoint.cli.checkpoint import RUN_HELP, refuse_overrides
+from setpoint.checkpoint.survey import Found, reason_of
+from setpoint.cli.checkpoint import RUN_OR_URL_HELP, Folder, folder_of, refuse_overrides
 from setpoint.cli.command import JSON, Arguments, Command
 from setpoint.cli.outcome import FAILED
 from setpoint.config import SetpointError
@@ -25,7 +18,7 @@ COMMAND = Command(
     "Read every file of a run's checkpoints and compare it with the checksum taken when it was\n"
     "written. What is missing, unreadable or changed is named; nothing is written. What was set\n"
     "aside as damaged before is left out unless it is named. The exit status is 0 if all is as it\n"
-    "was written, and 1 if something is not.\n" + RUN_HELP,
+    "was written, and 1 if something is not.\n" + RUN_OR_URL_HELP,
     [JSON],
     [
         ("setpoint checkpoint verify runs/tiny-3fa94c21", "all checkpoints of a run"),
@@ -41,16 +34,16 @@ def run(arguments: Arguments) -> int:
         the exit status: 1 where something is not.
     """
     refuse_overrides(arguments)
-    place = find_place(arguments.positional[0])
-    found = [each for each in survey(place) if each.kind == "checkpoint"]
+    folder = folder_of(arguments.positional[0])
+    found = [each for each in folder.survey() if each.kind == "checkpoint"]
     if not found:
-        raise SetpointError(f"there are no checkpoints in {place.root}")
+        raise SetpointError(f"there are no checkpoints in {folder.root}")
     for_people = not arguments.has(JSON.name)
-    pointers = pointers_at(place.root) if place.only is None else {}
+    pointers = folder.pointers() if folder.only is None else {}
     broken = [text for text in pointers.values() if isinstance(text, str)]
     rows: list[dict[str, Any]] = []
     for each in found:
-        facts = _verify(each)
+        facts = _verify(folder, each)
         if facts is None:
             continue
         rows.append(facts)
@@ -63,20 +56,20 @@ def run(arguments: Arguments) -> int:
     else:
         import json
 
-        answer = {"ok": ok, "folder": str(place.root), "checkpoints": rows, "problems": broken}
+        answer = {"ok": ok, "folder": folder.root, "checkpoints": rows, "problems": broken}
         print(json.dumps(answer, indent=2))
     return 0 if ok else FAILED
 
 
-def _verify(found: Found) -> dict[str, Any] | None:
+def _verify(folder: Folder, found: Found) -> dict[str, Any] | None:
     """What became of one checkpoint; None where the run has removed it meanwhile."""
     problem, files = None, []
     try:
-        files = [each._asdict() for each in compare_files(found.path)]
+        files = [each._asdict() for each in folder.compare(found)]
     except SetpointError as error:
         problem = reason_of(error)
     ok = problem is None and not any(each["problem"] for each in files)
-    if not ok and not found.path.exists():
+    if not ok and folder.is_gone(found):
         return None
     return {
         "checkpoint": found.path.name,

@@ -1,1 +1,1 @@
-"""The Hugging Face hub."""
+"""Files on other machines: the Hugging Face hub, and URLs that fsspec opens."""

@@ -209,6 +209,7 @@ def plain_names() -> Iterable[Operation]:
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
         *mixtures(*SOURCES),
         *(Added(f"parallel.{name}", value, role=RUNTIME) for name, value in RANKS.items()),
+        Added("checkpoint.remote", None, role=RUNTIME),
         Added("resilience.heartbeat", None, role=RUNTIME),
         Added("resilience.liveness_every", "never", role=RUNTIME),
         Added("checkpoint.load", None),

@@ -28,9 +28,11 @@ from setpoint.train.record.load import load_other
 from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.ranks import refuse_alike
 from setpoint.train.record.refuse import refuse
+from setpoint.train.record.remote import bring_back, would_fetch
 from setpoint.train.record.rollback import roll_back
 from setpoint.train.record.session import close_run, open_run, progress_of, resume, run_loop
 from setpoint.train.record.state import restore, states_of
+from setpoint.train.record.uploading import report_uploads
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.out_of_memory import explain_oom
@@ -59,6 +61,9 @@ def train(
     # Signals are answered from here on, while the data is read, too.
     with stop or active() or StopRequest() as stop, joined(job.parallel), ExitStack() as ending:
         world = world_of(job.parallel)
+        shown = progress_of(job, world)
+        ending.callback(shown.stop)
+        fetched = bring_back(job, directory, world, shown.note)
         plan = refuse_alike(world, job, directory, accept)
         job = plan.job
         ending.enter_context(settings_of(job))
@@ -66,11 +71,10 @@ def train(
         again = command_again(job, plan.path)
         stop.outlook = partial(outlook, plan.path / "checkpoints", again=again)
         stop.watch()
-        shown = progress_of(job, world)
-        ending.callback(shown.stop)
         with explain_oom(job):
             parts = build_components(job, plan.begins_anew, shown.work, *plan.kept, world)
         with open_run(plan, parts, stop, shown) as run:
+            report_uploads(fetched, run.events, run.progress)
             added = added_callbacks(run)
             start = resume(run)
             for line in kept_lines(job, plan.kept):
@@ -96,6 +100,7 @@ def rehearse(
         SetpointError: as `train` does.
         RunError: if all checkpoints are damaged.
     """
+    fetches = would_fetch(job, directory)
     plan = refuse(job, directory, accept)
     job, accepted = plan.job, plan.accepted
     run = plan.looked_at
@@ -119,6 +124,8 @@ def rehearse(
             loaded, at = load_other(job, parts, states)
     rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
+    if fetches is not None:
+        rows.append(("remote", fetches))
     if planned := planned_in_words(job, parts.train):
         rows.append(("planned", planned))
     if at.step:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.sources.remote import Remote, find_remote, is_remote, protocol_problem
+from setpoint.data.sources.remote import Remote, find_remote
 from setpoint.data.sources.suffixes import compression_of
+from setpoint.hub.urls import is_url, protocol_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,8 +114,8 @@ def _expand(
     pattern: str, where: str, wanted: Callable[[File], bool] | None, remote: bool
 ) -> list[tuple[str, File]]:
     """Turn one path, folder, glob or URL into pairs of relative name and file."""
-    if is_remote(pattern):
-        problem = protocol_problem(pattern)
+    if is_url(pattern):
+        problem = protocol_problem(pattern, "data")
         if problem:
             raise SetpointError(f"{where}: {problem}")
         if not remote:

@@ -19,7 +19,6 @@ from setpoint.data.sources.files import (
     problems_of,
     size_of,
 )
-from setpoint.data.sources.remote import is_remote
 from setpoint.data.sources.suffixes import (
     ARROW,
     CSV,
@@ -31,6 +30,7 @@ from setpoint.data.sources.suffixes import (
     format_of,
     suffix_of,
 )
+from setpoint.hub.urls import is_url
 
 START = 4096  # bytes that are looked at
 
@@ -95,7 +95,7 @@ def file_problems(config: Text) -> Iterator[Problem]:
     yield from _packages(found, lambda file: config.format or format_of(str(file)))
     # What the rules on dead fields cannot see: the files of a folder.
     inside = {config.format or format_of(str(file)) for file in found.files.values()}
-    if any(map(is_remote, config.paths)) or found.errors or not inside:
+    if any(map(is_url, config.paths)) or found.errors or not inside:
         return
     if inside == {TEXT} and config.field != "text":
         hint = "Remove it, or say `format` where the files hold records."
@@ -137,7 +137,7 @@ def most_tokens(config: Text) -> int | None:
     """Bytes of the files, each at most a token; None where they do not say it or are not found."""
     found = text_files(config, f"{HERE}.paths", remote=False)
     inside = {config.format or format_of(str(file)) for file in found.files.values()}
-    if found.errors or inside & {PARQUET, ARROW} or any(map(is_remote, config.paths)):
+    if found.errors or inside & {PARQUET, ARROW} or any(map(is_url, config.paths)):
         return None
     try:
         return size_of(found.files)

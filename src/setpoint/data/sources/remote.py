@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,10 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from setpoint.config import SetpointError
-
-_PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
-# What the user installs where fsspec names a class of another package, or only a sentence.
-PACKAGES = {"http": "aiohttp", "https": "aiohttp"}
+from setpoint.hub.urls import open_file_system, reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,49 +33,17 @@ class Remote:
 
     def open(self, mode: str = "rb") -> Any:
         """Open it; it is read as it is needed, in blocks."""
-        system, path = _system(self.url)
+        system, path = open_file_system(self.url)
         return system.open(path, mode)
 
     def state(self) -> str:
         """What the service tells that changes with the content, as far as it does."""
-        system, path = _system(self.url)
+        system, path = open_file_system(self.url)
         known = system.info(path)
         return " ".join(f"{name}={known[name]}" for name in _STATES if known.get(name) is not None)
 
 
 _STATES = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is a URL, such as `s3://bucket/file`."""
-    return _PROTOCOL.match(path) is not None
-
-
-def protocol_problem(url: str) -> str:
-    """What is missing to read a URL; empty where nothing is."""
-    match = _PROTOCOL.match(url)
-    protocol = match[1].lower() if match else ""
-    try:
-        import fsspec
-    except ModuleNotFoundError:
-        return f"'{url}' needs the package 'fsspec'.\nValid: pip install 'setpoint[data]'"
-    try:
-        fsspec.get_filesystem_class(protocol)
-    except ValueError:
-        return (
-            f"'{url}' begins with an unknown protocol, {protocol}.\n"
-            "Valid: s3://, gs://, abfs://, https://, hf://, or another one of fsspec."
-        )
-    except ImportError as error:
-        package = PACKAGES.get(protocol) or _package(protocol)
-        return f"'{url}' needs the package {package!r} ({error}).\nValid: pip install {package}"
-    return ""
-
-
-def _package(protocol: str) -> str:
-    from fsspec.registry import known_implementations
-
-    return str(known_implementations[protocol]["class"]).partition(".")[0]
 
 
 def find_remote(pattern: str, where: str) -> Iterator[tuple[str, Remote, bool]]:
@@ -94,9 +58,8 @@ def find_remote(pattern: str, where: str) -> Iterator[tuple[str, Remote, bool]]:
     try:
         found, base, listed = _listed(pattern)
     except Exception as error:  # each service has its own
-        text = (str(error) or type(error).__name__).strip().partition("\n")[0]
         raise SetpointError(
-            f"{where}: '{pattern}' cannot be listed: {text} ({type(error).__name__}).\n"
+            f"{where}: '{pattern}' cannot be listed: {reason_of(error)}.\n"
             "Valid: a URL that can be reached; credentials are those of the environment, as the "
             "package of the service reads them."
         ) from error
@@ -112,7 +75,7 @@ def find_remote(pattern: str, where: str) -> Iterator[tuple[str, Remote, bool]]:
 
 def _listed(pattern: str) -> tuple[list[tuple[str, str]], str, bool]:
     """URLs and paths of the files, the folder that names are relative to, whether it is listed."""
-    system, path = _system(pattern)
+    system, path = open_file_system(pattern)
 
     def urls(paths: list[str]) -> list[tuple[str, str]]:
         return [(str(system.unstrip_protocol(each)), each) for each in sorted(paths)]
@@ -136,9 +99,3 @@ def _listed(pattern: str) -> tuple[list[tuple[str, str]], str, bool]:
         with suppress(FileNotFoundError):
             system.cat_file(path, 0, 1)
     return [], "", False
-
-
-def _system(url: str) -> tuple[Any, str]:
-    import fsspec
-
-    return fsspec.core.url_to_fs(url)

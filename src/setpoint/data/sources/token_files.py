@@ -18,8 +18,8 @@ from setpoint.config import Problem, SetpointError
 from setpoint.data.prepared.names import MANIFEST, is_prepared, read_facts
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import HERE, File, Found, find_files, problems_of
-from setpoint.data.sources.remote import is_remote
 from setpoint.hub.fetch import fetch_files, split_hub_id
+from setpoint.hub.urls import is_url
 
 SUFFIXES = (".npy", ".bin")
 WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
@@ -68,7 +68,7 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> Found:
         return Found({}, {})
     found = find_files(wanted, name=config.name, field=field, wanted=_is_wanted, remote=False)
     for at, path in wanted.items():
-        if is_remote(path) and f"{field}.{at}" not in found.errors:
+        if is_url(path) and f"{field}.{at}" not in found.errors:
             found.errors[f"{field}.{at}"] = SetpointError(
                 f"{field}.{at}: '{path}' lies elsewhere, and token files are mapped into "
                 "memory.\nValid: a path on this machine, to which they are copied; "
@@ -299,7 +299,7 @@ def _numbers(data: bytes, kind: str, count: int, path: Path, where: str) -> arra
 def most_tokens(config: Tokens) -> int | None:
     """Tokens of the files as far as their sizes and the dtype say it."""
     found = token_files(config, f"{HERE}.paths")
-    if found.errors or config.token_dtype is None or any(map(is_remote, config.paths)):
+    if found.errors or config.token_dtype is None or any(map(is_url, config.paths)):
         return None
     if prepared_folders(config, fetch=False):
         return None
@@ -329,7 +329,7 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
                     f"{HERE}.paths: cannot read {file}: {reason}.\n"
                     "Valid: a file this user may read."
                 )
-    here = [os.path.expanduser(path) for path in config.paths if not is_remote(path)]
+    here = [os.path.expanduser(path) for path in config.paths if not is_url(path)]
     for folder in (Path(path) for path in here if _is_folder(path)):
         reason = _damage_of(folder)
         if reason:

@@ -16,6 +16,7 @@ from setpoint.train.callbacks.non_finite import NonFiniteCallback
 from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.callbacks.save import SaveCallback
+from setpoint.train.callbacks.upload import UploadCallback
 from setpoint.train.record.context import Run, Start
 from setpoint.train.record.start import change_record
 from setpoint.train.step.loop import Callback
@@ -46,6 +47,8 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
             run.store, start.states, events, evaluation, trackers, start.resumed_at is None
         ),
     ]
+    if run.uploads is not None:
+        callbacks.append(UploadCallback(run.uploads.uploads, events, progress))
     if isinstance(job.resilience.non_finite, SkipNonFinite):
         callbacks.append(NonFiniteCallback(events, progress))
     if job.memory.empty_cache.unit != "never":

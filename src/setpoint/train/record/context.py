@@ -22,6 +22,7 @@ from setpoint.train.record.accepted import Accepted
 from setpoint.train.record.load import Loaded
 from setpoint.train.record.ranks import SharedStore
 from setpoint.train.record.state import States
+from setpoint.train.record.uploading import Cadence
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import Position
 
@@ -35,6 +36,7 @@ class Run:
         accepted: what differs from the record; None for a new run.
         environment: what differs from the environment that the record names.
         heart: writes the heartbeat of this rank; None where none is asked for.
+        uploads: what sends checkpoints to a URL; None where nothing is sent, or another rank does.
     """
 
     job: Job
@@ -49,6 +51,7 @@ class Run:
     environment: dict[str, Any]
     utilization: Utilization
     heart: Heart | None = None
+    uploads: Cadence | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,5 +51,7 @@ def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Positio
         f"{what}; going back to step {found.step}, and on with the data after it (rollback {count})"
     )
     run.store.set_aside_after(found.step)
+    if run.uploads is not None:
+        run.uploads.set_aside_after(position)
     run.trackers.rewind(found.step, run.progress.note)
     return position

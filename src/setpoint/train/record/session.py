@@ -38,8 +38,10 @@ from setpoint.train.record.load import load_other, other_frozen, refuse_changed
 from setpoint.train.record.outlook import command_again, format_newest, outlook
 from setpoint.train.record.ranks import SharedStore, opened
 from setpoint.train.record.refuse import Plan, what_is_gone
+from setpoint.train.record.remote import fetch_undamaged, finish_uploads
 from setpoint.train.record.start import facts_of, write_start
 from setpoint.train.record.state import restore, states_of
+from setpoint.train.record.uploading import resume_uploads, start_uploads
 from setpoint.train.step.errors import explain
 from setpoint.train.step.loop import Loop, Phase
 from setpoint.train.step.loss_mean import LossMean
@@ -88,11 +90,16 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
             events.write("set_aside", checkpoint=before.name, to=now.name)
 
         section = job.checkpoint
+        uploads = start_uploads(job, world, directory)
+        if uploads is not None:
+            ending.callback(uploads.uploads.close)
         store = CheckpointStore(
             directory.checkpoints,
             keep=section.keep,
             keep_best=section.keep_best,
             on_set_aside=set_aside,
+            on_committed=None if uploads is None else uploads.committed,
+            protected=frozenset if uploads is None else lambda: uploads.uploads.protected,
         )
         words, count = parts.tokenizer.vocab_size, parts.parameter_count
         use = utilization_of(job, parts.model, words, parts.device, count)
@@ -109,6 +116,7 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
             environment=environment,
             utilization=use,
             heart=heart,
+            uploads=uploads,
         )
 
 
@@ -143,6 +151,8 @@ def resume(run: Run) -> Start:
             run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
         parts.companions = companions_in(loaded.path) or parts.companions
         refuse_changed(run.directory.events, loaded)
+    if run.uploads is not None:
+        resume_uploads(run.uploads, position)
     over, ended, identity = is_over(job.duration, position), None, job
     if not over:
         ended = best.stop_reason(job.evaluation)
@@ -220,6 +230,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     if status and run.stop.signal is not None:
         why["signal"] = named(run.stop.signal)
     run.events.write("end", step=loop.position.step, status=status, **why)
+    finish_uploads(run, done=status == 0)
     return Outcome(
         directory=run.directory.path,
         status=status,
@@ -241,7 +252,24 @@ def _total_steps(job: Job) -> int | None:
 def _newest_checkpoint(run: Run) -> Checkpoint | None:
     """Load the newest whole checkpoint, naming the damaged ones that are passed over."""
     run.store.prepare()
-    found = run.store.load(report_damage(run))
+    passed: list[str] = []
+    report = report_damage(run)
+
+    def on_damaged(path: Path, reason: str) -> None:
+        passed.append(reason)
+        report(path, reason)
+
+    found: Checkpoint | None = None
+    try:
+        found = run.store.load(on_damaged)
+    except SetpointError:
+        # Where all are damaged here, those at a URL may do.
+        if not passed or not fetch_undamaged(run, None):
+            raise
+        found = run.store.load(report)
+    else:
+        if passed and fetch_undamaged(run, found and found.step):
+            found = run.store.load(report)
     if found is not None:
         run.progress.note(f"resuming {run.directory.path} at step {found.step}")
     return found

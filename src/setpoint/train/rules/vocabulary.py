@@ -126,9 +126,9 @@ def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
 def needs_template(source: Conversations) -> bool:
     """Whether a source's first row is messages, and not tokens."""
     from setpoint.data.sources.conversations import ConversationsSource
-    from setpoint.data.sources.remote import is_remote
+    from setpoint.hub.urls import is_url
 
-    if any(map(is_remote, source.paths)):  # looked at when the run starts
+    if any(map(is_url, source.paths)):  # looked at when the run starts
         return False
     try:
         return ConversationsSource(source).starts_with_messages()

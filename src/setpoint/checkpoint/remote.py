@@ -1,0 +1,545 @@
+"""The checkpoints of a run at a URL: sent file by file, the manifest last, and fetched again.
+
+A URL holds what the run directory holds, so that any copy of it is a run directory:
+
+<url>/<name of the run directory>/checkpoints/step-00000100/...
+<url>/<name of the run directory>/checkpoints/latest, best
+<url>/<name of the run directory>/config.json, metrics.jsonl, ...
+
+A checkpoint without `manifest.json` does not count there, as it does not on a disk. One that the
+run does not come from any more has its manifest under another name, and keeps its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from setpoint.config import RunError, SetpointError
+from setpoint.hub.urls import open_file_system, reason_of
+
+from .durable import Written, sync_directory, write_file
+from .layout import (
+    MANIFEST,
+    POINTERS,
+    PointerName,
+    directory_name,
+    step_of,
+)
+from .manifest import DamagedCheckpoint, Manifest, parse_manifest
+from .pieces import PIECE, Pieces, md5_in
+from .retention import surplus
+
+T = TypeVar("T")
+
+FOLDER = "checkpoints"
+"""Where the checkpoints lie below a run."""
+
+SET_ASIDE = f"{MANIFEST}.set-aside"
+"""What the manifest of a checkpoint is called that the run does not come from any more."""
+
+PAUSE = 1.0
+"""Seconds before a request that failed is repeated for the first time; doubled each time."""
+
+OnDamaged = Callable[[str, str], None]
+"""Told of each damaged checkpoint that is passed over: its name and the reason."""
+
+
+class RemoteError(RunError):
+    """A service that does not answer, or refuses."""
+
+
+class Found(NamedTuple):
+    """A checkpoint at a URL, whose manifest says that it is whole."""
+
+    step: int
+    manifest: Manifest
+    text: bytes
+
+
+class Sent(NamedTuple):
+    """What an upload did.
+
+    Arguments:
+        files, size: that were sent; those that were there already are not counted.
+        by: how what arrived was compared: `md5`, as the service says it, `sha256` of what was read
+            back, or `size`; of several the weakest.
+    """
+
+    files: int
+    size: int
+    by: str
+
+
+class RemoteRun:
+    """One run at a URL.
+
+    Arguments:
+        url: of the run, not of the folder of all runs.
+        by_size: compare what has arrived by its size alone.
+        alive: called between pieces of what is transferred; what it raises ends the transfer.
+    """
+
+    def __init__(
+        self, url: str, *, by_size: bool = False, alive: Callable[[], None] = lambda: None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.by_size = by_size
+        self.alive = alive
+        with self._asking():
+            self._system, path = open_file_system(self.url)
+            self._is_local = "file" in _protocols(self._system)
+        self._root = path.rstrip("/")
+        self._sure: dict[str, Written] = {}
+
+    def steps(self) -> list[int]:
+        """The steps of all checkpoints, whole or not, oldest first.
+
+        Those that `latest` and `best` name are among them even where a listing lags behind.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        with self._asking():
+            listed = {step_of(name) for name in self._names(f"{self._root}/{FOLDER}")}
+        listed |= {self.pointer(name) for name in POINTERS}
+        return sorted(step for step in listed if step is not None)
+
+    def find(self, step: int) -> Found | None:
+        """A checkpoint's manifest.
+
+        Returns:
+            None where there is none: the checkpoint is not whole.
+
+        Raises:
+            DamagedCheckpoint: if it is not what was written.
+            RemoteError: if the service does not answer.
+            SetpointError: if a newer Setpoint wrote it.
+        """
+        with self._asking():
+            text = self._read(self._path(step, MANIFEST))
+        if text is None:
+            return None
+        manifest = parse_manifest(Path(directory_name(step)), text)
+        if manifest.step != step:
+            raise DamagedCheckpoint(
+                Path(directory_name(step)), f"its manifest is of step {manifest.step}"
+            )
+        return Found(step, manifest, text)
+
+    def wholes(self, on_damaged: OnDamaged = lambda name, reason: None) -> Iterator[Found]:
+        """The checkpoints whose files are there in full length, newest first.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        for step in reversed(self.steps()):
+            try:
+                found = self.find(step)
+                if found is not None:
+                    self._require_sizes(found)
+                    yield found
+            except DamagedCheckpoint as error:
+                on_damaged(directory_name(step), error.reason)
+
+    def sizes(self, step: int) -> dict[str, int]:
+        """The files of a checkpoint by name, with their sizes in bytes.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        with self._asking():
+            self._system.invalidate_cache()
+            try:
+                rows = self._system.ls(self._path(step), detail=True)
+            except FileNotFoundError:
+                return {}
+        files = [row for row in rows if row.get("type") == "file"]
+        return {str(row["name"]).rpartition("/")[2]: row["size"] for row in files}
+
+    def written(self, step: int) -> float | None:
+        """When a checkpoint was completed, in seconds since 1970; None where a service keeps quiet.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        with self._asking():
+            self._system.invalidate_cache()
+            try:
+                info = self._system.info(self._path(step, MANIFEST))
+            except FileNotFoundError:
+                return None
+        for name in ("mtime", "LastModified", "last_modified", "created"):
+            moment = info.get(name)
+            if isinstance(moment, datetime):
+                return moment.timestamp()
+            if isinstance(moment, float):
+                return moment
+        return None
+
+    def verify(self, found: Found) -> None:
+        """Compare every byte with its checksum; nothing is kept.
+
+        Raises:
+            DamagedCheckpoint: naming the file that is missing or differs.
+            RemoteError: if the service does not answer.
+        """
+        for name, written in sorted(found.manifest.files.items()):
+            with self._reading(found.step, name):
+                digest, size = hashlib.sha256(), 0
+                for piece in self._pieces(self._path(found.step, name)):
+                    digest.update(piece)
+                    size += len(piece)
+            _compare(found.step, name, Written(size, digest.hexdigest()), written)
+
+    def pointer(self, name: PointerName) -> int | None:
+        """The step that `latest` or `best` names; None without one, or where it names none."""
+        with self._asking():
+            content = self._read(f"{self._root}/{FOLDER}/{name}")
+        return None if content is None else step_of(content.decode("utf-8", "replace").strip())
+
+    def send(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        record: Sequence[Path] = (),
+        best: int | None = None,
+    ) -> Sent:
+        """Make a checkpoint at the URL of one on the disk.
+
+        Files that are there already, by size and checksum, are not sent again: what was cut off
+        goes on here. `latest` and `best` move when it is whole.
+
+        Arguments:
+            manifest: of `directory`.
+            record: files of the run that go with it, such as the rows of metrics.
+            best: the step that `best` is to name if it is whole at the URL.
+
+        Raises:
+            DamagedCheckpoint: if a file in `directory` is not what its manifest says.
+            OSError: if one cannot be read.
+            Exception: what the service raises.
+        """
+        step, folder = manifest.step, self._path(manifest.step)
+        self._system.invalidate_cache()
+        text = manifest.render()
+        there = self._read(self._path(step, MANIFEST))
+        sent: list[tuple[int, str]] = []
+        if there != text:
+            if there is not None:
+                self._remove(self._path(step, MANIFEST))
+            if self._read(self._path(step, SET_ASIDE)) is not None:
+                self._remove(self._path(step, SET_ASIDE))
+            self._system.makedirs(folder, exist_ok=True)
+            for name, written in sorted(manifest.files.items()):
+                sent += self._send(directory / name, f"{folder}/{name}", written)
+        sent += self.send_record(record)
+        if there != text:
+            self._write(self._path(step, MANIFEST), text)
+        newest = self.pointer("latest")
+        if newest is None or newest <= step or self.find(newest) is None:
+            self._point("latest", step)
+        if best is not None and self.pointer("best") != best and self.find(best) is not None:
+            self._point("best", best)
+        how = [by for _, by in sent]
+        by = next((each for each in ("size", "sha256", "md5") if each in how), "none")
+        return Sent(len(sent), sum(size for size, _ in sent), by)
+
+    def send_record(self, files: Sequence[Path]) -> list[tuple[int, str]]:
+        """Send files of a run directory, each as long as it is now, where they have changed.
+
+        Returns:
+            size of each that was sent, and how it was compared.
+
+        Raises:
+            OSError: if one cannot be read.
+            Exception: what the service raises.
+        """
+        sent: list[tuple[int, str]] = []
+        for file in files:
+            if file.is_file():
+                self._system.makedirs(self._root, exist_ok=True)
+                sent += self._send(file, f"{self._root}/{file.name}", None)
+        return sent
+
+    def set_aside_after(self, step: int) -> list[str]:
+        """Let checkpoints count no more that a run which goes on from `step` does not come from.
+
+        Their files stay; only the manifest gets another name. The pointers move first.
+
+        Returns:
+            their names.
+
+        Raises:
+            Exception: what the service raises.
+        """
+        self._system.invalidate_cache()
+        texts = {each: self._read(self._path(each, MANIFEST)) for each in self.steps()}
+        stay = [each for each, text in texts.items() if each <= step and text is not None]
+        for name in POINTERS:
+            named = self.pointer(name)
+            if named is not None and named > step:
+                if name == "latest" and stay:
+                    self._point(name, stay[-1])
+                else:
+                    self._remove(f"{self._root}/{FOLDER}/{name}")
+        gone: list[str] = []
+        for each, text in texts.items():
+            if each > step and text is not None:
+                self._write(self._path(each, SET_ASIDE), text)
+                self._remove(self._path(each, MANIFEST))
+                gone.append(directory_name(each))
+        return gone
+
+    def prune(self, keep: int | None, waiting: Collection[int] = ()) -> list[str]:
+        """Remove what is surplus, and what uploads left that are never finished.
+
+        What `latest` and `best` name stays, and so does what cannot be read.
+
+        Arguments:
+            keep: how many of the newest stay; None keeps all.
+            waiting: steps that are to be sent, whose files are left alone.
+
+        Returns:
+            the names of the checkpoints that were removed.
+
+        Raises:
+            Exception: what the service raises.
+        """
+        protected = {self.pointer(name) for name in POINTERS}
+        whole: list[int] = []
+        unfinished: list[int] = []
+        for step in self.steps():
+            try:
+                found = self.find(step)
+            except SetpointError as error:
+                if isinstance(error, RemoteError):
+                    raise
+                continue
+            if found is not None:
+                whole.append(step)
+            elif self._read(self._path(step, SET_ASIDE)) is None:
+                unfinished.append(step)
+        kept = {step for step in protected if step is not None}
+        gone = surplus(whole, keep=keep, protected=kept)
+        newest = max(whole, default=-1)
+        left = [each for each in unfinished if each < newest and each not in waiting]
+        for step in (*gone, *left):
+            # From here on it counts no more, and what is left of it goes with the next call.
+            self._remove(self._path(step, MANIFEST))
+            with suppress(FileNotFoundError):
+                self._system.rm(self._path(step), recursive=True)
+        return [directory_name(step) for step in gone]
+
+    def download(self, found: Found, names: Collection[str], into: Path) -> None:
+        """Fetch files of a checkpoint into a folder, and compare them with the manifest.
+
+        Raises:
+            DamagedCheckpoint: naming the file that is missing or differs.
+            RemoteError: if the service does not answer.
+            OSError: if the disk fails.
+        """
+        for name in sorted(names):
+
+            def fetch(name: str = name) -> Written:
+                (into / name).unlink(missing_ok=True)
+                with self._reading(found.step, name):
+                    pieces = self._pieces(self._path(found.step, name))
+                    return write_file(into / name, pieces)
+
+            _compare(found.step, name, repeated(fetch), found.manifest.files[name])
+
+    def download_record(self, name: str, path: Path) -> bool:
+        """Fetch a file of the run, in place of one that is there.
+
+        Returns:
+            whether there is one at the URL.
+
+        Raises:
+            RemoteError: if the service does not answer.
+            OSError: if the disk fails.
+        """
+        staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+
+        def fetch() -> bool:
+            staged.unlink(missing_ok=True)
+            try:
+                write_file(staged, self._pieces(f"{self._root}/{name}"))
+            except FileNotFoundError:
+                return False
+            return True
+
+        if not repeated(fetch):
+            staged.unlink(missing_ok=True)
+            return False
+        os.replace(staged, path)
+        sync_directory(path.parent)
+        return True
+
+    def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
+        """Send a file unless it is there; `written` is None for one that may grow meanwhile."""
+        size = file.stat().st_size if written is None else written.size
+        pieces = Pieces(file, size, self.alive)
+        if self._sure.get(path) == (written or pieces.look()):
+            return []
+        if written is not None and self._arrived(path, written, pieces) is not None:
+            self._sure[path] = written
+            return []
+        self._write_all(path, pieces)
+        if written is not None and pieces.written != written:
+            raise DamagedCheckpoint(file.parent, f"{file.name} is not what was saved")
+        by = self._arrived(path, pieces.written, pieces)
+        if by is None:
+            raise OSError(f"{self._system.unstrip_protocol(path)} has not arrived as it was sent")
+        self._sure[path] = pieces.written
+        return [(pieces.written.size, by)]
+
+    def _arrived(self, path: str, written: Written, pieces: Pieces) -> str | None:
+        """How a file is known to be at the URL; None if it is not, or is another one."""
+        self._system.invalidate_cache()
+        try:
+            info = self._system.info(path)
+        except FileNotFoundError:
+            return None
+        if info.get("type") != "file" or info.get("size") != written.size:
+            return None
+        if self.by_size:
+            return "size"
+        theirs = md5_in(info)
+        if theirs is not None:
+            if not pieces.md5s:
+                pieces.look()
+            if theirs in pieces.md5s:
+                return "md5"
+        # No MD5, or not that of the content, as where the service encrypts with keys of its own.
+        digest = hashlib.sha256()
+        for piece in self._pieces(path):
+            digest.update(piece)
+        return "sha256" if digest.hexdigest() == written.sha256 else None
+
+    def _write_all(self, path: str, pieces: Pieces) -> None:
+        if self._is_local:
+            staged = Path(f"{path}.part")
+            staged.unlink(missing_ok=True)
+            write_file(staged, pieces)
+            os.replace(staged, path)
+            sync_directory(staged.parent)
+            return
+        with self._system.open(path, "wb") as file:
+            pieces.block = getattr(file, "blocksize", None)
+            for piece in pieces:
+                file.write(piece)
+
+    def _write(self, path: str, content: bytes) -> None:
+        """Write a small file at once, and read it back."""
+        if self._is_local:
+            staged = Path(f"{path}.part")
+            staged.unlink(missing_ok=True)
+            write_file(staged, [content])
+            os.replace(staged, path)
+            sync_directory(staged.parent)
+        else:
+            self._system.pipe_file(path, content)
+        if self._read(path) != content:
+            raise OSError(f"{self._system.unstrip_protocol(path)} has not arrived as it was sent")
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self._system.cat_file(path)
+        except FileNotFoundError:
+            return None
+
+    def _remove(self, path: str) -> None:
+        self._sure.clear()
+        with suppress(FileNotFoundError):
+            self._system.rm_file(path)
+
+    def _point(self, name: PointerName, step: int) -> None:
+        self._write(f"{self._root}/{FOLDER}/{name}", f"{directory_name(step)}\n".encode())
+
+    def _pieces(self, path: str) -> Iterator[bytes]:
+        with self._asking(FileNotFoundError), self._system.open(path, "rb") as file:
+            while piece := file.read(PIECE):
+                self.alive()
+                yield piece
+
+    def _names(self, folder: str) -> list[str]:
+        self._system.invalidate_cache()
+        try:
+            rows = self._system.ls(folder, detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(row).rstrip("/").rpartition("/")[2] for row in rows]
+
+    def _path(self, step: int, name: str = "") -> str:
+        folder = f"{self._root}/{FOLDER}/{directory_name(step)}"
+        return f"{folder}/{name}" if name else folder
+
+    def _require_sizes(self, found: Found) -> None:
+        with self._asking():
+            for name, written in sorted(found.manifest.files.items()):
+                try:
+                    size = self._system.info(self._path(found.step, name)).get("size")
+                except FileNotFoundError:
+                    raise _damage(found.step, f"{name} is missing") from None
+                if size != written.size:
+                    raise _damage(found.step, f"{name} has {size} bytes, not {written.size}")
+
+    @contextmanager
+    def _reading(self, step: int, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise _damage(step, f"{name} is missing") from error
+
+    @contextmanager
+    def _asking(self, *passed: type[Exception]) -> Iterator[None]:
+        """Say what a service answers, each of which has errors of its own, in one way."""
+        try:
+            yield
+        except (SetpointError, *passed):
+            raise
+        except Exception as error:
+            raise RemoteError(
+                f"{self.url} cannot be reached: {reason_of(error)} (credentials are those of the "
+                f"environment, as the package of the service reads them)"
+            ) from error
+
+
+def _damage(step: int, reason: str) -> DamagedCheckpoint:
+    return DamagedCheckpoint(Path(directory_name(step)), reason)
+
+
+def _compare(step: int, name: str, found: Written, expected: Written) -> None:
+    if found.size != expected.size:
+        raise _damage(step, f"{name} has {found.size} bytes, not {expected.size}")
+    if found != expected:
+        sums = f"{found.sha256[:12]}.., not {expected.sha256[:12]}.."
+        raise _damage(step, f"{name} has the SHA-256 {sums}")
+
+
+def _protocols(system: Any) -> tuple[str, ...]:
+    found = system.protocol
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+def repeated(act: Callable[[], T], attempts: int = 5) -> T:
+    """Ask a service again where it does not answer, after growing pauses.
+
+    Raises:
+        RemoteError: the last time.
+    """
+    for attempt in range(attempts - 1):
+        try:
+            return act()
+        except DamagedCheckpoint:
+            raise
+        except RemoteError:
+            time.sleep(PAUSE * 2**attempt)
+    return act()

@@ -1,0 +1,104 @@
+"""What checkpoints lie at a URL, and whether they are as they were saved. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from setpoint.config import SetpointError
+
+from .fetch import split_url
+from .layout import MANIFEST, POINTERS, PointerName, directory_name
+from .manifest import Manifest
+from .remote import FOLDER, SET_ASIDE, RemoteRun
+from .remote import Found as Whole
+from .survey import Comparison, Found, reason_of, wrong_lengths
+
+
+class RemotePlace:
+    """Checkpoints at a URL, seen as `survey` sees those of a folder.
+
+    Arguments:
+        url: of a run, of its checkpoints or of one of them, or of `latest` or `best` there.
+
+    Raises:
+        RemoteError: if the service does not answer.
+        SetpointError: if a pointer is named that names none.
+    """
+
+    def __init__(self, url: str) -> None:
+        at, which = split_url(url)
+        self.run = RemoteRun(at)
+        self.root = f"{at}/{FOLDER}"
+        self.only = self.run.pointer(which) if isinstance(which, str) else which
+        if which is not None and self.only is None:
+            raise SetpointError(f"there is no checkpoint {which} at {self.root}")
+
+    def survey(self) -> list[Found]:
+        """List what lies there, by step.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        steps = self.run.steps() if self.only is None else [self.only]
+        return [self._look(step) for step in steps]
+
+    def pointers(self) -> dict[PointerName, int | str | None]:
+        """The step that each pointer names; what is wrong with it where that is not whole."""
+        found: dict[PointerName, int | str | None] = {}
+        for name in POINTERS:
+            step = self.run.pointer(name)
+            lost = step is not None and MANIFEST not in self.run.sizes(step)
+            found[name] = (
+                f"{self.root}/{name} names step {step}, which is not whole" if lost else step
+            )
+        return found
+
+    def compare(self, found: Found) -> Iterator[Comparison]:
+        """Compare every byte of a checkpoint with its checksums, file by file.
+
+        Raises:
+            SetpointError: if its manifest cannot be read.
+        """
+        whole = self.run.find(found.step)
+        if whole is None:
+            raise SetpointError(f"{MANIFEST} is missing")
+        for name, written in sorted(whole.manifest.files.items()):
+            part = Whole(
+                whole.step,
+                Manifest(whole.step, whole.manifest.metric, {name: written}),
+                whole.text,
+            )
+            try:
+                self.run.verify(part)
+                problem = ""
+            except SetpointError as error:
+                problem = reason_of(error)
+            yield Comparison(name, written.size, problem)
+
+    def is_gone(self, found: Found) -> bool:
+        """Whether a checkpoint has been removed meanwhile."""
+        return not self.run.sizes(found.step)
+
+    def _look(self, step: int) -> Found:
+        sizes = self.run.sizes(step)
+        kind = "checkpoint" if MANIFEST in sizes else "unfinished"
+        manifest, damage = None, ""
+        if kind == "checkpoint":
+            try:
+                whole = self.run.find(step)
+                manifest = None if whole is None else whole.manifest
+            except SetpointError as error:
+                damage = reason_of(error)
+            if manifest is not None:
+                damage = wrong_lengths(manifest, sizes)
+        written = self.run.written(step) if kind == "checkpoint" else None
+        return Found(
+            Path(directory_name(step)),
+            "set aside" if SET_ASIDE in sizes and kind != "checkpoint" else kind,
+            step,
+            written,
+            sum(sizes.values()),
+            manifest,
+            damage,
+        )

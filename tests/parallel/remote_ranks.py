@@ -1,0 +1,67 @@
+"""Run by a test in a process of its own: two ranks go on from a URL in another place."""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from setpoint.checkpoint.remote import RemoteRun
+from setpoint.train.run import train
+
+from ..ranks import fork
+from ..train.small import assert_same_run, events, small_job
+
+FLAGS = (
+    "model.dropout=0", "schedule=constant", "batch.global_size=4", "batch.accumulation=1",
+    "parallel.device=cpu", "parallel.world_size=2", "parallel.shard=2", "evaluation.sequences=8",
+)  # fmt: skip
+
+
+def run(folder: Path, steps: int, *flags: str) -> int:
+    folder.mkdir(exist_ok=True)
+    job = small_job(folder, *FLAGS, *flags, f"duration={steps} steps", without=("micro_size",))
+
+    def one_rank(rank: int, store: str) -> None:
+        torch.set_num_threads(1)
+        os.environ.update(WORLD_SIZE="2", RANK=str(rank), LOCAL_RANK=str(rank))
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+        real = RemoteRun.download
+
+        def download(self: RemoteRun, found: Any, names: Any, into: Path) -> None:
+            with (folder / f"files-of-rank-{rank}").open("a") as file:
+                file.writelines(f"{found.step} {name}\n" for name in names)
+            real(self, found, names, into)
+
+        RemoteRun.download = download
+        train(job)
+        dist.destroy_process_group()
+
+    return fork(one_rank, 2)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as place:
+        whole, first, second = (Path(place) / name for name in ("whole", "first", "second"))
+        remote = f"checkpoint.remote.url=file://{place}/bucket"
+        status = run(whole, 16) or run(first, 12, remote)
+        shutil.move(first, Path(place) / "gone")
+        status = status or run(second, 16, remote)
+        if status:
+            return status
+        (oracle,), (found,) = ((folder / "runs").iterdir() for folder in (whole, second))
+        assert [row["step"] for row in events(found, "resume")] == [12]
+        shares = [(second / f"files-of-rank-{rank}").read_text().split("\n") for rank in (0, 1)]
+        assert min(map(len, shares)) >= 4, shares
+        assert not {*shares[0]} & {*shares[1]} - {""}, shares
+        assert_same_run(found, oracle)
+    print("equal")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

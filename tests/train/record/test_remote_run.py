@@ -1,0 +1,184 @@
+"""Runs that upload their checkpoints, and go on from them in another place."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from setpoint.checkpoint.uploads import Uploads
+from setpoint.config import RunError, SetpointError
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.run import train
+
+from ..small import assert_same_run, events, small_job
+
+FLAGS = ("schedule=constant", "optimizer.lr=3e-3")
+SHORT = ("duration=12 steps", "checkpoint.remote.keep=9")
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing interrupts."""
+    return train(small_job(tmp_path_factory.mktemp("oracle"), *FLAGS)).directory
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of 12 steps and its uploads in `bucket`."""
+    folder = tmp_path_factory.mktemp("stopped")
+    train(small_job(folder, *FLAGS, *SHORT, remote(folder)))
+    return folder
+
+
+def remote(folder: Path) -> str:
+    return f"checkpoint.remote.url=file://{folder}/bucket"
+
+
+def bucket_of(folder: Path) -> Path:
+    (found,) = (folder / "bucket").iterdir()
+    return found / "checkpoints"
+
+
+def moved(stopped: Path, folder: Path) -> Path:
+    """A copy of the bucket alone."""
+    shutil.copytree(stopped / "bucket", folder / "bucket")
+    return folder
+
+
+def test_a_run_on_a_new_machine_equals_the_undisturbed_one(
+    oracle: Path, stopped: Path, tmp_path: Path
+) -> None:
+    folder = moved(stopped, tmp_path)
+    run = train(small_job(folder, *FLAGS, remote(folder))).directory
+    assert_same_run(run, oracle)
+    (resumed,) = events(run, "resume")
+    assert resumed["step"] == 12
+    assert {row["checkpoint"] for row in events(run, "fetch")} >= {"step-00000012"}
+    place = bucket_of(folder)
+    assert (place / "latest").read_text() == "step-00000030\n"
+    for name in ("latest", "best"):
+        step = (run / "checkpoints" / name).read_text().strip()
+        assert (place / name).read_text().strip() == step
+        for file in (run / "checkpoints" / step).iterdir():
+            assert (place / step / file.name).read_bytes() == file.read_bytes()
+    # What lies there is a run directory.
+    assert (place.parent / "events.jsonl").read_text().splitlines()[-1].find('"end"') > 0
+
+
+def test_a_directory_that_is_behind_goes_on_from_the_url(
+    oracle: Path, stopped: Path, tmp_path: Path
+) -> None:
+    folder = moved(stopped, tmp_path)
+    shutil.copytree(stopped / "runs", folder / "runs")
+    (run,) = (folder / "runs").iterdir()
+    shutil.rmtree(run / "checkpoints" / "step-00000012")
+    (run / "checkpoints" / "latest").write_text("step-00000008\n")
+    train(small_job(folder, *FLAGS, remote(folder)))
+    assert [row["step"] for row in events(run, "resume")] == [12]
+    assert_same_run(run, oracle)
+
+
+def test_damage_at_the_url_and_here_is_passed_over(
+    oracle: Path, stopped: Path, tmp_path: Path
+) -> None:
+    folder = moved(stopped, tmp_path)
+    (bucket_of(folder) / "step-00000012" / "optimizer.safetensors").write_bytes(b"")
+    flipped = bucket_of(folder) / "step-00000008" / "model.safetensors"
+    flipped.write_bytes(flipped.read_bytes()[:-1] + b"\xff")
+    run = train(small_job(folder, *FLAGS, remote(folder))).directory
+    assert [row["step"] for row in events(run, "resume")] == [4]
+    names = {row["checkpoint"] for row in events(run, "damaged")}
+    assert names == {"step-00000012", "step-00000008"}
+    assert_same_run(run, oracle)
+
+
+def test_what_is_damaged_here_is_taken_from_the_url(
+    oracle: Path, stopped: Path, tmp_path: Path
+) -> None:
+    folder = moved(stopped, tmp_path)
+    shutil.copytree(stopped / "runs", folder / "runs")
+    (run,) = (folder / "runs").iterdir()
+    file = run / "checkpoints" / "step-00000012" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+    train(small_job(folder, *FLAGS, remote(folder)))
+    assert [row["step"] for row in events(run, "resume")] == [12]
+    assert (run / "checkpoints" / "step-00000012.damaged-1").is_dir()
+    assert_same_run(run, oracle)
+
+
+def test_a_run_that_must_not_resume(stopped: Path, tmp_path: Path) -> None:
+    folder = moved(stopped, tmp_path)
+    with pytest.raises(SetpointError, match=r"resume = never, but file://.* holds checkpoints"):
+        train(small_job(folder, *FLAGS, remote(folder), "checkpoint.resume=never"))
+    assert not (folder / "runs").exists()
+
+
+def test_an_outage_stops_no_run_and_the_next_session_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = fsspec.get_filesystem_class("file")
+    job = small_job(
+        tmp_path, *FLAGS, *SHORT, remote(tmp_path), "checkpoint.remote.wait_timeout=0.1"
+    )
+    with monkeypatch.context() as outage:
+
+        def out(*arguments: object, **options: object) -> None:
+            if threading.current_thread().name == "setpoint-uploads":
+                raise ConnectionError("no route to host")
+            raise FileNotFoundError
+
+        for name in ("info", "cat_file", "makedirs"):
+            outage.setattr(system, name, out)
+        with pytest.raises(RunError) as raised:
+            train(job)
+    assert "no route to host (ConnectionError)" in str(raised.value)
+    assert "step-00000012: not uploaded to file://" in str(raised.value)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert events(run, "end")[-1]["status"] == 0
+    assert events(run, "upload_failed")
+    assert events(run, "upload_unfinished")
+    train(job)
+    assert (bucket_of(tmp_path) / "latest").read_text() == "step-00000012\n"
+    assert_same_bytes(run / "checkpoints", bucket_of(tmp_path), "step-00000012")
+
+
+def assert_same_bytes(here: Path, there: Path, name: str) -> None:
+    for file in (here / name).iterdir():
+        assert (there / name / file.name).read_bytes() == file.read_bytes()
+
+
+def test_a_url_that_cannot_be_reached(stopped: Path, tmp_path: Path) -> None:
+    job = small_job(tmp_path, *FLAGS, "checkpoint.remote.url=faulty-start://bucket")
+    with pytest.raises(SetpointError, match=r"unknown protocol, faulty-start"):
+        train(job)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_password_in_a_url_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="a password inside a URL") as raised:
+        small_job(tmp_path, "checkpoint.remote.url=s3://user:geheim@bucket/runs")
+    assert "geheim" not in str(raised.value)
+
+
+def test_a_path_is_no_url(tmp_path: Path) -> None:
+    with pytest.raises(
+        SetpointError, match="is not a URL: '/shared'"
+    ):
+        small_job(tmp_path, "checkpoint.remote.url=/shared")
+
+
+def test_a_stopped_run_is_not_failed_by_its_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = StopRequest()
+    monkeypatch.setattr(Uploads, "_work", lambda self: None)
+    real = Uploads.add
+    monkeypatch.setattr(Uploads, "add", lambda self, step: stop.request() or real(self, step))
+    job = small_job(tmp_path, *FLAGS, remote(tmp_path), "checkpoint.remote.wait_timeout=0")
+    outcome = train(job, stop=stop)
+    assert outcome.status == 75
+    assert events(outcome.directory, "upload_unfinished")[-1]["checkpoints"] == ["step-00000004"]
