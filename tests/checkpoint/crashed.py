@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -325,3 +327,40 @@ def fail_everywhere(recorded: Recorded, trial: Path, code: int, goes_on: bool) -
         recover(copy, action.keep, action.allowed if said else action.after)
         shutil.rmtree(copy)
     raise AssertionError("it never ends")
+
+
+def short_writes(folder: Path) -> int:
+    """Let the disk take half of each piece, and then the other half; how many writes there are."""
+    writes = 0
+
+    def half(operation: Operation) -> int:
+        return (len(operation.data) + 1) // 2
+
+    for name, action in ACTIONS.items():
+        recorded = record(action, folder / name)
+        trial, log = folder / "trial", Log(folder / f"{name}.log")
+        lay_out(recorded.before, trial)
+        with watched(trial, log, half):
+            action.act(shared(trial, ALONE, action.keep), alone)
+        assert tree_of(trial) == recorded.after
+        writes += sum(each.kind == "write" for each in log.read())
+    return writes
+
+
+def clocks_that_go_back(folder: Path) -> int:
+    """Let the clock and the times of files run backwards; how many actions do not mind."""
+    clock, real = itertools.count(10**9, -1000), time.time
+    time.time = lambda: float(next(clock))
+    try:
+        for name, action in ACTIONS.items():
+            run = folder / name
+            run.mkdir()
+            begin(run, ALONE, alone, action)
+            for path in sorted(run.rglob("*")):
+                os.utime(path, (time.time(), time.time()))
+            action.act(shared(run, ALONE, action.keep), alone)
+            look(run, action.after)
+            recover(run, action.keep, action.after)
+    finally:
+        time.time = real
+    return len(ACTIONS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from setpoint.checkpoint import durable
+from setpoint.checkpoint.layout import unfinished
 from setpoint.config import SetpointError
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import LostRanks, World, joined, world_of
@@ -35,6 +37,7 @@ from setpoint.train.record.ranks import SharedStore
 from ..ranks import fork
 from .crashed import (
     ACTIONS,
+    BEFORE,
     ROOT,
     Action,
     Failing,
@@ -147,6 +150,7 @@ def fails(folder: Path, size: int, stride: int) -> dict[str, int]:
         before = world.on_main(lambda: tree_of(run))
         counts: list[int] = []
         for victim in range(size):
+            refuse_large_files(world, place, folder / f"{victim}", victim, before)
             for at in range(10**6):
                 # Of the main rank's operations there are many.
                 nth = at if victim else at * stride
@@ -189,6 +193,30 @@ def fail(
         look(trial, FAILS.after)
         recover(trial, FAILS.keep, FAILS.after)
     return any(has_failed for _, has_failed in found)
+
+
+def refuse_large_files(
+    world: World, place: Place, trial: Path, victim: int, before: dict[str, bytes | None]
+) -> None:
+    """Let the kernel refuse one rank files of more than a few bytes, as a quota does."""
+    world.on_main(lambda: lay_out(before, trial))
+    store, said = shared(trial, world, FAILS.keep), ""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if world.rank == victim:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        FAILS.act(store, place)
+    except SetpointError as error:
+        said = str(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"rank {victim}: " in said and "File too large; step 3 is still there" in said, said
+    if world.is_main:
+        look(trial, BEFORE)
+        assert not unfinished(trial / ROOT)
+    world.all_of(None)
+    FAILS.act(store, place)
+    if world.is_main:
+        look(trial, FAILS.after)
 
 
 class Dying:
@@ -262,6 +290,9 @@ def die(
     return True
 
 
+DAMAGES = ("flipped", "cut", "missing", "unreadable", "unreadable by others")
+
+
 def damage(folder: Path, size: int, stride: int) -> dict[str, int]:
     """Damage each file of the newest checkpoint, and load on all ranks."""
     del stride
@@ -278,7 +309,7 @@ def damage(folder: Path, size: int, stride: int) -> dict[str, int]:
         for name in names:
             file = newest / name
             whole = world.on_main(file.read_bytes)
-            for kind in ("flipped", "cut", "missing", "unreadable", "unreadable by the last"):
+            for kind in DAMAGES:
                 if world.is_main and not kind.startswith("unreadable"):
                     change(file, kind, whole)
                 world.all_of(None)
@@ -286,8 +317,8 @@ def damage(folder: Path, size: int, stride: int) -> dict[str, int]:
                 answers = world.all_of(found)
                 assert all(each == answers[0] for each in answers), (name, kind, answers)
                 newest_step, said = answers[0]
-                # A file that another rank compares may be one that the last never reads.
-                if kind != "unreadable by the last" or said:
+                # A file that another rank compares may be one that these never read.
+                if kind != "unreadable by others" or said:
                     assert newest_step == (2, "old") and name in said, (name, kind, answers)
                 world.all_of(None)
                 if world.is_main:
@@ -297,7 +328,7 @@ def damage(folder: Path, size: int, stride: int) -> dict[str, int]:
             (folder / "names").write_text(json.dumps(names))
 
     assert on_ranks(size, act) == 0
-    return {"files": len(json.loads((folder / "names").read_text()))}
+    return {"files": len(json.loads((folder / "names").read_text())) * len(DAMAGES)}
 
 
 def change(file: Path, kind: str, whole: bytes) -> None:
@@ -317,7 +348,7 @@ def load(store: SharedStore, world: World, path: str, kind: str) -> tuple[Newest
         if (operation.kind, operation.path) == ("read", path):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    is_hit = kind == "unreadable" or (kind == "unreadable by the last" and world.rank)
+    is_hit = kind == "unreadable" or (kind == "unreadable by others" and world.rank)
     said: list[str] = []
     with watched(store.root.parent, before=unreadable if is_hit else harmless, rank=world.rank):
         found = store.load(lambda path, why: said.append(f"{path.name}: {why}"))

@@ -1,14 +1,13 @@
-"""Several ranks write one checkpoint: it is there whole or not at all, whatever happens to one."""
+"""Several ranks write one checkpoint: it is there whole or not at all, whatever happens to one.
+
+The slow tests of the table of faults (test_reliability.py) try more of each, on four ranks as well.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
-
-LONG = pytest.mark.slow
 
 
 def counts(run_module: Callable[..., str], folder: Path, *words: object) -> dict[str, int]:
@@ -17,39 +16,23 @@ def counts(run_module: Callable[..., str], folder: Path, *words: object) -> dict
     return json.loads(printed.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    ("ranks", "stride"), [(2, 2), pytest.param(2, 1, marks=LONG), pytest.param(4, 2, marks=LONG)]
-)
-def test_a_power_cut_anywhere(
-    tmp_path: Path, run_module: Callable[..., str], ranks: int, stride: int
-) -> None:
+def test_a_power_cut_anywhere(tmp_path: Path, run_module: Callable[..., str]) -> None:
     """Of all ranks at once, whichever of them has come further than the others."""
-    found = counts(run_module, tmp_path, "power", ranks, stride)
+    found = counts(run_module, tmp_path, "power", 2, 2)
     # Where all ranks write, they do so in several orders; where only the main one acts, in one.
     assert found["orders"] >= 2 * found["actions"] and found["states"] >= 100, found
 
 
-@pytest.mark.parametrize(
-    ("ranks", "stride"), [(2, 8), pytest.param(2, 1, marks=LONG), pytest.param(4, 3, marks=LONG)]
-)
-def test_a_disk_that_is_full_for_one_rank(
-    tmp_path: Path, run_module: Callable[..., str], ranks: int, stride: int
-) -> None:
-    found = counts(run_module, tmp_path, "fails", ranks, stride)
-    assert found["main"] >= 40 // stride and found["others"] >= 5 * (ranks - 1), found
+def test_a_disk_that_is_full_for_one_rank(tmp_path: Path, run_module: Callable[..., str]) -> None:
+    found = counts(run_module, tmp_path, "fails", 2, 8)
+    assert found["main"] >= 5 and found["others"] >= 5, found
 
 
-@pytest.mark.parametrize(
-    ("ranks", "stride"), [(2, 25), pytest.param(2, 1, marks=LONG), pytest.param(4, 5, marks=LONG)]
-)
-def test_a_rank_that_is_killed(
-    tmp_path: Path, run_module: Callable[..., str], ranks: int, stride: int
-) -> None:
-    found = counts(run_module, tmp_path, "dies", ranks, stride)
-    assert all(found[str(rank)] >= 20 // stride + 1 for rank in range(ranks)), found
+def test_a_rank_that_is_killed(tmp_path: Path, run_module: Callable[..., str]) -> None:
+    found = counts(run_module, tmp_path, "dies", 2, 25)
+    assert found["0"] and found["1"], found
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=LONG)])
-def test_a_file_that_is_damaged(tmp_path: Path, run_module: Callable[..., str], ranks: int) -> None:
+def test_a_file_that_is_damaged(tmp_path: Path, run_module: Callable[..., str]) -> None:
     """All ranks pass over the checkpoint, or none, and all name the file."""
-    assert counts(run_module, tmp_path, "damage", ranks, 1)["files"] == 3 + 2 * (ranks + 1)
+    assert counts(run_module, tmp_path, "damage", 2, 1)["files"] == 9 * 5

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +11,13 @@ import pytest
 from ..forks import Forks
 from .crashed import (
     ACTIONS,
-    ALONE,
     CODES,
-    ROOT,
-    alone,
-    begin,
+    clocks_that_go_back,
     crash_everywhere,
     fail_everywhere,
-    look,
     record,
-    recover,
-    shared,
+    short_writes,
 )
-from .disk import Log, Operation, lay_out, tree_of, watched
 
 
 def run(forks: Forks, mode: str, root: Path, *more: int) -> dict[str, Any]:
@@ -36,8 +27,8 @@ def run(forks: Forks, mode: str, root: Path, *more: int) -> dict[str, Any]:
     return json.loads(output.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kills", [16, pytest.param(300, marks=pytest.mark.slow)])
-def test_kill_at_random_moments(forks: Forks, tmp_path: Path, kills: int) -> None:
+def test_kill_at_random_moments(forks: Forks, tmp_path: Path) -> None:
+    kills = 16
     result = run(forks, "random", tmp_path / "checkpoints", kills)
     assert result["kills"] == kills
     # The test would prove nothing if the kills had missed the saves.
@@ -56,24 +47,18 @@ def test_file_size_limit(forks: Forks, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_power_cut_anywhere(tmp_path: Path, name: str, every: bool) -> None:
+def test_a_power_cut_anywhere(tmp_path: Path, name: str) -> None:
     """And a kill anywhere, which loses nothing; and another one while what is left is repaired."""
-    counts = crash_everywhere(record(ACTIONS[name], tmp_path / "run"), tmp_path / "trial", every)
+    recorded = record(ACTIONS[name], tmp_path / "run")
+    counts = crash_everywhere(recorded, tmp_path / "trial", every=False)
     # Before, after, and some between.
     assert counts["states"] >= 4 and counts["repairs"] >= 4, counts
 
 
-# Of each code and action, some are enough to see that none leads elsewhere than the others.
-OFTEN = (("a save of the best", "I/O error", True), ("replacing a checkpoint", "disk full", False))
-
-
+# The slow tests of the table of faults have all of them.
 @pytest.mark.parametrize(
     ("name", "code", "goes_on"),
-    [
-        case if case in OFTEN else pytest.param(*case, marks=pytest.mark.slow)
-        for case in itertools.product(ACTIONS, CODES, (False, True))
-    ],
+    [("a save of the best", "I/O error", True), ("replacing a checkpoint", "disk full", False)],
 )
 def test_any_operation_fails(tmp_path: Path, name: str, code: str, goes_on: bool) -> None:
     recorded = record(ACTIONS[name], tmp_path / "run")
@@ -82,29 +67,8 @@ def test_any_operation_fails(tmp_path: Path, name: str, code: str, goes_on: bool
 
 
 def test_short_writes(tmp_path: Path) -> None:
-    """A disk that takes half of each piece gets the other half as well."""
-    action = ACTIONS["a save of the best"]
-    recorded = record(action, tmp_path / "run")
-    lay_out(recorded.before, tmp_path / "trial")
-    log = Log(tmp_path / "log")
-
-    def half(operation: Operation) -> int:
-        return (len(operation.data) + 1) // 2
-
-    with watched(tmp_path / "trial", log, half):
-        action.act(shared(tmp_path / "trial", ALONE, action.keep), alone)
-    assert tree_of(tmp_path / "trial") == recorded.after
-    assert len(log.read()) > len(recorded.orders[0]) + 20
+    assert short_writes(tmp_path) >= 40
 
 
-def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stays and what is newest follows from steps alone."""
-    action = ACTIONS["a save that removes three"]
-    begin(tmp_path, ALONE, alone, action)
-    clock = itertools.count(10**9, -1000)
-    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
-    for step in (3, 2, 1):
-        os.utime(tmp_path / ROOT / f"step-0000000{step}", (0, 10**9 - step))
-    action.act(shared(tmp_path, ALONE, action.keep), alone)
-    look(tmp_path, action.after)
-    recover(tmp_path, action.keep, action.after)
+def test_a_clock_that_goes_back(tmp_path: Path) -> None:
+    assert clocks_that_go_back(tmp_path) == len(ACTIONS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -197,6 +198,8 @@ def main(folder: Path, size: int, kills: int, story: str) -> Counter[str]:
             done[kind] += session.end(chance.uniform(0, length) if kind == "time" else None)
         assert not Session(broken, size, flags, -1, "none", 0).end()
         assert_same_run(the_run(broken), the_run(whole))
+        shutil.rmtree(broken)
+    assert kills < 60 or (done.keys() == COUNTS.keys() and all(done.values())), done
     return done
 
 

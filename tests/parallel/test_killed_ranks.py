@@ -1,7 +1,8 @@
 """Exact resume of several ranks: a run of which one is killed anywhere equals one of which none is.
 
 What is equal: weights and optimizer byte for byte, the rest of the state, the best checkpoint, and
-every row of metrics but the measured times.
+every row of metrics but the measured times. The long form is that of the table of faults, see
+tests/checkpoint/reliability.py.
 """
 
 from __future__ import annotations
@@ -12,19 +13,11 @@ from pathlib import Path
 
 import pytest
 
-LONG = [
-    pytest.param(ranks, story, 60, marks=pytest.mark.slow)
-    for ranks, story in ((2, "shard"), (2, "replicate"), (2, "tensor"), (4, "shard, replicate"))
-]
 
-
-@pytest.mark.parametrize(
-    ("ranks", "story", "kills"), [(2, "shard", 8), (4, "shard, replicate", 4), *LONG]
-)
+@pytest.mark.parametrize(("ranks", "story", "kills"), [(2, "shard", 8), (4, "shard, replicate", 4)])
 def test_killed_anywhere_it_equals_the_undisturbed_run(
     tmp_path: Path,
     run_module: Callable[..., str],
-    capsys: pytest.CaptureFixture[str],
     ranks: int,
     story: str,
     kills: int,
@@ -33,7 +26,3 @@ def test_killed_anywhere_it_equals_the_undisturbed_run(
     printed = run_module("tests.parallel.killed_ranks", *words).splitlines()[-1]
     found: dict[str, int] = json.loads(printed)
     assert sum(found.values()) >= kills
-    if kills >= 60:
-        assert all(found.values()), f"a kind of kill has missed each session: {found}"
-        with capsys.disabled():
-            print(f"\n{ranks} ranks, {story}: {sum(found.values())} kills: {printed}")
