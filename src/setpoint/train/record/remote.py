@@ -328,7 +328,7 @@ def _fetch(
 
         world.on_main(end)
         details = {"checkpoint": name, "url": remote.url, "bytes": size}
-        reports.append(Report("fetch", details, f"{name} is fetched from {remote.url}"))
+        reports.append(Report("fetch", details))
         return True
     if world.is_main:
         shutil.rmtree(folder, ignore_errors=True)
