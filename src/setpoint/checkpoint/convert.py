@@ -193,13 +193,15 @@ def _compare(source: Path, copy: Path) -> None:
         if named.keys() != ours[stem].keys():
             raise RunError(f"the copy of {source} lacks tensors of {stem}")
         for name, each in named.items():
-            one, other = each.whole(), ours[stem][name].whole()
-            if one.dtype != other.dtype or not torch.equal(_bits(one), _bits(other)):
+            if not _same(each.whole(), ours[stem][name].whole()):
                 raise RunError(f"the copy of {source} differs in {stem}/{name}")
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal bit by bit, NaN included."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (one, other)))
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
