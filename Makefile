@@ -11,6 +11,7 @@
 # make fuzz-configs  look for whole configurations that break anything; FUZZ_CASES=100000
 # make bench    measure against peers; `make bench-config` only what needs no torch,
 #               `make bench-model` only models, `make bench-train` only training loops
+# make deepspeed  the tests of parallel.engine = "deepspeed", in an environment of their own
 # make clean    remove what these targets made, but for runs/
 #
 # Each target makes what it needs: the virtual environment .venv with torch in it. pip is enough;
@@ -34,13 +35,14 @@ TORCH := 2.13.0
 VENV := .venv
 BENCH := .venv-bench
 BENCH_TRAIN := .venv-bench-train
+DEEPSPEED := .venv-deepspeed
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow planted fuzz fuzz-configs bench clean
+.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow planted fuzz fuzz-configs bench deepspeed clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -109,8 +111,12 @@ bench-config: $(BENCH)/.peers
 	@cd benchmarks && ../$(BENCH)/bin/python -m config.cold
 	@cd benchmarks && ../$(BENCH)/bin/python -m config.warm
 
+# DeepSpeed brings packages that nothing else needs, and lives in an environment of its own.
+deepspeed: $(DEEPSPEED)/.dev
+	@$(DEEPSPEED)/bin/python -m pytest -q tests/parallel/test_deepspeed.py
+
 clean:
-	@rm -rf $(VENV) $(BENCH) $(BENCH_TRAIN) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH) $(BENCH_TRAIN) $(DEEPSPEED) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- The virtual environment, in three steps, each with a stamp file. --------------------------
@@ -152,6 +158,16 @@ $(BENCH_TRAIN)/.peers: benchmarks/train/requirements.txt pyproject.toml
 	@$(BENCH_TRAIN)/bin/python -m pip install --quiet \
 	  $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
 	  --requirement benchmarks/train/requirements.txt --editable ".[train]"
+	@touch $@
+
+# Built without its kernels, and against the torch that is there: both are asked for at its setup.
+$(DEEPSPEED)/.dev: pyproject.toml
+	@$(PYTHON) -m venv $(DEEPSPEED)
+	@echo "Installing torch, DeepSpeed and what the tests need into $(DEEPSPEED)"
+	@$(DEEPSPEED)/bin/python -m pip install --quiet \
+	  $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(WANTED) numpy setuptools wheel
+	@DS_BUILD_OPS=0 $(DEEPSPEED)/bin/python -m pip install --quiet --no-build-isolation \
+	  --editable ".[train,dev,deepspeed]" $(WANTED)
 	@touch $@
 
 $(VENV)/.torch-$(TORCH): | $(VENV)/.made

@@ -1,7 +1,8 @@
 """Runs what the documentation shows.
 
 A `console` block is a row of `$ command` lines with the output that follows; `...` in a shown
-line stands for anything, and a line of only `...` for any lines. `# exit N` says the status. The
+line stands for anything, and a line of only `...` for any lines. `# exit N` says the status, and
+`# needs NAME` that a command is run where an optional package is installed. The
 toml, yaml and json blocks of a page are written to the file that their first line names, as are
 Python blocks that begin with the name of one; the other Python blocks run in order, as one module.
 Pages of a folder also have the files that the folder's README shows; the package of a page that
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ REAL = ("docs/determinism", "docs/config/compose")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"(?:#|//) ([\w./-]+\.\w+)$")
 PROGRAMS = ("setpoint", "python", "printf")
+NOT_HERE = -1
+"""In place of the status of a command whose package is not installed."""
 
 
 def name_of(page: Path) -> str:
@@ -123,7 +127,11 @@ def shown_commands(text: str) -> list[tuple[str, int, list[str]]]:
     for line in text.splitlines():
         if line.startswith("$ "):
             command, _, note = line[2:].partition("  # exit ")
-            found.append((command.strip(), int(note) if note else 0, []))
+            command, _, package = command.partition("  # needs ")
+            status = int(note) if note else 0
+            if package and find_spec(package) is None:
+                status = NOT_HERE
+            found.append((command.strip(), status, []))
         else:
             found[-1][2].append(line)
     return found
@@ -137,6 +145,8 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path, forks: F
     short = "" if told else "SETPOINT__BATCH__SEQUENCE_LENGTH=32 "
     for text in blocks(page, "console"):
         for command, status, lines in shown_commands(text):
+            if status == NOT_HERE:
+                continue
             if command == "setpoint train tiny --optimizer.lr 1e-3":
                 command += " --with 'smoke(steps=2)'"  # the page means the whole minute
             if "train tiny" in command and "smoke" in command:

@@ -193,6 +193,8 @@ def trained(job: Job, world: World | None = None) -> Trained:
         seen.rows += [(score.loss, score.accuracy or 0.0) for score in scores]
         seen.rows += [(score.bits_per_byte, score.tokens) for score in scores]
     held = {name: whole_of(value) for name, value in parts.model.state_dict().items()}
+    if parts.zero is not None:
+        held = {name: value.clone() for name, value in parts.zero.tensors()}
     weights: dict[str, Tensor] = {}
     for part in parts.world.all_of(held) if parts.pipeline is not None else [held]:
         weights |= part

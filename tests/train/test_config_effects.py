@@ -69,6 +69,7 @@ from .resilience_effects import ROWS as RESILIENCE_ROWS
 from .schedule_effects import ROWS as SCHEDULE_ROWS
 from .schedule_effects import rates, updates
 from .small import events, rows, small_job
+from .zero_effects import ROWS as ZERO_ROWS
 
 BASE = ("duration=4 steps", "model.dropout=0")
 
@@ -547,6 +548,7 @@ EFFECTS |= {
     for name, (change, see, base) in (ROWS | EXPERT_ROWS | PRETRAINED_ROWS).items()
 }
 EFFECTS |= {name: Effect(*row) for name, row in DISPATCH_ROWS.items()}
+EFFECTS |= {name: Effect(*row[:3], gives=row[3]) for name, row in ZERO_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in LOSS_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in MEMORY_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in COMPILE_ROWS.items()}

@@ -298,7 +298,7 @@ def test_what_may_have_been_forgotten_is_an_import() -> None:
         ("--deepspeed=zero3.json", "--parallel.shard -1"),
         ("--deepspeed.zero_optimization.stage=2", "--parallel.reshard false"),
         ("--zero_stage=3", "--parallel.shard -1"),
-        ("--parallel.engine=deepspeed", "There is no DeepSpeed engine"),
+        ("--zero_stage=2", "--parallel.engine deepspeed"),
         ("--stack=graph", "--compile.scope graph"),
         ("--pipeline_parallel_size=2", "parallel.pipeline"),
         ("--tensor_parallel_size=2", "parallel.tensor"),
@@ -377,7 +377,8 @@ MEANT = {
     "eval.every": "evaluation.every",
     "early_stopping": "evaluation.early_stopping",
     "best": "evaluation.best",
-    "memory.offload": "parallel.sharding.offload or memory.activation_offload",
+    "memory.offload": "parallel.engine.offload or parallel.sharding.offload or "
+    "memory.activation_offload",
     "device": "parallel.device",
     "experiment_dir": "experiment",
     "shedule.floor": "schedule.floor",

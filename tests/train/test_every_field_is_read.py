@@ -28,6 +28,7 @@ from setpoint.config.words.names import dotted
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.parallel.config import DeepEP
+from setpoint.parallel.engines import DeepSpeed
 from setpoint.track.config import Csv, ServiceConfig
 from setpoint.train.config import Job
 from setpoint.train.record.summary import print_summary
@@ -173,6 +174,7 @@ ELSEWHERE = {
             "expert_tensor",
             "expert_outside",
             "dispatch",
+            "engine",
         )
     },
     "Parallel.ring_split": "several ranks: tests/parallel",
@@ -297,9 +299,9 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
         placed = sections(job_of(name, folder))
         # With its arguments an imported component is of a class of its own.
         held |= {type(section).__setpoint__.cls for _, section in placed}
-    # Only several GPUs have a use for the one: tests/train/dispatch_effects.py; the others
-    # write metrics: tests/track/test_csv_file.py, tests/track/test_services.py.
-    assert every(Job) - held == {DeepEP, Csv, *ServiceConfig.__subclasses__()}
+    # Only several ranks have a use for two: tests/train/dispatch_effects.py, zero_effects.py; the
+    # others write metrics: tests/track/test_csv_file.py, tests/track/test_services.py.
+    assert every(Job) - held == {DeepEP, DeepSpeed, Csv, *ServiceConfig.__subclasses__()}
 
 
 def every(cls: type[Config]) -> set[type[Config]]:

@@ -180,6 +180,28 @@ def _regrouped(state: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dic
     return {**state, "groups": entries, "parameters": kept}
 
 
+def saved_states(
+    optimizer: Optimizer,
+    named_parameters: Iterable[tuple[str, Parameter]],
+    tensors: Named,
+    state: Mapping[str, Any],
+    partial: bool = False,
+) -> dict[str, Any]:
+    """What a checkpoint holds of each parameter of an optimizer, by its name; nothing is read.
+
+    Arguments:
+        partial: see `restore_optimizer`.
+
+    Raises:
+        SetpointError: if type, groups or names differ.
+    """
+    groups = _named_groups(optimizer, named_parameters)
+    if partial:
+        state = _regrouped(state, groups)
+    _refuse_other(optimizer, groups, state)
+    return {name: join_tensors(value, tensors) for name, value in state["parameters"].items()}
+
+
 def _begin_maxima(optimizer: Optimizer) -> None:
     """Give what AMSGrad compares with to weights whose checkpoint was saved without it.
 

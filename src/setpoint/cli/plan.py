@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,22 +19,29 @@ class Plan:
     Arguments:
         groups: of parameters, as the optimizer gets them.
         memory: how much each part takes.
+        deepspeed: the JSON that DeepSpeed is given; None where another engine trains.
     """
 
-    __slots__ = ("groups", "memory")
+    __slots__ = ("deepspeed", "groups", "memory")
 
-    def __init__(self, groups: Sequence[GroupRow], memory: MemoryPlan) -> None:
-        self.groups, self.memory = groups, memory
+    def __init__(
+        self, groups: Sequence[GroupRow], memory: MemoryPlan, deepspeed: dict[str, Any] | None
+    ) -> None:
+        self.groups, self.memory, self.deepspeed = groups, memory, deepspeed
 
     def to_json(self) -> dict[str, Any]:
         """The plan for machines."""
         groups = [row.to_json() for row in self.groups]
-        return {"groups": groups, "memory": self.memory.to_json()}
+        plan = {"groups": groups, "memory": self.memory.to_json()}
+        return plan if self.deepspeed is None else {**plan, "deepspeed": self.deepspeed}
 
     def render(self) -> str:
         """The plan for people."""
         groups = [bold("parameter groups"), _groups(self.groups)]
-        return "\n".join([*groups, "", bold("memory"), _memory(self.memory)])
+        lines = [*groups, "", bold("memory"), _memory(self.memory)]
+        if self.deepspeed is not None:
+            lines += ["", bold("DeepSpeed's settings"), json.dumps(self.deepspeed, indent=2)]
+        return "\n".join(lines)
 
 
 def make_plan(job: Job) -> Plan:
@@ -44,8 +52,10 @@ def make_plan(job: Job) -> Plan:
     """
     from setpoint.plan.groups import planned_groups, vocabulary_of
     from setpoint.train.build.memory_plan import planned_memory
+    from setpoint.train.build.zero import zero_settings
 
-    return Plan(planned_groups(job), planned_memory(job, vocabulary_of(job)))
+    memory = planned_memory(job, vocabulary_of(job))
+    return Plan(planned_groups(job), memory, zero_settings(job))
 
 
 def _groups(rows: Sequence[GroupRow]) -> str:

@@ -16,6 +16,7 @@ from setpoint.config import (
     dead,
     field,
 )
+from setpoint.parallel.engines import DeepSpeed, Engine, Torch
 from setpoint.parallel.pipelining import Pipelining
 from setpoint.units import ByteSize
 
@@ -27,8 +28,18 @@ CONTEXT = ("ring", "ulysses")
 """The axes along which sequences are divided."""
 
 RULES = (
-    Rule("setpoint.parallel.device:device_problems", ("device",), "Whether the device is there",
-         needs="torch", when=lambda parallel: parallel.device == "cuda"),
+    Rule(
+        "setpoint.parallel.device:device_problems",
+        ("device",),
+        "Whether the device is there",
+        needs="torch",
+        when=lambda parallel: parallel.device == "cuda",
+    ),
+)
+ENGINE_RULES = (
+    Rule("setpoint.parallel.installed:engine_problems", ("engine",),
+         "Whether the engine of several ranks is installed",
+         needs="torch", when=lambda parallel: parallel.uses_deepspeed),
 )  # fmt: skip
 
 
@@ -114,7 +125,7 @@ class Sharding(Config, role=RUNTIME):
                 yield Problem(f"units.{index}", f"is no regular expression: {error}")
 
 
-class Parallel(Ranks):
+class Parallel(Ranks, rules=ENGINE_RULES):
     """Device, number of ranks, and what each of them holds.
 
     The degrees of the axes multiply to the number of ranks. None of them changes what is trained:
@@ -128,6 +139,9 @@ class Parallel(Ranks):
     )
     """Replicas of the weights (DDP; with `shard`, HSDP); null or -1: as many as the other axes
     leave ranks for."""
+
+    engine: Engine = field(factory=Torch)
+    """Who sums the gradients of replicas, and what each of them holds."""
 
     shard: int = field(
         default=1,
@@ -236,7 +250,8 @@ class Parallel(Ranks):
         lt=inf,
         also_called=("bucket_cap_mb", "ddp_bucket_cap_mb", "bucket_size_mb"),
     )
-    """MiB of gradients that replicas sum in one message (DDP), while the backward pass goes on."""
+    """MiB of gradients that replicas sum in one message (DDP), while the backward pass goes on;
+    DeepSpeed's reduce_bucket_size."""
 
     timeout: float = field(
         default=600.0,
@@ -279,6 +294,10 @@ class Parallel(Ranks):
     @dead("dispatch")
     def _dispatch_is_dead(self) -> str | None:
         return "no experts are divided (expert = 1)" if self.expert == 1 else None
+
+    @dead("engine")
+    def _engine_is_dead(self) -> str | None:
+        return "there is one rank" if self.world_size == 1 else None
 
     @dead("sequence_parallel", "loss_parallel")
     def _tensor_options_are_dead(self) -> str | None:
@@ -488,6 +507,11 @@ class Parallel(Ranks):
             return True
         # DDP takes no weights of which ranks hold different ones.
         return self.divides_experts and (self.expert_shards > 1 or self.copies > 1)
+
+    @property
+    def uses_deepspeed(self) -> bool:
+        """Whether DeepSpeed holds what the optimizer updates."""
+        return self.world_size > 1 and isinstance(self.engine, DeepSpeed)
 
     @property
     def divides_experts(self) -> bool:

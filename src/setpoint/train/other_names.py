@@ -501,14 +501,15 @@ REPLICATED = (
     "them with --nproc N, and leave it out."
 )
 SHARDED = (
-    "There is no DeepSpeed and no FSDP1 engine. PyTorch's FSDP2 does what ZeRO does: "
-    "--parallel.shard -1 divides weights, gradients and optimizer state among the ranks (ZeRO 3); "
-    "with --parallel.reshard false the weights stay gathered until backward (ZeRO 2)."
+    "PyTorch's FSDP2 does what ZeRO does: --parallel.shard -1 divides weights, gradients and "
+    "optimizer state among the ranks (ZeRO 3); with --parallel.reshard false the weights stay "
+    "gathered until backward (ZeRO 2). DeepSpeed itself is --parallel.engine deepspeed, with "
+    "--parallel.engine.stage 1, 2 or 3; its JSON follows from the other sections."
 )
 STACK = (
     "The fields of parallel choose it: replicas alone are DDP, --parallel.shard -1 is FSDP2, and "
-    "the other axes stand beside these; --compile.scope graph captures a whole step. There is no "
-    "DeepSpeed engine: --parallel.shard -1 does what its ZeRO 3 does."
+    "the other axes stand beside these; --compile.scope graph captures a whole step. ZeRO by "
+    "DeepSpeed is --parallel.engine deepspeed."
 )
 SHUFFLED = "Training data is always shuffled, in an order that seed decides; leave it out."
 

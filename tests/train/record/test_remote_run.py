@@ -165,9 +165,7 @@ def test_a_password_in_a_url_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_path_is_no_url(tmp_path: Path) -> None:
-    with pytest.raises(
-        SetpointError, match="is not a URL: '/shared'"
-    ):
+    with pytest.raises(SetpointError, match="is not a URL: '/shared'"):
         small_job(tmp_path, "checkpoint.remote.url=/shared")
 
 

@@ -28,6 +28,7 @@ TIMED = (
 TENSOR = ("parallel.world_size=2", "parallel.tensor=2")
 SHARDED = ("parallel.world_size=2", "parallel.shard=2", "batch.accumulation=1")
 RING = ("parallel.world_size=2", "parallel.ring=2")
+ZERO = ("parallel.world_size=2", "parallel.engine=deepspeed", "batch.accumulation=1")
 EXPERT, MOE = (*SHARDED, "parallel.expert=2"), ("model.moe.experts=4",)
 CUT = ("parallel.world_size=2", "parallel.pipeline=2", "model.layers=4", "batch.accumulation=4")
 BOTH = ("parallel.world_size=4", "parallel.pipeline=2", "parallel.shard=2", *CUT[2:])
@@ -77,6 +78,12 @@ MET: tuple[tuple[str, ...], ...] = (
         "memory.optimizer_offload={}",
     ),
     (*SHARDED, "precision.float8={}"),
+    (*ZERO, "parallel.shard=2"),
+    (*ZERO, "optimizer=muon", "compile={}", "model.moe.experts=4"),
+    (*ZERO, "optimizer.clip_norm=null", "optimizer.clip_value=1", "precision.reduce=fp32"),
+    (*ZERO, "precision.params=bf16", "precision.compute=bf16", "precision.float8={}"),
+    (*ZERO, "precision.compute=fp16", "parallel.device=cuda", "memory.optimizer_offload={}"),
+    (*ZERO, "precision.optimizer_state=bf16", "memory.activation_offload={}"),
     (*SHARDED, "parallel.read_weights=rank_0_broadcasts"),
     (*RING, "model={type=huggingface, config=org/theirs}"),
     (*RING, "model.moe={experts: 4, capacity_factor: 1.0}"),
@@ -130,6 +137,7 @@ WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
     ("memory.activation_offload={}", "memory.optimizer_offload={}", "memory.empty_cache=9 steps"),
     ("compile.mode=reduce-overhead", "profiling.snapshot=true"),
     (*SHARDED, "parallel.sharding.offload=true"),
+    (*ZERO, "parallel.engine.offload=optimizer"),
     ("parallel.init_device=cpu",),
     ("optimizer=sgd", "optimizer.implementation=fused", "precision.params=bf16",
      "precision.compute=bf16"),

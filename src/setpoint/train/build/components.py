@@ -34,6 +34,7 @@ from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
+from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.build import build_scaler, build_weights, state_dtype
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OptimizerParams
@@ -45,8 +46,9 @@ from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
 from setpoint.train.build.data import build_training_data, notes_of
 from setpoint.train.build.model import build_first_model, divide_model, reader_of
-from setpoint.train.build.parameter_groups import groups_of
+from setpoint.train.build.parameter_groups import groups_of, trained_parameters
 from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
+from setpoint.train.build.zero import build_zero
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import build_datasets
@@ -90,7 +92,7 @@ class Components:
     feed: Feed
     model: nn.Module
     objective: Objective
-    replicas: Replicas
+    replicas: Replicas | ZeroReplicas
     weights: OptimizerParams
     optimizer: torch.optim.Optimizer
     options: Options
@@ -107,8 +109,23 @@ class Components:
     companions: Companions = field(default_factory=Companions)
 
     @property
+    def zero(self) -> ZeroReplicas | None:
+        """What holds the weights and their optimizer in DeepSpeed's form; None without it."""
+        return self.replicas if isinstance(self.replicas, ZeroReplicas) else None
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """The whole shapes of what a checkpoint has of the model, of what this rank has of it."""
+        held = self.model.state_dict(keep_vars=True)
+        if self.zero is None:
+            return {name: each.shape for name, each in held.items()}
+        return {name: self.zero.shape_of(each) for name, each in held.items()}
+
+    @property
     def parameter_count(self) -> int:
         """The number of parameters of the whole model."""
+        if self.zero is not None:
+            return self.zero.count
         if self.described is None:
             return count_parameters(self.model)
         return sum(prod(each.shape) for each in self.described)
@@ -232,7 +249,11 @@ def build_components(
     groups = groups_of(job.optimizer, model, weights.named_parameters(), described)
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
-    replicas = Replicas(job.parallel, world, model, is_graph)
+    if job.parallel.uses_deepspeed:
+        described = trained_parameters(model)
+    options = options_of(optimizer)
+    zero = build_zero(job, world, model, optimizer)
+    replicas = Replicas(job.parallel, world, model, is_graph) if zero is None else zero
     loss, pipeline = job.loss.build(), None
     if stages:
         pipeline = build_pipeline(job, world, model, stages)
@@ -280,7 +301,7 @@ def build_components(
         replicas=replicas,
         weights=weights,
         optimizer=optimizer,
-        options=options_of(optimizer),
+        options=options,
         schedule=LearningRate(
             job.schedule,
             tokens_per_step=job.batch.global_size * job.batch.sequence_length,

@@ -277,7 +277,7 @@ def _left_weights(job: Job, parts: Components, saved: Checkpoint) -> dict[str, s
         SetpointError: a pattern is found in no name.
         RunError: weights that are not excluded do not fit the model.
     """
-    theirs, own = saved.tensors["model"], parts.model.state_dict()
+    theirs, own = saved.tensors["model"], parts.shapes
     elsewhere = frozenset() if parts.pipeline is None else parts.pipeline.elsewhere
     names = list(dict.fromkeys([*own, *theirs, *sorted(elsewhere)]))
     left: dict[str, str] = {}
@@ -289,8 +289,8 @@ def _left_weights(job: Job, parts: Components, saved: Checkpoint) -> dict[str, s
             problem = reason = "not in the checkpoint"
         elif name not in own and name not in elsewhere:
             problem = reason = "not in the model"
-        elif name in own and theirs[name].shape != own[name].shape:
-            shapes = (tuple(each.shape) for each in (theirs[name], own[name]))
+        elif name in own and theirs[name].shape != own[name]:
+            shapes = (tuple(each) for each in (theirs[name].shape, own[name]))
             problem = reason = "{} there and {} in the model".format(*shapes)
         if name in excluded:
             left[name] = f"{EXCLUDED}, {problem}" if problem else reason

@@ -25,6 +25,12 @@ from setpoint.train.build.components import Components
 from setpoint.train.build.data import where_in_data
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
+from setpoint.train.record.zero import (
+    capture_state,
+    capture_weights,
+    restore_state,
+    restore_weights,
+)
 from setpoint.train.step.averaging import TRAINING, evaluation_point, go_on_from
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import Position, is_over
@@ -125,6 +131,9 @@ class Model:
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """Take them, and the weights that are trained where they are others."""
+        if self.parts.zero is not None:
+            into.tensors["model"] = capture_weights(self.parts.zero)
+            return
         training = within.enter_context(evaluation_point(self.parts))
         into.tensors["model"] = self.parts.model.state_dict()
         if master := self.parts.weights.state():
@@ -135,6 +144,9 @@ class Model:
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
+        if self.parts.zero is not None:
+            restore_weights(self.parts.zero, saved)
+            return
         pipeline = self.parts.pipeline
         elsewhere = () if pipeline is None else pipeline.elsewhere
         load_weights(self.parts.model, saved, elsewhere)
@@ -156,6 +168,10 @@ class Training:
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
         parts = self.parts
+        if parts.zero is not None:
+            tensors, state = capture_state(parts.zero, parts)
+            into.tensors["optimizer"], into.state["optimizer"] = tensors, state
+            return
         into.tensors["optimizer"], state = capture_optimizer(
             parts.optimizer, parts.weights.named_parameters(), parts.options
         )
@@ -166,6 +182,9 @@ class Training:
     def restore(self, saved: Checkpoint) -> None:
         """Go on; options and formats are those of the configuration."""
         parts, state = self.parts, saved.state.get("optimizer")
+        if parts.zero is not None:
+            restore_state(parts.zero, parts, saved, saved.partial or self.other_frozen)
+            return
         weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
         parts.weights.load(weights, saved.partial)
         if state is None and saved.partial:

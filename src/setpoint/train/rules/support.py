@@ -236,6 +236,33 @@ def _is_cut(job: Any) -> bool:
     return job.parallel.degrees["pipeline"] > 1
 
 
+ZERO = "parallel.engine = deepspeed"
+BY_ELEMENT = ("adamw", "lion", "sgd")
+"""Optimizers that update each element by itself, and keep no more than that of it."""
+
+
+def _uses_deepspeed(job: Any) -> bool:
+    return job.parallel.uses_deepspeed
+
+
+def _divides_by_axes(job: Any) -> bool:
+    parallel = job.parallel
+    by_axes = any(n > 1 for axis, n in parallel.degrees.items() if axis != "replicate")
+    return _uses_deepspeed(job) and (by_axes or parallel.divides_experts)
+
+
+def _has_other_optimizer(job: Any) -> bool:
+    return _uses_deepspeed(job) and type(job.optimizer).__setpoint__.tag not in BY_ELEMENT
+
+
+def _has_other_weights(job: Any) -> bool:
+    return _uses_deepspeed(job) and job.precision.params != "fp32"
+
+
+def _has_offload(job: Any) -> bool:
+    return _uses_deepspeed(job) and job.parallel.engine.offload != "none"
+
+
 def _has_no_choice(job: Any) -> bool:
     optimizer = job.optimizer
     if isinstance(optimizer, ImportedOptimizer) or not optimizer.keeps_state:
@@ -302,6 +329,60 @@ CONFLICTS = (
         "parallel.sharding.offload = true", (NO_GPU,),
         "has no effect: the model is computed on the CPU, whose memory is the host's already",
         ("false",)),
+    Conflict(
+        ZERO, ("parallel that divides weights",),
+        "divides what replicas would each hold, and other axes divide weights and sequences, too",
+        ("torch",), where=_divides_by_axes,
+        hint="Or let all ranks be replicas: ZeRO divides among them by its stage."),
+    Conflict(
+        ZERO, ("optimizer that needs whole weights",),
+        "gives the optimizer runs of elements that are cut anywhere, and type = {optimizer.type} "
+        "is not one of those that update each element by itself", ("torch",),
+        where=_has_other_optimizer, hint="Or choose optimizer.type = adamw, lion or sgd."),
+    Conflict(
+        ZERO, ("optimizer.clip_value = set",),
+        "clips gradients by their norm", ("torch",), where=_uses_deepspeed,
+        hint="Or set optimizer.clip_norm."),
+    Conflict(
+        ZERO, ("precision.params = bf16 or fp16",),
+        "updates fp32 weights of its own, and precision.master says whether there are any",
+        ("torch",), where=_has_other_weights,
+        hint="Or set precision.params to fp32; precision.compute may be bf16."),
+    Conflict(
+        ZERO, ("precision.compute = fp16",),
+        "has a loss scale of its own, and precision.loss_scale has no part in it", ("torch",),
+        where=_uses_deepspeed, hint="Or set precision.compute to bf16."),
+    Conflict(
+        ZERO, ("precision.reduce = set",),
+        "sums gradients in the dtype of the weights", ("torch",), where=_uses_deepspeed,
+        hint="Or set precision.reduce to null."),
+    Conflict(
+        ZERO, ("precision.float8 = set",),
+        "divides weights that are stored in fp32", ("torch",), where=_uses_deepspeed),
+    Conflict(
+        ZERO, ("precision.optimizer_state = set",),
+        "keeps the optimizer state in fp32", ("torch",), where=_uses_deepspeed,
+        hint="Or set precision.optimizer_state to null."),
+    Conflict(
+        ZERO, ("compile = set",),
+        "works between modules, where compiled graphs would end", ("torch",),
+        where=_uses_deepspeed, hint="Or set compile to null."),
+    Conflict(
+        ZERO, ("model.moe = set",),
+        "expects a gradient of each weight on each rank, and experts without tokens have none",
+        ("torch",), where=_uses_deepspeed),
+    Conflict(
+        ZERO, (OFFLOAD,),
+        "frees weights that saved activations refer to", ("torch",), where=_uses_deepspeed,
+        hint="Or set memory.activation_offload to null."),
+    Conflict(
+        ZERO, ("memory.optimizer_offload = set",),
+        "moves the optimizer state itself: parallel.engine.offload", ("torch",),
+        where=_uses_deepspeed, hint="Or set memory.optimizer_offload to null."),
+    Conflict(
+        "parallel.engine.offload = optimizer or all", (NO_GPU,),
+        "has no effect: the model is computed on the CPU, whose memory is the host's already",
+        ("none",), where=_has_offload),
     Conflict(
         "parallel.init_device = cpu", (NO_GPU,),
         "has no effect: the model is computed on the CPU, where weights begin", ("device",)),

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from setpoint.loss.forms import PerToken
 from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
+from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
 from setpoint.train.step.engine import Engine, PlainEngine, Sums
 from setpoint.train.step.objective import Objective, add_routing, sum_by_source
+from setpoint.train.step.zero import ZeroEngine
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Count, StepBatch
@@ -97,4 +99,6 @@ def at_one_length(batches: Sequence[Batch]) -> list[Batch]:
 
 def engine_of(job: Job, parts: Components) -> Engine:
     """The engine that takes the steps of a job."""
+    if isinstance(parts.replicas, ZeroReplicas):
+        return ZeroEngine(job, parts)
     return PlainEngine(job, parts) if parts.pipeline is None else PipelineEngine(job, parts)

@@ -1,0 +1,111 @@
+"""The section `[parallel.engine]`: who divides what replicas would each hold whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import Any, Literal
+
+from setpoint.config import RUNTIME, Config, Problem, check, dead, field
+
+FP32 = 4
+"""Bytes of a number: DeepSpeed counts the sizes of messages in numbers, which are fp32 here."""
+
+
+class Engine(Config, role=RUNTIME):
+    """Who sums the gradients of replicas, and what each of them holds."""
+
+
+class Torch(Engine, type="torch"):
+    """PyTorch: DDP for replicas; FSDP2 and DTensor for what the other axes divide."""
+
+
+class DeepSpeed(Engine, type="deepspeed"):
+    """DeepSpeed's ZeRO: replicas divide optimizer state, gradients and weights among them."""
+
+    stage: int = field(default=2, ge=1, le=3, also_called=("ds_stage", "zero_optimization_stage"))
+    """ZeRO stage (Rajbhandari et al., 2020): 1 divides the optimizer state, 2 the gradients, too,
+    and 3 the weights, which are gathered module by module."""
+
+    offload: Literal["none", "optimizer", "all"] = field(
+        default="none", also_called=("zero_offload", "offload_param")
+    )
+    """What lies in host memory. optimizer: optimizer state and fp32 weights, which are updated
+    there (ZeRO-Offload); all: the divided weights, too, in stage 3."""
+
+    overlap: bool | None = field(default=None, also_called=("overlap_comm",))
+    """Whether gradients are summed while the backward pass goes on (overlap_comm); null: in stage
+    3."""
+
+    contiguous_gradients: bool = True
+    """Whether gradients are copied into one buffer of `parallel.bucket_size` as they come, and
+    summed there; false: each bucket is put together when it is sent."""
+
+    gather_size: float = field(
+        default=200.0,
+        gt=0,
+        lt=inf,
+        also_called=("allgather_bucket_size", "stage3_prefetch_bucket_size"),
+    )
+    """MiB of weights that ranks gather in one message: after the update in stages 1 and 2
+    (allgather_bucket_size), ahead of their modules in stage 3 (stage3_prefetch_bucket_size)."""
+
+    undivided_size: int = field(
+        default=100_000, ge=0, also_called=("stage3_param_persistence_threshold",)
+    )
+    """Largest number of elements of a weight that each rank keeps whole in stage 3
+    (stage3_param_persistence_threshold)."""
+
+    @dead("undivided_size")
+    def _undivided_is_dead(self) -> str | None:
+        return "weights are not divided (stage = 1, 2)" if self.stage < 3 else None
+
+    @check
+    def _check_offload(self) -> Iterator[Problem]:
+        if self.offload == "all" and self.stage < 3:
+            yield Problem(
+                "offload",
+                f"all moves divided weights, and stage {self.stage} divides none",
+                valid=("none", "optimizer"),
+                also=("stage",),
+                hint="Or divide them: stage = 3.",
+            )
+
+    def settings(
+        self, *, bucket_size: float, micro_size: int, accumulation: int, clip_norm: float | None
+    ) -> dict[str, Any]:
+        """Derive DeepSpeed's JSON; what it does not say has DeepSpeed's default.
+
+        Arguments:
+            bucket_size: MiB of gradients that ranks sum in one message.
+            micro_size: sequences of a micro-batch on each rank.
+        """
+        zero: dict[str, Any] = {
+            "stage": self.stage,
+            "contiguous_gradients": self.contiguous_gradients,
+            "reduce_bucket_size": _numbers(bucket_size),
+        }
+        if self.overlap is not None:
+            zero["overlap_comm"] = self.overlap
+        if self.stage == 3:
+            zero["stage3_prefetch_bucket_size"] = _numbers(self.gather_size)
+            zero["stage3_param_persistence_threshold"] = self.undivided_size
+        else:
+            zero["allgather_bucket_size"] = _numbers(self.gather_size)
+        if self.offload != "none":
+            zero["offload_optimizer"] = {"device": "cpu"}
+        if self.offload == "all":
+            zero["offload_param"] = {"device": "cpu"}
+        return {
+            "train_micro_batch_size_per_gpu": micro_size,
+            "gradient_accumulation_steps": accumulation,
+            "gradient_clipping": clip_norm or 0.0,
+            "zero_optimization": zero,
+            # The optimizer is Setpoint's, wherever its state lies.
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+        }
+
+
+def _numbers(mebibytes: float) -> int:
+    return max(2, 2 * (int(mebibytes * 2**20) // FP32 // 2))  # DeepSpeed aligns by two

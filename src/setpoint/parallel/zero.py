@@ -1,0 +1,262 @@
+"""Replicas that divide what each would hold, by DeepSpeed (ZeRO): a step, and whole tensors.
+
+DeepSpeed lays the elements of all weights of a group end to end, and each rank updates a run of
+them: it replaces the parameters of the optimizer that it is given by one flat tensor for each
+group, and its state is that of the flat tensor.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.shapes.placed import Placeable
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from setpoint.parallel.world import World
+
+State = Mapping[str, Any]
+"""What an optimizer keeps of a weight, by the names that it has for it."""
+
+
+class ZeroReplicas:
+    """Stands in the place of `setpoint.parallel.replicas.Replicas`, and updates the weights.
+
+    Arguments:
+        settings: DeepSpeed's JSON.
+        model: on its device, the same on all ranks; it is changed.
+        optimizer: over parameters of the model; DeepSpeed puts flat ones in their place.
+        computing: gives the context that the model is computed in; DeepSpeed ends any around it.
+
+    Raises:
+        SetpointError: DeepSpeed cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        world: World,
+        model: nn.Module,
+        optimizer: Optimizer,
+        computing: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.whole, self.optimizer, self.world = model, optimizer, world
+        self.groups: list[list[nn.Parameter]] = [
+            list(group["params"]) for group in optimizer.param_groups
+        ]
+        self._shapes = {weight: weight.shape for weight in model.parameters()}
+        deepspeed = load_deepspeed(world.device)
+        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # DeepSpeed asks for it
+        self.engine: Any = deepspeed.initialize(
+            model=_Computed(model, computing),
+            optimizer=optimizer,
+            config=dict(settings),
+            dist_init_required=False,
+        )[0]
+        self.is_divided = settings["zero_optimization"]["stage"] == 3
+
+    def model(self, *args: Any, **named: Any) -> Any:
+        """Call the model; what its weights are gathered for."""
+        with torch.autocast(self.world.device.type, enabled=False):  # else DeepSpeed warns of it
+            return self.engine(*args, **named)
+
+    @contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        """Run a micro-batch; the last of a step is followed by an update."""
+        self.engine.set_gradient_accumulation_boundary(last)
+        yield
+
+    def free(self) -> None:
+        """See `Replicas.free`; DeepSpeed frees weights behind each module."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of this rank's share of a mean; they are summed over all ranks.
+
+        DeepSpeed divides sums by the number of ranks. A loss that is not finite leaves no gradient
+        finite, so that no rank takes the step.
+        """
+        found = loss.detach()
+        self.engine.backward(loss * (self.world.size + (found - found)), scale_wrt_gas=False)
+
+    def update(self) -> Tensor:
+        """Clip the gradients by their norm and update the weights, unless it is not finite.
+
+        Returns:
+            the norm before clipping, a scalar; not finite where nothing was updated.
+        """
+        self.engine.step()
+        norm = self.engine.get_global_grad_norm()
+        return torch.as_tensor(norm, dtype=torch.float32, device=self.world.device)
+
+    @property
+    def count(self) -> int:
+        """The number of elements of all weights."""
+        return sum(prod(shape) for shape in self._shapes.values())
+
+    def shape_of(self, held: Tensor) -> torch.Size:
+        """The whole shape of a weight or a buffer of the model."""
+        shape = self._shapes.get(held)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return held.shape if shape is None else shape
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Gather the weights and buffers of the model, whole, one after the other.
+
+        Returns:
+            each as `state_dict` names it; all ranks take part in all.
+        """
+        for name, held in self.whole.state_dict(keep_vars=True).items():
+            with self._gathered(held):
+                yield name, held.detach()
+
+    @torch.no_grad()
+    def load(self, held: Tensor, full: Tensor) -> None:
+        """Give a weight or a buffer of the model a value, which all ranks have whole."""
+        with self._gathered(held, changes=True):
+            held.copy_(full)
+        if held.requires_grad:
+            self._set(held, full.to(held.device), None)
+
+    def states(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
+        """Gather what the optimizer keeps of each weight, one after the other; see `tensors`."""
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        for weights, flat in self._flat():
+            kept: dict[str, Any] = self.optimizer.state.get(flat, {})
+            if kept:
+                self._link(weights, flat)
+            for weight in weights if kept else ():
+                found: dict[str, Any] = {}
+                for key, value in kept.items():
+                    if _is_by_element(value, flat):
+                        full: Any = safe_get_full_optimizer_state(weight, key)
+                        value = full.to(value.dtype)
+                    found[key] = value
+                yield weight, found
+
+    @torch.no_grad()
+    def restore(self, weight: nn.Parameter, state: State) -> None:
+        """Give the optimizer what it keeps of a weight.
+
+        Arguments:
+            state: tensors of the weight's shape, or of all weights of its group.
+        """
+        weights, flat = next(each for each in self._flat() if any(w is weight for w in each[0]))
+        kept = self.optimizer.state[flat]
+        for key, value in state.items():
+            if not isinstance(value, Tensor | Placeable) or value.shape != self.shape_of(weight):
+                kept[key] = value.whole() if isinstance(value, Placeable) else copy.copy(value)
+                continue
+            if key not in kept:
+                kept[key] = torch.zeros_like(flat, requires_grad=False)
+                self._link(weights, flat)
+            full = value.whole() if isinstance(value, Placeable) else value
+            self._set(weight, full.to(weight.device), key)
+
+    def twin(self, states: Mapping[nn.Parameter, State]) -> Optimizer:
+        """An optimizer of the same kind and options over the weights of the model themselves."""
+        found = copy.copy(self.optimizer)
+        found.param_groups = [
+            {**group, "params": weights}
+            for group, weights in zip(self.optimizer.param_groups, self.groups, strict=True)
+        ]
+        found.state = dict(states)  # pyright: ignore[reportAttributeAccessIssue]
+        return found
+
+    def _flat(self) -> list[tuple[list[nn.Parameter], Tensor]]:
+        """What is updated together: weights, and this rank's run of their elements."""
+        zero = self.engine.optimizer
+        if not self.is_divided:
+            return list(zip(self.groups, zero.single_partition_of_fp32_groups, strict=True))
+        # Groups of more than `sub_group_size` elements are updated in several parts.
+        return list(zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True))
+
+    def _link(self, weights: list[nn.Parameter], flat: Tensor) -> None:
+        """Let DeepSpeed find what the optimizer keeps of each weight of a group.
+
+        It does so once, in the middle of the first update, when later groups have nothing yet.
+        """
+        from deepspeed.utils import lazy_init_hp_params_optimizer_state
+
+        if not self.is_divided:
+            lazy_init_hp_params_optimizer_state(weights, flat, self.optimizer.state)
+
+    def _gathered(self, held: Tensor, changes: bool = False) -> AbstractContextManager[Any]:
+        """A context in which a tensor of the model is whole on all ranks."""
+        from deepspeed import zero
+
+        # What rank 0 has at the end is what all ranks divide.
+        return zero.GatheredParameters([held], modifier_rank=0 if changes else None)
+
+    def _set(self, weight: Tensor, full: Tensor, key: str | None) -> None:
+        """Set this rank's run of an fp32 weight, or of what the optimizer keeps of it."""
+        from deepspeed import utils
+
+        if not self.is_divided:
+            if key is None:
+                utils.safe_set_full_fp32_param(weight, full)
+            else:
+                utils.safe_set_full_optimizer_state(weight, full, key)
+            return
+        # Of one length on all ranks, for which the last is filled up.
+        size = weight.ds_tensor.numel()  # pyright: ignore[reportAttributeAccessIssue]
+        filled = torch.zeros(size * self.world.size, dtype=full.dtype, device=full.device)
+        filled[: full.numel()] = full.flatten()
+        own = filled.narrow(0, size * self.world.rank, size)
+        if key is None:
+            utils.safe_set_local_fp32_param(weight, own)
+        else:
+            utils.safe_set_local_optimizer_state(weight, own, key)
+
+
+class _Computed(nn.Module):
+    """A model that is computed in a context of its own."""
+
+    def __init__(
+        self, model: nn.Module, computing: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        super().__init__()
+        self.model, self.computing = model, computing
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        with self.computing():
+            return self.model(*args, **named)
+
+
+def load_deepspeed(device: torch.device) -> Any:
+    """Import DeepSpeed for a device.
+
+    Raises:
+        SetpointError: it is not installed, or cannot be loaded.
+    """
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    # It calls functions of torch by older names.
+    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
+    try:
+        import deepspeed
+        import deepspeed.ops
+    except (ImportError, OSError, RuntimeError) as error:
+        raise SetpointError(
+            f"parallel.engine = deepspeed: the package deepspeed cannot be loaded: {error}\n"
+            f"Valid: torch, or pip install 'setpoint[deepspeed]'"
+        ) from error
+    deepspeed.logger.setLevel(logging.ERROR)  # it warns of what the settings ask for
+    # A sum over shared memory for inference on CPUs, which it would compile for minutes.
+    ops: Any = deepspeed.ops
+    ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def _is_by_element(value: Any, flat: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == flat.shape

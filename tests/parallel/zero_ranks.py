@@ -1,0 +1,141 @@
+"""Run by test_deepspeed.py: two ranks, among which DeepSpeed divides what they would each hold.
+
+Its arguments are the parts to run; all of them without any.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from setpoint.config import RunError
+from setpoint.parallel.world import World, world_of
+from setpoint.parallel.zero import load_deepspeed
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import build_components
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..ranks import fork
+from ..train.small import small_job
+from .equal_ranks import CASES, compare
+from .pipeline_resume import Session, check, close
+
+# Messages that hold a part of the weights, some of which divide unevenly.
+SMALL = "bucket_size=0.01,engine=deepspeed,engine.gather_size=0.01"
+STAGES = {
+    1: f"replicate=2,{SMALL},engine.stage=1",
+    2: f"replicate=2,{SMALL},engine.stage=2,engine.overlap=true",
+    3: f"replicate=2,{SMALL},engine.stage=3,engine.undivided_size=100",
+}
+RANKS = ("parallel.world_size=2", "schedule.horizon=6 steps", "model.dropout=0")
+HEAVY = (*CASES["uneven rows"], *CASES["tied embeddings"], "optimizer.clip_norm=0.1")
+
+
+def on(stage: int) -> list[str]:
+    return [f"parallel.{each}" for each in STAGES[stage].split(",")]
+
+
+def equal(folder: Path) -> None:
+    """What one rank trains: clipped, accumulated, with uneven counts of targets."""
+    shapes = list(STAGES.values())
+    compare(folder, "clipped, tied, uneven", HEAVY, shapes)
+    compare(folder, "computed in bf16", CASES["computed in bf16"], shapes[1:])
+    compare(folder, "lion", CASES["lion"], shapes[2:])
+    compare(folder, "sgd", CASES["sgd"], shapes[:1])
+    compare(folder, "frozen parameters", CASES["frozen parameters"], shapes[2:])
+    frozen = (*CASES["chunked loss"], *CASES["recomputed activations"])
+    compare(folder, "chunked loss, recomputed", frozen, shapes[2:])
+    compare(folder, "evaluated", CASES["evaluated"], shapes[2:])
+
+
+def offload(folder: Path) -> None:
+    """State in host memory, which a CPU's memory is: the same numbers."""
+    for stage, what in ((2, "optimizer"), (3, "all")):
+        moved = f"{STAGES[stage]},engine.offload={what},device=auto"
+        compare(folder, f"offloaded, {what}", (), [moved])
+
+
+def resumed(folder: Path) -> None:
+    """Checkpoints go from every engine to every other, and a break changes no bit."""
+    shared = folder.parent
+    for stage in STAGES:
+        whole = session(stage, 6, folder, shared / f"whole-{stage}")
+        first = session(stage, 3, folder, shared / f"broken-{stage}")
+        then = session(stage, 6, folder, shared / f"broken-{stage}")
+        assert [*first.rows, *then.rows] == whole.rows, stage
+        assert then.loss == whole.loss and then.saved.keys() == whole.saved.keys()
+        for name, tensor in whole.saved.items():
+            assert torch.equal(then.saved[name], tensor), (stage, name)
+        # From DeepSpeed to FSDP2 and to one rank, and from FSDP2 to DeepSpeed.
+        session(stage, 3, folder, shared / f"forth-{stage}")
+        last = session(0, 6, folder, shared / f"forth-{stage}")
+        check(f"FSDP2 after stage {stage}", whole, [*first.rows, *last.rows], last)
+        session(0, 3, folder, shared / f"back-{stage}")
+        last = session(stage, 6, folder, shared / f"back-{stage}")
+        check(f"stage {stage} after FSDP2", whole, [*first.rows, *last.rows], last)
+        alone = small_job(folder, *RANKS[1:], "duration=6 steps", "batch.micro_size=4")
+        session(stage, 3, folder, shared / f"alone-{stage}")
+        here = Path(shutil.copytree(shared / f"alone-{stage}", folder / f"alone-{stage}"))
+        last = Session(alone, World(torch.device("cpu")), here)
+        close(f"one rank after stage {stage}", *map(torch.tensor, (last.rows, whole.rows[3:])))
+
+
+def session(stage: int, steps: int, folder: Path, root: Path) -> Session:
+    """Train under a stage of ZeRO; 0: under FSDP2."""
+    flags = on(stage) if stage else ["parallel.shard=2"]
+    job = small_job(folder, *RANKS, f"duration={steps} steps", *flags)
+    return Session(job, world_of(job.parallel), root)
+
+
+def not_finite(folder: Path) -> None:
+    """A loss that is not finite on one rank leaves all weights as they were."""
+    for stage in STAGES:
+        job = small_job(folder, *RANKS, "duration=2 steps", *on(stage))
+        parts = build_components(job)
+        zero = parts.zero
+        assert zero is not None
+        real, before = zero.backward, weights_of(parts)
+
+        def broken(loss: Tensor, real: Any = real) -> None:
+            real(loss * float("inf") if dist.get_rank() == 1 else loss)
+
+        zero.backward = broken
+        try:
+            Loop(job, parts, [], StopRequest(), Position()).run()
+        except RunError as error:
+            assert "not finite" in str(error), error
+        else:
+            raise AssertionError("nothing was refused")
+        after = weights_of(parts)
+        assert all(torch.equal(before[name], after[name]) for name in before), stage
+
+
+def weights_of(parts: Any) -> dict[str, Tensor]:
+    return {name: held.clone() for name, held in parts.zero.tensors()}
+
+
+PARTS = {"equal": equal, "offload": offload, "resumed": resumed, "not_finite": not_finite}
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    os.environ["LOCAL_RANK"] = str(rank)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    for name in sys.argv[1:] or PARTS:
+        with tempfile.TemporaryDirectory(dir=Path(store).parent) as folder:
+            PARTS[name](Path(folder))
+        if rank == 0:
+            print(name)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    load_deepspeed(torch.device("cpu"))
+    sys.exit(fork(one_rank, 2))
