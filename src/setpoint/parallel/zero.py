@@ -107,7 +107,7 @@ class ZeroReplicas:
 
     def shape_of(self, held: Tensor) -> torch.Size:
         """The whole shape of a weight or a buffer of the model."""
-        shape = self._shapes.get(held)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        shape = self._shapes.get(held)  # pyright: ignore[reportArgumentType]
         return held.shape if shape is None else shape
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
