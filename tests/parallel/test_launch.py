@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from setpoint.cli.main import main
+from setpoint.parallel.rank import is_said_first, leave
 
 from ..forks import Forks
 from ..train.small import rows, write_config
@@ -227,6 +228,44 @@ def test_what_all_ranks_are_refused_is_said_once(folder: Path, forks: Forks) -> 
 
 
 @pytest.mark.slow
+def test_ranks_of_torchrun_say_the_same_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("setpoint.parallel.rank.PATIENCE", 0.1)
+    monkeypatch.setattr("setpoint.parallel.rank.LAST_WORD", 0.0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    texts = {"0": "a field is wrong", "1": "a field is wrong", "2": "something else"}
+    for local in ("1", "0", "2"):
+        (tmp_path / local).mkdir()
+        monkeypatch.setenv("RANK", local)
+        monkeypatch.setenv("LOCAL_RANK", local)
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / local / "error.json"))
+        leave(2, texts[local])
+        # Rank 1 is first, and cannot know what the others will say.
+        assert not is_said_first(texts[local])
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert is_said_first(texts["1"])
+
+
+def test_what_a_killed_launcher_has_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from setpoint.parallel import launch
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name, launcher in (("dead", str(ended.pid)), ("alive", str(os.getpid())), ("new", "")):
+        place = tmp_path / f"{launch.PREFIX}{name}"
+        place.mkdir()
+        (place / "launcher").write_text(launcher)
+    (tmp_path / f"{launch.PREFIX}starting").mkdir()
+    launch.clear_dead()
+    assert {each.name.removeprefix(launch.PREFIX) for each in tmp_path.iterdir()} == {
+        "alive", "new", "starting"
+    }  # fmt: skip
+
+
 def test_the_main_rank_that_is_killed_is_named_and_its_run_goes_on(folder: Path) -> None:
     run = Launched(folder, *words(duration=10**6), "--nproc", "2")
     run.until("step 9/")

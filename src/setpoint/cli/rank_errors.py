@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from setpoint.config import SetpointError
-from setpoint.parallel.rank import launched, leave, own_rank
+from setpoint.parallel.rank import is_said_first, launched, leave, own_rank
 
 
 def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
@@ -25,6 +25,8 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
         leave(error.status)
         return True
     if leave(error.status, traced + str(error), isinstance(error, LostRanks)):
+        return True
+    if is_said_first(traced + str(error)):
         return True
     if own_rank():
         print(f"rank {own_rank()}: ", end="", file=sys.stderr)

@@ -225,9 +225,7 @@ class Transformer(nn.Module):
         context = attention_context(
             self.config, tokens, positions, documents, cache, self._context_groups
         )
-        x = wait_for_collective(
-            tokens if tokens.dim() == 3 else self._embed(tokens, context.positions)
-        )
+        x = tokens if tokens.dim() == 3 else self._embed(tokens, context.positions)
         routings: list[LayerRouting] = []
         for layer in self.layers.values():
             x, routing = layer(x, context)
@@ -276,19 +274,3 @@ class Transformer(nn.Module):
             last = int(positions.max())
             if last >= rows:
                 raise ValueError(f"position {last} is beyond the {rows} learned positions")
-
-
-def wait_for_collective(x: Tensor) -> Tensor:
-    """Wait for a collective, if this tensor is the result of one that has not been waited for.
-
-    With tensor parallelism the embedding gives such a tensor. It waits when it is first read; but a
-    compiled layer takes it as an input as it is, and its backward pass then fails on the gradient,
-    which is an ordinary tensor.
-    """
-    if type(x) is Tensor:
-        return x
-    # Imported here: one process has no use for it, and it takes a good part of a second.
-    from torch.distributed._functional_collectives import AsyncCollectiveTensor
-
-    # A view would still be on its way.
-    return x.clone() if isinstance(x, AsyncCollectiveTensor) else x

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from setpoint.optim.base import is_dtensor
+from setpoint.shapes.placed import whole_of
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -152,14 +153,15 @@ class Everywhere:
 
         like, found = self.like, list[Tensor]()
         for number, part in enumerate(parts):
-            full = DTensor.from_local(
+            spread = DTensor.from_local(
                 part,
                 like.device_mesh,
                 like.placements,
                 run_check=False,
                 shape=like.shape,
                 stride=like.stride(),
-            ).full_tensor()
+            )
+            full = whole_of(spread)
             if number in self.own:
                 found.append(full)
         return torch.stack(found) if found else parts[0].new_empty(0, *like.shape)

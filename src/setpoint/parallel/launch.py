@@ -10,7 +10,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -29,6 +29,8 @@ from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = (75, 129, 130, 143)
 """Exit statuses of a rank that a signal has stopped; of its own accord, or by Python's default."""
+PREFIX = "setpoint-ranks-"
+"""Of the folder that a launcher shares with its ranks."""
 LOOK = 0.5
 """Seconds between two looks at what the ranks have printed."""
 
@@ -91,7 +93,8 @@ def launch(
 def _launch_once(
     words: Sequence[str], ranks: int, logs: Path, nodes: Nodes | None, attempt: int
 ) -> int:
-    place = Path(tempfile.mkdtemp(prefix="setpoint-ranks-"))
+    clear_dead()
+    place = Path(tempfile.mkdtemp(prefix=PREFIX))
     (place / "launcher").write_text(str(os.getpid()))
     count = 1 if nodes is None else nodes.count
     config = LaunchConfig(
@@ -128,6 +131,18 @@ def _launch_once(
         del os.environ[FOLDER]
         shutil.rmtree(place, ignore_errors=True)
     return 0
+
+
+def clear_dead() -> None:
+    """Remove the folders of launchers that were killed before they could."""
+    for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        # Those of other users, and of launchers that are just starting, stay.
+        with suppress(OSError, ValueError):
+            launcher = int((place / "launcher").read_text())
+            try:
+                os.kill(launcher, 0)
+            except ProcessLookupError:
+                shutil.rmtree(place, ignore_errors=True)
 
 
 class _Output:

@@ -12,6 +12,10 @@ from typing import NamedTuple
 
 FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""
+PATIENCE = 5.0
+"""Seconds that a rank waits for what the first of its machine says."""
+LAST_WORD = 0.5
+"""Seconds in which a rank prints what it has left in a file."""
 _PR_SET_PDEATHSIG = 1
 
 _entered: int | None = None
@@ -96,6 +100,28 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
         with suppress(OSError):
             note.write_text(json.dumps(ended._asdict()))
     return True
+
+
+def is_said_first(error: str) -> bool:
+    """Whether the first rank of this machine, which torchrun has started too, says the same.
+
+    All of them are refused what is wrong with a configuration, each for itself.
+    """
+    report = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not report or os.environ.get("LOCAL_RANK", "0") == "0":
+        return False
+    import json
+
+    first = Path(report).parent.parent / "0" / Path(report).name
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        with suppress(OSError, ValueError):  # not there, or half written
+            said = json.loads(first.read_text())["message"]["message"] == error
+            # torchrun ends all ranks as soon as one has ended: let it be the one that speaks.
+            time.sleep(LAST_WORD)
+            return said
+        time.sleep(0.02)
+    return False
 
 
 def ask(place: Path, number: int) -> None:

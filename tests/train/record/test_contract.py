@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
@@ -156,6 +156,30 @@ def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
     draft, _ = read_record(Job, str(run))
     job = compose(Job, draft, flags=["duration=9 steps", "evaluation.sequences=3"]).resolve()
     assert train(job, run, accept=["schedule.evaluated_on"]).ended.step == 9
+
+
+def test_what_counts_the_load_of_experts_may_not_change(tmp_path: Path) -> None:
+    """It follows from the micro-batch, and that from the ranks: the way back is named."""
+    flags = ("duration=4 steps", "schedule=constant", "model.moe.experts=4")
+    run = train(small_job(tmp_path, *flags)).directory
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "duration=6 steps", "batch.micro_size=1", "batch.accumulation=4")
+    assert "model.moe.load_sequences follows from batch.micro_size" in str(caught.value)
+    assert "To count it as before, add --batch.micro_size 2." in str(caught.value)
+    assert resume(run, "duration=6 steps", "batch.micro_size=2").ended.step == 6
+
+
+def test_a_problem_tells_what_was_recorded_from_what_is_typed(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=1 steps", "batch.global_size=4")).directory
+    draft, _ = read_record(Job, str(run))
+    with pytest.raises(ConfigError) as caught:
+        compose(Job, draft, flags=["parallel.world_size=3"]).resolve()
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.origin) == (
+        "batch.global_size",
+        "the record: command line batch.global_size",
+    )
+    assert "parallel.world_size = 3 (command line parallel.world_size)" in problem.also
 
 
 def test_run_time_settings_may_change(run: Path) -> None:

@@ -173,6 +173,38 @@ def test_every_row_refuses_a_job(tmp_path: Path) -> None:
     assert never == [("memory.optimizer_offload = set", ("optimizer that keeps no state",))]
 
 
+@pytest.mark.parametrize(
+    ("flags", "path"),
+    [
+        ((*CUT, "compile.scope=graph"), "compile.scope"),
+        (
+            (*BOTH, "precision.compute=bf16", "precision.float8={}", "parallel.device=cuda"),
+            "precision.float8",
+        ),
+        ((*RING, "compile={scope: graph, fullgraph: true}"), "compile.fullgraph"),
+        (("parallel.reshard=3",), "parallel.reshard"),
+        (
+            (*TENSOR, "parallel.ring=2", "parallel.world_size=4", "batch.sequence_length=18",
+             "parallel.sequence_parallel=true"),
+            "batch.sequence_length",
+        ),
+    ],
+)  # fmt: skip
+def test_what_one_value_puts_right_is_refused_once(
+    tmp_path: Path, flags: tuple[str, ...], path: str
+) -> None:
+    assert [each.path for each in refused(tmp_path, flags)].count(path) == 1
+
+
+def test_many_fields_that_a_value_is_derived_from_are_shown_by_section(tmp_path: Path) -> None:
+    flags = (*CUT[:3], "batch.global_size=2", "batch.micro_size=2")
+    without = ("micro_size", "accumulation")
+    with pytest.raises(ConfigError) as caught:
+        small_job(tmp_path, *flags, without=without)
+    (problem,) = (p for p in caught.value.problems if p.path == "batch.accumulation")
+    assert problem.origin == "derived from batch.global_size, batch.micro_size, parallel.*"
+
+
 def test_the_axes_that_a_job_has_are_shown(tmp_path: Path) -> None:
     (problem,) = refused(
         tmp_path, (*RING, "parallel.world_size=4", "parallel.shard=2", "compile.scope=graph")

@@ -17,7 +17,7 @@ from ..schema.tree import classes_below
 from ..values.containers import CheckedDict, CheckedList
 from ..values.free import Free
 from ..values.node import Node, chain_of, is_invalid, state_of, value_or_missing
-from ..values.origin import short_name
+from ..values.origin import COMMAND_LINE, DERIVED, ENVIRONMENT, Origin, Recorded, short_name
 from ..values.scalar import Struct
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import Caution, Invalid, Problem, SetpointError, UnresolvedError
@@ -25,6 +25,8 @@ from ..words.names import Path, did_you_mean, dotted
 from ..words.shown import MISSING, named, shown_plain
 
 WANTED = "it must yield a Problem for each finding, and nothing where all is well"
+SEVERAL = 3
+"""Fields of a section that a problem names one by one where a value is derived from them."""
 
 
 class Checker:
@@ -104,6 +106,26 @@ def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
     return problem.placed(dotted((*path, *parts)), value, origin, also)
 
 
+def _in_short(origin: Origin, path: Path) -> str:
+    """Describe an origin; many fields of one section that a value is derived from as one.
+
+    What was typed when a record was written is told apart from what has been typed now.
+    """
+    text = origin.describe(path)
+    if isinstance(origin, Recorded) and origin.layer in (COMMAND_LINE, ENVIRONMENT):
+        return f"the record: {text}"
+    if origin.layer != DERIVED:
+        return text
+    begin, mark, rest = text.partition("from ")
+    reads = rest.split(", ")
+    sections = [read.rpartition(".")[0] for read in reads]
+    shown = (
+        f"{section}.*" if section and sections.count(section) > SEVERAL else read
+        for read, section in zip(reads, sections, strict=True)
+    )
+    return begin + mark + ", ".join(dict.fromkeys(shown))
+
+
 def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None, str | None]:
     """A value and its origin as texts, by a path relative to a section.
 
@@ -134,7 +156,7 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
             return None, None
     if node is section:
         return None, None
-    origin = chain[-1][0].describe(here) if chain else "default"
+    origin = _in_short(chain[-1][0], here) if chain else "default"
     if isinstance(node, Node):
         return type(node).__setpoint__.tag, origin
     if isinstance(node, Free):

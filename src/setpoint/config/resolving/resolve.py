@@ -51,19 +51,20 @@ def resolve(
     while True:
         reuse = not problems and not drops
         root, placed, again, computation = _determined(draft, problems, drops, reuse=reuse)
-        overtaken, found = find_dead(computation, placed, before)
+        overtaken, dead = find_dead(computation, placed, before)
         if not overtaken:
             break
         # All follows anew without them; each round drops a value more, so that it comes to an end.
         drops.extend(overtaken)
-    found = [*problems, *computation.problems, *found]
+    found = [*problems, *computation.problems, *dead]
     checker = Checker(placed)
     checker.required()
     checker.items()
     for _, section in placed:
         freeze(section)  # so that no check can change what it looks at
     checker.run()
-    found.extend(checker.problems)
+    idle = {problem.path for problem in dead}
+    found.extend(problem for problem in checker.problems if problem.path not in idle)
     silenced = silenced_codes(root)
     if silenced:
         found.extend(unknown_codes(root, silenced))

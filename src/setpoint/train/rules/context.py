@@ -19,7 +19,9 @@ def context_problems(job: Job) -> Iterator[Problem]:
     parallel, length = job.parallel, job.batch.sequence_length
     degrees, multiple = parallel.degrees, parallel.sequence_multiple
     used = [axis for axis in ("ring", "ulysses") if degrees[axis] > 1]
-    if length % multiple:
+    # Sequence parallelism divides further, and a check of its own says by how much.
+    is_divided_further = parallel.sequence_parallel and degrees["tensor"] > 1
+    if length % multiple and not is_divided_further:
         factors = [f"{degrees[axis]} ({axis})" for axis in used]
         if multiple > parallel.context:
             factors.append("2 (ring_split = zigzag)")

@@ -66,6 +66,12 @@ class Conflict:
         """Whether it conflicts with a CPU."""
         return NO_GPU in self.others
 
+    @property
+    def is_about_ranks(self) -> bool:
+        """Whether it conflicts with how ranks divide the work, and with nothing else."""
+        ranks = [path.startswith("parallel") and path != "parallel.device" for path in self.also]
+        return bool(ranks) and all(ranks)
+
     def applies(self, job: Any) -> bool:
         """Whether a job has the setting and the others, its device aside if `on_cpu`."""
         return all(_holds(job, *term) for term in self.terms) and (
@@ -83,10 +89,18 @@ class Conflict:
 
 
 def conflicts(job: Any) -> Iterator[Problem]:
-    """Find settings that do not go together, whatever the machine is."""
-    on_cpu = job.parallel.device == "cpu"
+    """Find settings that do not go together, whatever the machine is.
+
+    Where a setting does not go with several axes of the ranks, and one value would put that right,
+    it is about the first of them in the table.
+    """
+    on_cpu, said = job.parallel.device == "cpu", set[tuple[str, tuple[str, ...]]]()
     for each in CONFLICTS:
         if (on_cpu or not each.on_cpu) and each.applies(job):
+            if each.is_about_ranks:
+                if (each.path, each.valid) in said:
+                    continue
+                said.add((each.path, each.valid))
             yield each.problem(job, "the device is cpu")
 
 
