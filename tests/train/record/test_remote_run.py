@@ -9,10 +9,12 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from setpoint.checkpoint import remote as module
+from setpoint.checkpoint.remote import RemoteError, RemoteRun
 from setpoint.checkpoint.uploads import Uploads
 from setpoint.config import RunError, SetpointError
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.run import train
+from setpoint.train.run import rehearse, train
 
 from ..small import assert_same_run, events, small_job
 
@@ -180,3 +182,51 @@ def test_a_stopped_run_is_not_failed_by_its_uploads(
     outcome = train(job, stop=stop)
     assert outcome.status == 75
     assert events(outcome.directory, "upload_unfinished")[-1]["checkpoints"] == ["step-00000004"]
+
+
+def test_where_nothing_is_whole_anywhere_no_run_begins_again(stopped: Path, tmp_path: Path) -> None:
+    folder = moved(stopped, tmp_path)
+    for file in bucket_of(folder).glob("*/model.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(RunError, match=r"no checkpoint at file://.* is whole \(step-00000012 at"):
+        train(small_job(folder, *FLAGS, remote(folder)))
+    assert not list((folder / "runs").glob("*/checkpoints/step-*"))
+
+
+def test_a_service_that_does_not_answer_at_the_start(
+    oracle: Path, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with checkpoints of its own goes on; one without may lie at the URL."""
+    folder = moved(stopped, tmp_path)
+    job = small_job(folder, *FLAGS, remote(folder))
+    monkeypatch.setattr(module, "PAUSE", 0.0)
+
+    def out(run: RemoteRun) -> list[int]:
+        raise RemoteError(f"{run.url} cannot be reached: no route")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(RemoteRun, "steps", out)
+        with pytest.raises(RemoteError, match="Whether the run was trained elsewhere is not known"):
+            train(job)
+        assert not (folder / "runs").exists()
+    shutil.copytree(stopped / "runs", folder / "runs")
+    (run,) = (folder / "runs").iterdir()
+    real = RemoteRun.steps
+    asked: list[int] = []
+
+    def out_at_first(run: RemoteRun) -> list[int]:
+        asked.append(1)
+        return real(run) if len(asked) > 5 else out(run)
+
+    monkeypatch.setattr(RemoteRun, "steps", out_at_first)
+    train(job)
+    assert "no route" in events(run, "fetch_failed")[0]["error"]
+    assert [row["step"] for row in events(run, "resume")] == [12]
+    assert_same_run(run, oracle)
+
+
+def test_a_rehearsal_names_what_would_be_fetched(stopped: Path, tmp_path: Path) -> None:
+    folder = moved(stopped, tmp_path)
+    rows = dict(rehearse(small_job(folder, *FLAGS, remote(folder))))
+    assert rows["remote"].startswith("step-00000012 would be fetched from file://")
+    assert not (folder / "runs").exists()
