@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import inf
 from typing import Literal
 
 from setpoint.config import IDENTITY, RUNTIME, Config, Problem, Rule, check, dead, field
@@ -81,6 +82,21 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
     """Keep the best checkpoint as well, as `best`: of those evaluated and saved, by
     evaluation.best, by default the lowest validation loss."""
+    mode: Literal["sync", "async", "async_pinned"] = field(
+        default="sync",
+        also_called=("async_mode", "async_save", "save_async", "async_enabled", "async_checkpoint"),
+    )
+    """How a checkpoint is written. sync: training waits until it is on the disk; async: training
+    waits until it is copied to host memory, and goes on while a thread writes it; async_pinned: as
+    async, with page-locked memory, which copies from a GPU faster."""
+    in_flight: int = field(default=1, ge=1)
+    """Maximum number of checkpoints that are copied and not yet written, each of which takes host
+    memory; another save waits. For mode = async and async_pinned."""
+    wait_timeout: float | None = field(
+        default=None, gt=0, lt=inf, also_called=("async_timeout", "async_save_timeout")
+    )
+    """Timeout in seconds at the end of the run, after which a checkpoint that is not written is
+    given up and the run fails; null: none. For mode = async and async_pinned."""
     resume: Literal["auto", "never", "must", "restart"] = field(
         default="auto",
         also_called=(
@@ -144,6 +160,10 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     remote: Remote | None = None
     """Copies of the checkpoints at a URL, such as an object store; null: none."""
+
+    @dead("in_flight", "wait_timeout")
+    def _background_is_dead(self) -> str | None:
+        return "mode = sync writes each while training waits" if self.mode == "sync" else None
 
     @check
     def _check_last(self) -> Iterator[Problem]:

@@ -80,6 +80,10 @@ class Watch:
                 change(waits)
         self.limit = seconds
 
+    def leave_alone(self, group: Any) -> None:
+        """Let a group keep the timeout that it was made with."""
+        self._groups[group] = []
+
     def progress(self) -> None:
         """Note that this rank has done something."""
         self._since = time.monotonic()
@@ -137,6 +141,12 @@ def step_has_ended() -> None:
     """Wait for other ranks outside of steps, where one of them evaluates or saves."""
     if _active is not None:
         _active.expect(_active.start)
+
+
+def keep_timeout_of(group: Any) -> None:
+    """Let a process group keep the timeout that it was made with, whatever step the run is in."""
+    if _active is not None:
+        _active.leave_alone(group)
 
 
 def has_progressed() -> None:

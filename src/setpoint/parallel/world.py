@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.rank import enter, launched, leave, own_rank
 from setpoint.parallel.rendezvous import store_of_attempt
-from setpoint.parallel.watch import Watch, record_collectives, step_has_ended
+from setpoint.parallel.watch import Watch, keep_timeout_of, record_collectives, step_has_ended
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -57,6 +57,7 @@ class World:
         noise_axes: the axes, beside those of the data, whose ranks draw other random numbers: they
             compute with other tokens.
         groups: those that `group` has made.
+        over: the process group of its collectives; None: the first, of all ranks.
     """
 
     device: torch.device
@@ -70,6 +71,7 @@ class World:
     mesh: DeviceMesh | None = None
     noise_axes: tuple[str, ...] = ("ring", "ulysses")
     groups: dict[tuple[str, ...], ProcessGroup | None] = field(default_factory=dict, repr=False)
+    over: ProcessGroup | None = field(default=None, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -123,18 +125,34 @@ class World:
                 own = made
         return own
 
+    def apart(self, name: str, timeout: float) -> World:
+        """The same ranks with a gloo group of their own, for a thread beside the main one.
+
+        Collectives of two threads in one group would be taken for each other. To be called by all
+        ranks alike.
+
+        Arguments:
+            timeout: seconds that they wait for each other, whatever the main threads do.
+        """
+        if self.size == 1:
+            return self
+        waits = timedelta(seconds=timeout)
+        made = distributed.new_group(backend="gloo", timeout=waits, group_desc=name)
+        keep_timeout_of(made)
+        return replace(self, device=torch.device("cpu"), groups={}, over=made)
+
     def sum(self, *tensors: Tensor) -> None:
         """Replace tensors by their sums over all ranks, in place."""
         if self.size > 1:
             for tensor in tensors:
-                distributed.all_reduce(tensor)
+                distributed.all_reduce(tensor, group=self.over)
 
     def any(self, flag: bool) -> bool:
         """Whether a flag is set on any rank; the same answer on all of them."""
         if self.size == 1:
             return flag
         found = torch.tensor(int(flag), device=self.device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
+        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.over)
         return bool(found)
 
     def on_main(self, act: Callable[[], T]) -> T:
@@ -156,7 +174,7 @@ class World:
                 answer[0] = act()
             except BaseException as error:
                 failure, answer[1] = error, described(error)
-        distributed.broadcast_object_list(answer, src=0, device=self.device)
+        distributed.broadcast_object_list(answer, src=0, group=self.over, device=self.device)
         if failure is not None:
             raise failure
         if answer[1] is not None:
@@ -168,7 +186,7 @@ class World:
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        distributed.all_gather_object(found, value)
+        distributed.all_gather_object(found, value, group=self.over)
         return found
 
     def deal(self, value: T, act: Callable[[list[T]], list[U]]) -> U:
@@ -183,11 +201,11 @@ class World:
         if self.size == 1:
             return act([value])[0]
         values: list[Any] = [None] * self.size
-        distributed.gather_object(value, values if self.is_main else None)
+        distributed.gather_object(value, values if self.is_main else None, group=self.over)
         answers: list[U] = []
         self.on_main(lambda: answers.extend(act(values)))
         own: list[Any] = [None]
-        distributed.scatter_object_list(own, answers or None)
+        distributed.scatter_object_list(own, answers or None, group=self.over)
         return own[0]
 
 

@@ -68,6 +68,8 @@ class StopRequest:
         """Whether a step under way is finished in any case, as other ranks wait for this one."""
         self.saving = False
         """Whether a checkpoint is being saved, which the grace period does not cut short."""
+        self.writing: Callable[[], bool] = lambda: False
+        """Whether one is being written in the background, which it does not cut short either."""
         self.resumable = False
         """Whether the same command resumes later without a loss: SIGTERM gives status 75 then."""
         self.owns_process = False
@@ -250,7 +252,7 @@ class StopRequest:
         waited = time.monotonic() - self._since
         finishing = self._finishes and not self._forced
         if finishing:
-            if waited < self.grace or self.saving:
+            if waited < self.grace or self.saving or self.writing():
                 return
             _say(
                 f"resilience.grace_period = {self.grace:g} s is over and the step has not ended: "

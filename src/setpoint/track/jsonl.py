@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,6 +35,7 @@ class JsonlWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = Lock()  # a thread that saves checkpoints has events to write, too
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o666)
@@ -59,16 +61,17 @@ class JsonlWriter:
             TypeError: if JSON cannot hold a value.
         """
         line = memoryview((json.dumps(_finite(row), allow_nan=False) + "\n").encode())
-        written = 0
-        try:
-            while written < len(line):
-                written += os.write(self._descriptor, line[written:])
-        except OSError as error:
-            # If even this fails, the torn line is dropped when the file is next opened.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._offset)
-            raise self._refusal(error) from error
-        self._offset += written
+        with self._lock:
+            written = 0
+            try:
+                while written < len(line):
+                    written += os.write(self._descriptor, line[written:])
+            except OSError as error:
+                # If even this fails, the torn line is dropped when the file is next opened.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self._offset)
+                raise self._refusal(error) from error
+            self._offset += written
 
     def sync(self) -> int:
         """Wait until the disk has all rows; to be called before a checkpoint counts on them.

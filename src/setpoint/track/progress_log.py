@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 
 from setpoint.config import RunError
 
@@ -27,6 +28,7 @@ class LoggedProgress(Progress):
         self.inner = inner
         self.path = path
         self.total_steps = total_steps
+        self._lock = Lock()
         try:
             self._file = path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
@@ -71,6 +73,7 @@ class LoggedProgress(Progress):
     def _write(self, text: str) -> None:
         time = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         try:
-            self._file.write(f"{time} {text}\n")
+            with self._lock:
+                self._file.write(f"{time} {text}\n")
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}") from error

@@ -198,6 +198,8 @@ RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "
          "step_timeout": 300.0, "backend": None,
          "pipelining": {"schedule": "1f1b", "stages_per_rank": None, "split": None}}  # fmt: skip
 
+SAVING = {"mode": "sync", "in_flight": 1, "wait_timeout": None}
+
 
 @migration(to=7)
 def plain_names() -> Iterable[Operation]:
@@ -216,6 +218,7 @@ def plain_names() -> Iterable[Operation]:
         Added("checkpoint.load", None),
         Added("checkpoint.exclude", []),
         Added("checkpoint.division", "any", role=RUNTIME),
+        *(Added(f"checkpoint.{name}", value, role=RUNTIME) for name, value in SAVING.items()),
         Added("compile.artifacts", None, role=RUNTIME),
         Added("compile.optimize_ddp", True, role=RUNTIME),
     ]

@@ -44,7 +44,13 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
         DataWaitCallback(job.data.loader, events, progress),
         evaluation,
         SaveCallback(
-            run.store, start.states, events, evaluation, trackers, start.resumed_at is None
+            run.store,
+            start.states,
+            events,
+            evaluation,
+            trackers,
+            progress,
+            start.resumed_at is None,
         ),
     ]
     if run.uploads is not None:

@@ -11,7 +11,10 @@ from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from setpoint.track.events import EventLog
+    from setpoint.track.progress import Progress
     from setpoint.track.trackers import Trackers
     from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.record.ranks import SharedStore
@@ -37,6 +40,7 @@ class SaveCallback(Callback):
         events: EventLog,
         evaluation: EvaluateCallback,
         trackers: Trackers,
+        progress: Progress,
         is_new: bool = True,
     ) -> None:
         self.store = store
@@ -44,6 +48,7 @@ class SaveCallback(Callback):
         self.events = events
         self.evaluation = evaluation
         self.trackers = trackers
+        self.progress = progress
         self.is_new = is_new
         self.saved: tuple[Any, ...] | None = None
         self.record: dict[str, str | bytes] = {}
@@ -54,11 +59,13 @@ class SaveCallback(Callback):
         # Weights mean something only with the configuration they were trained with, so that each
         # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
         self.record = {**record_files(loop.job), **loop.parts.companions}
+        loop.stop.writing = lambda: self.store.is_writing
         if (self.is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
             self.save(loop)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Save if it is due."""
+        """Hear of what was saved in the background, and save if it is due."""
+        self.store.look()
         section = loop.job.checkpoint
         due = is_due(section.every, loop.before, loop.position, loop.last)
         if due and (section.last == "full" or not loop.last):
@@ -70,14 +77,22 @@ class SaveCallback(Callback):
 
     def finish(self, loop: Loop) -> None:
         """Save what has not been saved yet, be it a row or a score of the last step."""
+        section = loop.job.checkpoint
         # Only the main rank knows the rows that were written since.
-        if loop.parts.world.on_main(lambda: self.saved == self.progress_of(loop)):
-            return
-        finished = loop.is_over and self.evaluation.best.due is None
-        last = loop.job.checkpoint.last if finished else "full"
-        if last != "none":
-            self.save(loop, weights_only=last == "weights")
-        loop.stop.busy = False
+        if not loop.parts.world.on_main(lambda: self.saved == self.progress_of(loop)):
+            finished = loop.is_over and self.evaluation.best.due is None
+            last = section.last if finished else "full"
+            if last != "none":
+                self.save(loop, weights_only=last == "weights")
+        loop.stop.saving = True
+        self.store.wait(section.wait_timeout)
+        loop.stop.saving = loop.stop.busy = False
+
+    def close(self, loop: Loop) -> None:
+        """Let what was begun be saved where the session ends by an error, and say what was not."""
+        for step, reason in self.store.close(loop.job.checkpoint.wait_timeout):
+            self.progress.note(reason)
+            self.events.write("fault", step=step, error=reason)
 
     def progress_of(self, loop: Loop) -> tuple[Any, ...]:
         """What a checkpoint would hold now that the last one may lack."""
@@ -88,9 +103,14 @@ class SaveCallback(Callback):
         """Save the present state."""
         loop.stop.saving = True
         step, metric = loop.position.step, self.evaluation.metric_at(loop)
-        with snapshot(self.states, loop.position, weights_only) as taken:
-            path = self.store.save(step, taken.tensors, taken.state, metric, self.record)
-        self.saved = self.progress_of(loop)
         part = {"part": "weights"} if weights_only else {}
-        self.events.write("save", step=step, checkpoint=path.name, **part)
-        loop.stop.saving = loop.stop.busy = False
+
+        def saved(path: Path) -> None:
+            self.events.write("save", step=step, checkpoint=path.name, **part)
+            if loop.position.step == step:
+                loop.stop.busy = False
+
+        with snapshot(self.states, loop.position, weights_only) as taken:
+            self.store.save(step, taken.tensors, taken.state, metric, self.record, saved)
+        self.saved = self.progress_of(loop)
+        loop.stop.saving = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,7 +126,7 @@ class Taken:
     Arguments:
         step, metric, texts: see `CheckpointStore.save`.
         files: see `Staged`.
-        refused: why it cannot be written, which all ranks hear when they write.
+        refused: why it is not to be written, which all ranks hear when they write.
     """
 
     step: int
@@ -134,6 +134,13 @@ class Taken:
     texts: Mapping[str, str | bytes] | None
     files: dict[str, Iterable[bytes | memoryview]] = field(default_factory=dict)
     refused: Exception | None = None
+
+
+OnSaved = Callable[[Path], object]
+
+
+def ignore(_: Path) -> None:
+    """An `OnSaved` that does nothing."""
 
 
 class SharedStore:
@@ -160,10 +167,45 @@ class SharedStore:
         state: Mapping[str, Any],
         metric: float | None = None,
         texts: Mapping[str, str | bytes] | None = None,
-    ) -> Path:
-        """See `CheckpointStore.save`; it is there whole once all ranks have written."""
+        on_saved: OnSaved = ignore,
+    ) -> None:
+        """See `CheckpointStore.save`; it is there whole once all ranks have written.
+
+        Arguments:
+            on_saved: called with its directory then.
+        """
         # Nothing changes the tensors before they are written.
-        return self.write(self.stage(step, tensors, state, metric, texts), self.world)
+        on_saved(self.write(self.stage(step, tensors, state, metric, texts), self.world))
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a save has begun, and not ended."""
+        return False
+
+    def look(self) -> None:
+        """Take note of saves that have ended; all ranks do so at the same point of the run.
+
+        Raises:
+            RunError: that one has failed; as `save` raises it.
+        """
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all saves that have begun are there.
+
+        Arguments:
+            timeout: seconds; None: as long as it takes.
+
+        Raises:
+            RunError: that one has failed, or is not there in time.
+        """
+
+    def close(self, timeout: float | None = None) -> list[tuple[int, str]]:
+        """Wait for what has begun, where the run has failed and other ranks may be gone.
+
+        Returns:
+            steps that could not be saved, and why.
+        """
+        return []
 
     def stage(
         self,
@@ -244,7 +286,14 @@ class SharedStore:
             if world.size == 1:
                 raise refused
             raise RunError(f"rank {rank}: {text}") from refused
-        return world.on_main(lambda: inner.commit(step, folder, files, taken.metric, taken.texts))
+
+        def commit() -> Path:
+            if taken.refused is not None:  # the run has given up waiting
+                inner.discard(folder)
+                raise taken.refused
+            return inner.commit(step, folder, files, taken.metric, taken.texts)
+
+        return world.on_main(commit)
 
     def load(self, on_damaged: OnDamaged | None = None) -> Checkpoint | None:
         """Load the newest whole checkpoint; it ends when all ranks have read.
@@ -252,6 +301,7 @@ class SharedStore:
         Raises:
             SetpointError: the ranks do not see the same checkpoints.
         """
+        self.wait()
         steps = self.world.all_of(self.inner.steps)
         if any(each != steps[0] for each in steps):
             newest = ", ".join(str(max(each, default=None)) for each in steps)
@@ -264,8 +314,10 @@ class SharedStore:
 
     def forget_best(self) -> None:
         """See `CheckpointStore.forget_best`."""
+        self.wait()
         self.world.on_main(self.inner.forget_best)
 
     def set_aside_after(self, step: int) -> None:
         """See `CheckpointStore.set_aside_after`."""
+        self.wait()
         self.world.on_main(lambda: self.inner.set_aside_after(step))

@@ -31,6 +31,7 @@ from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.evaluation.score import Scores, scores_in
+from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.context import Outcome, Run, Start
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
@@ -107,7 +108,7 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
             job=job,
             parts=parts,
             directory=directory,
-            store=SharedStore(world, store),
+            store=_shared(world, store, job),
             events=events,
             progress=progress,
             trackers=trackers,
@@ -118,6 +119,14 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
             heart=heart,
             uploads=uploads,
         )
+
+
+def _shared(world: World, store: CheckpointStore, job: Job) -> SharedStore:
+    section = job.checkpoint
+    if section.mode == "sync":
+        return SharedStore(world, store)
+    pinned = section.mode == "async_pinned"
+    return BackgroundStore(world, store, section.in_flight, pinned, job.parallel.timeout)
 
 
 def resume(run: Run) -> Start:

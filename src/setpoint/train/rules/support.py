@@ -615,6 +615,9 @@ CONFLICTS = (
         f"compile.options.{name} that is true", ("deterministic = true",), FASTEST, ("false",),
         where=lambda job, name=name: _times_kernels(job, name)) for name in OPTIONS),
     Conflict(
+        "checkpoint.mode = async_pinned", (NO_GPU,),
+        "locks memory for copies from a GPU, and {device}", ("sync", "async")),
+    Conflict(
         "profiling.snapshot = true", (NO_GPU,), SNAPSHOT_ON_CPU, ("false",)),
     Conflict(
         "checkpoint.keep_best = false", ("evaluation = null",),

@@ -1,0 +1,160 @@
+"""Run by train/record/test_background.py: ranks that save in the background."""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from setpoint.checkpoint import backend, durable
+from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint.loading import verify_directory
+from setpoint.config import SetpointError
+from setpoint.parallel.watch import Watch
+from setpoint.parallel.world import World, world_of
+from setpoint.train.run import train
+
+from ..ranks import fork
+from ..train.small import assert_same_run, small_job
+
+FLAGS = ("duration=9 steps", "checkpoint.keep=null", "checkpoint.every=2 steps")
+SHARDED = ("parallel.shard=2", "parallel.world_size=2", "batch.accumulation=1")
+ASYNC = ("checkpoint.mode=async", "checkpoint.in_flight=2")
+
+
+def a_run_saves_the_same(world: World, folder: Path) -> None:
+    own = folder / f"files-{world.rank}"
+    waited, gone_on = folder / "sync", folder / "async"
+    train(small_job(own, *FLAGS, *SHARDED), waited)
+    train(small_job(own, *FLAGS, *SHARDED, *ASYNC), gone_on)
+    if not world.is_main:
+        return
+    assert_same_run(gone_on, waited)
+    steps = list_checkpoints(gone_on / "checkpoints")
+    assert list(steps) == [2, 4, 6, 8, 9]
+    for directory in steps.values():
+        verify_directory(directory)
+        for file in directory.glob("*-of-00002.safetensors"):
+            there = waited / "checkpoints" / directory.name / file.name
+            assert file.read_bytes() == there.read_bytes(), file
+
+
+def steps_do_not_shorten_how_long_writers_wait(world: World, folder: Path) -> None:
+    def timeout_of(group: Any) -> float:
+        return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+    with Watch(world.rank, 70.0, 50.0) as watch:
+        apart = world.apart("writers", 90.0)
+        assert apart.over is not None and apart.size == 2 and apart.device.type == "cpu"
+        watch.expect(watch.step)
+        found = timeout_of(dist.group.WORLD), timeout_of(apart.over)
+        assert found == (50.0, 90.0), found
+        # The threads of both and their main threads talk at once, in any order.
+        said: list[Any] = []
+
+        def talk() -> None:
+            for number in range(30):
+                assert apart.all_of((number, world.rank)) == [(number, 0), (number, 1)]
+                said.append(apart.on_main(lambda number=number: number))
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        for number in range(30):
+            tensor = torch.tensor(float(number))
+            world.sum(tensor)
+            assert tensor == 2 * number
+        thread.join()
+        assert said == list(range(30))
+
+
+def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None:
+    def full(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+        if world.rank == 1 and "step-00000004" in str(path):
+            durable.write_file(path, list(chunks)[:1])
+            raise OSError(28, "No space left on device")
+        return durable.write_file(path, chunks)
+
+    backend.write_file = full
+    error = ""
+    try:
+        job = small_job(folder / f"files-{world.rank}", *FLAGS, *SHARDED, *ASYNC)
+        train(job, folder / "run")
+    except SetpointError as refused:
+        error = str(refused)
+    backend.write_file = durable.write_file
+    assert error.startswith("rank 1: the checkpoint of step 4 could not be saved"), error
+    # Not a rank that waits for another that has left.
+    assert "No space left on device; step 2 is still there" in error, error
+    dist.barrier()
+    root = folder / "run" / "checkpoints"
+    assert 4 not in list_checkpoints(root) and not unfinished(root), list(root.iterdir())
+    verify_directory(list_checkpoints(root)[2])
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    folder = Path(store).parent
+    world = world_of(small_job(folder / f"job-{rank}", *SHARDED).parallel)
+    for act in (
+        a_run_saves_the_same,
+        steps_do_not_shorten_how_long_writers_wait,
+        a_failed_write_ends_the_run_on_all_ranks,
+    ):
+        place = folder / act.__name__
+        place.mkdir(exist_ok=True)
+        act(world, place)
+        dist.barrier()
+        if rank == 0:
+            print(act.__name__)
+    dist.destroy_process_group()
+
+
+def killed(folder: Path) -> None:
+    """Kill a run whose thread is in the middle of a file, and let it go on."""
+    flags = ("duration=9 steps", "checkpoint.every=4 steps", "checkpoint.mode=async")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+
+        def half(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+            if "step-00000008" not in str(path) or path.name != "optimizer.safetensors":
+                return durable.write_file(path, chunks)
+            path.write_bytes(b"".join(chunks)[:100])
+            os.write(writer, b"x")
+            signal.pause()
+            raise AssertionError
+
+        backend.write_file = half
+        train(small_job(folder / "job", *flags), folder / "run")
+        os._exit(1)
+    assert os.read(reader, 1) == b"x"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    root = folder / "run" / "checkpoints"
+    assert list(list_checkpoints(root)) == [4] and len(unfinished(root)) == 1
+    verify_directory(list_checkpoints(root)[4])
+    torch.set_num_threads(1)
+    outcome = train(small_job(folder / "job", *flags), folder / "run")
+    assert outcome.started.step == 4 and not unfinished(root)
+    train(small_job(folder / "job", *flags), folder / "oracle")
+    assert_same_run(folder / "run", folder / "oracle")
+    print(f"resumed at step {outcome.started.step}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["killed"]:
+        place = Path(tempfile.mkdtemp())
+        killed(place)
+        shutil.rmtree(place)
+        sys.exit()
+    sys.exit(fork(one_rank, 2))

@@ -1,0 +1,251 @@
+"""Checkpoints that are written while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Event, current_thread, main_thread
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.checkpoint import backend, durable
+from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint.loading import verify_directory
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import ConfigError, RunError
+from setpoint.parallel.world import World
+from setpoint.train.record.background import BackgroundStore
+from setpoint.train.run import train
+from setpoint.train.step.loop import Loop
+
+from ...forks import forked
+from ..small import assert_same_run, events, small_job
+
+IN_BACKGROUND = ("checkpoint.mode=async", "checkpoint.keep=null", "duration=12 steps")
+
+
+class Disk:
+    """Writes files, from a step on only once `opens` is set, or not at all.
+
+    Arguments:
+        slow, broken: the first step whose tensors are written so.
+    """
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, slow: int | None = None, broken: int | None = None
+    ) -> None:
+        self.slow, self.broken = slow, broken
+        self.opens = Event()
+        self.threads: set[bool] = set()
+        patch.setattr(backend, "write_file", self.write)
+
+    def write(self, path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+        self.threads.add(current_thread() is main_thread())
+        step = int(path.parent.name.split(".")[0].removeprefix("step-"))
+        if self.slow is not None and step >= self.slow:
+            assert self.opens.wait(60)
+        if self.broken is not None and step >= self.broken:
+            raise OSError(28, "No space left on device")
+        return durable.write_file(path, chunks)
+
+
+def store_at(root: Path, in_flight: int = 1) -> BackgroundStore:
+    store = CheckpointStore(root, keep=None)
+    return BackgroundStore(World(torch.device("cpu")), store, in_flight, pinned=False, timeout=60)
+
+
+def run_of(folder: Path) -> Path:
+    return next(path.parent for path in folder.rglob("events.jsonl"))
+
+
+@pytest.mark.parametrize("flags", [(), ("optimizer={type=schedule_free_adamw}", "schedule=none")])
+def test_a_run_that_saves_in_the_background_saves_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    """To the bit, where a step changes in place what is still to be written; the last save also."""
+    rest = (*IN_BACKGROUND, "checkpoint.every=1 steps", *flags)
+    waited = train(small_job(tmp_path / "sync", *rest, "checkpoint.mode=sync")).directory
+    disk = Disk(monkeypatch, slow=0)
+    # Each save is written after the step, and the copy of the next one, have been made.
+    finish = BackgroundStore._finish
+
+    def finishing(store: BackgroundStore) -> None:
+        disk.opens.set()
+        finish(store)
+        disk.opens.clear()
+
+    monkeypatch.setattr(BackgroundStore, "_finish", finishing)
+    monkeypatch.setattr(BackgroundStore, "_ends", lambda *_: True)
+    gone_on = train(small_job(tmp_path / "async", *rest, "checkpoint.in_flight=3")).directory
+    assert disk.threads == {False}
+    steps = list_checkpoints(gone_on / "checkpoints")
+    assert steps.keys() == list_checkpoints(waited / "checkpoints").keys() and len(steps) == 12
+    for directory in steps.values():
+        verify_directory(directory)
+        for file in directory.glob("*.safetensors"):
+            there = waited / "checkpoints" / directory.name / file.name
+            assert file.read_bytes() == there.read_bytes(), file
+    assert_same_run(gone_on, waited)
+    assert [row["step"] for row in events(gone_on, "save")] == list(steps)
+
+
+def test_a_failed_write_ends_the_run_after_a_later_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, steps = Disk(monkeypatch, slow=8, broken=8), list[int]()
+    advance = Loop.advance
+
+    def advancing(loop: Loop, *given: Any) -> None:
+        advance(loop, *given)
+        steps.append(loop.position.step)
+        if loop.position.step == 10:
+            disk.opens.set()
+
+    monkeypatch.setattr(Loop, "advance", advancing)
+    with pytest.raises(RunError) as caught:
+        train(small_job(tmp_path, *IN_BACKGROUND, "duration=1000 steps"))
+    run = run_of(tmp_path)
+    assert str(caught.value) == (
+        f"the checkpoint of step 8 could not be saved in {run / 'checkpoints'}: No space left on "
+        f"device; step 4 is still there. Free some space, or keep fewer with checkpoint.keep"
+    )
+    assert 10 <= steps[-1] <= 12, "a step further, or the next save that finds no place"
+    assert [row["step"] for row in events(run, "save")] == [4]
+    assert list(list_checkpoints(run / "checkpoints")) == [4]
+    assert not unfinished(run / "checkpoints")
+    assert (run / "checkpoints" / "latest").read_text() == "step-00000004\n"
+
+
+def test_a_failed_write_of_the_last_checkpoint_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Disk(monkeypatch, broken=12)
+    with pytest.raises(RunError, match="step 12 could not be saved.*step 8 is still there"):
+        train(small_job(tmp_path, *IN_BACKGROUND))
+
+
+@pytest.mark.parametrize("broken", [None, 8])
+def test_what_was_begun_is_saved_where_a_run_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int | None
+) -> None:
+    """And what cannot be saved is said beside the error that ends the run."""
+    disk, step = Disk(monkeypatch, slow=8, broken=broken), Loop.step
+
+    def failing(loop: Loop) -> Any:
+        if loop.position.step == 9:
+            disk.opens.set()
+            raise RuntimeError("the model broke")
+        return step(loop)
+
+    monkeypatch.setattr(Loop, "step", failing)
+    with pytest.raises(RuntimeError, match="the model broke"):
+        train(small_job(tmp_path, *IN_BACKGROUND))
+    run = run_of(tmp_path)
+    found = [row["step"] for row in events(run, "save")]
+    faults = [(row["step"], row["error"][:34]) for row in events(run, "fault")]
+    ends = (9, "RuntimeError('the model broke')")
+    if broken is None:
+        assert (found, faults) == ([4, 8], [ends])
+    else:
+        assert (found, faults) == ([4], [(8, "the checkpoint of step 8 could not"), ends])
+    for directory in list_checkpoints(run / "checkpoints").values():
+        verify_directory(directory)
+
+
+def test_a_write_that_takes_too_long_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, slow=12)
+    threads: list[Any] = []
+    made = BackgroundStore.__init__
+
+    def making(store: BackgroundStore, *given: Any) -> None:
+        made(store, *given)
+        threads.append(store._thread._thread)
+
+    monkeypatch.setattr(BackgroundStore, "__init__", making)
+    with pytest.raises(RunError) as caught:
+        train(small_job(tmp_path, *IN_BACKGROUND, "checkpoint.wait_timeout=0.01"))
+    root = run_of(tmp_path) / "checkpoints"
+    assert str(caught.value) == (
+        f"the checkpoint of step 12 is not written after checkpoint.wait_timeout = 0.01 s, and is "
+        f"given up: the disk of {root} is too slow, or hangs. The newest checkpoint is "
+        f"{root / 'step-00000008'}"
+    )
+    # What the disk does later makes no checkpoint of it.
+    disk.opens.set()
+    threads[0].join(60)
+    assert list(list_checkpoints(root)) == [4, 8] and not unfinished(root)
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_so_many_copies_wait_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_flight: int
+) -> None:
+    disk, store = Disk(monkeypatch, slow=0), store_at(tmp_path, in_flight)
+    weights, saved = torch.zeros(3), list[str]()
+
+    def save(step: int) -> None:
+        weights.fill_(step)
+        tensors = {"model": {"w": weights}}
+        store.save(step, tensors, {}, on_saved=lambda path: saved.append(path.name))
+
+    for step in range(in_flight):
+        save(step)
+        store.look()
+    assert store.is_writing and not saved
+    monkeypatch.setattr(store, "stage", _expecting(store.stage, saved, 1))
+    disk.opens.set()
+    save(in_flight)
+    # Whoever asks what is there waits for it.
+    found = store.load()
+    assert found is not None and found.step == in_flight
+    assert torch.equal(found.tensors["model"]["w"], torch.full((3,), float(in_flight)))
+    assert len(saved) == in_flight + 1 and not store.is_writing
+    assert not store.close()
+
+
+def _expecting(stage: Any, saved: list[str], count: int) -> Any:
+    """Copies nothing before so many saves have ended."""
+
+    def staging(*given: Any) -> Any:
+        assert len(saved) == count
+        return stage(*given)
+
+    return staging
+
+
+def test_host_memory_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, places = store_at(tmp_path), list[int]()
+    copy = backend.HostMemory.copy
+
+    def copying(memory: backend.HostMemory, tensor: torch.Tensor) -> torch.Tensor:
+        found = copy(memory, tensor)
+        places.append(found.data_ptr())
+        return found
+
+    monkeypatch.setattr(backend.HostMemory, "copy", copying)
+    tensors = {"model": {"w": torch.ones(3), "t": torch.ones(2, 2).t(), "n": torch.tensor(1)}}
+    for step in range(3):
+        store.save(step, tensors, {})
+        store.wait()
+    assert len(set(places)) == 3 and len(places) == 9
+
+
+def test_pages_are_locked_for_a_gpu_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="locks memory for copies from a GPU"):
+        small_job(tmp_path, "checkpoint.mode=async_pinned", "parallel.device=cpu")
+
+
+def test_two_ranks_save_in_the_background() -> None:
+    assert forked("tests.parallel.background_ranks").split() == [
+        "a_run_saves_the_same",
+        "steps_do_not_shorten_how_long_writers_wait",
+        "a_failed_write_ends_the_run_on_all_ranks",
+    ]
+
+
+def test_killed_while_it_is_written() -> None:
+    assert "resumed at step 4" in forked("tests.parallel.background_ranks", "killed")
