@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,26 @@ def test_the_content_that_is_used_is_what_was_compared(tmp_path: Path) -> None:
     assert torch.equal(found.tensors["model"]["w"], torch.ones(3))
 
 
-def test_a_file_larger_than_what_is_read_at_once(
+def test_a_file_larger_than_what_is_read_and_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durable, "CHUNK", 7)
-    content = bytes(range(100))
-    (tmp_path / "file").write_bytes(content)
-    assert durable.read_file(tmp_path / "file") == (content, durable.Written.of(content))
+    content, path = bytes(range(256)), tmp_path / "file"
+    pieces = [content[:100], memoryview(content)[100:103], b"", content[103:]]
+    expected = durable.Written.of(content)
+    assert durable.write_file(path, pieces) == durable.digest_file(path) == expected
+    assert durable.read_file(path) == (content, expected)
+
+
+def test_threads_of_digests_end_with_a_disk_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "CHUNK", 7)
+
+    def pieces() -> Iterator[bytes]:
+        yield bytes(1000)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        durable.write_file(tmp_path / "file", pieces())
+    assert "setpoint-digest" not in [thread.name for thread in threading.enumerate()]

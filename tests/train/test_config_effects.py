@@ -66,6 +66,7 @@ from .pretrained_effects import PRETRAINED_ROWS, implementation, prepare  # noqa
 from .profile_effects import ROWS as PROFILE_ROWS
 from .remote_effects import ROWS as REMOTE_ROWS
 from .resilience_effects import ROWS as RESILIENCE_ROWS
+from .saving_effects import ROWS as SAVING_ROWS
 from .schedule_effects import ROWS as SCHEDULE_ROWS
 from .schedule_effects import rates, updates
 from .small import events, rows, small_job
@@ -560,6 +561,7 @@ EFFECTS |= {name: Effect(*row) for name, row in REMOTE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in RESILIENCE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in SCHEDULE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in EVALUATION_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in SAVING_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in DATA_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in LOAD_ROWS.items()}
 

@@ -69,6 +69,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         STDLIB,
         "resilience.non_finite=rollback",
         "checkpoint.at_start=true",
+        "checkpoint.mode=async",
         "schedule=none",
         "optimizer={type=sgd, nesterov=true}",
         "memory.activation_checkpointing=full",

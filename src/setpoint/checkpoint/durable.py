@@ -7,15 +7,20 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
+from mmap import mmap
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 PAUSE = 0.1
 """Seconds before a failed read is tried again."""
 
-CHUNK = 1 << 20
-"""Bytes that are read at once."""
+CHUNK = 4 << 20
+"""Bytes that are read, written and taken into the digest at once."""
+AHEAD = 4
+"""Chunks that the disk may be ahead of the digest, or the digest of the disk."""
 
 
 class Written(NamedTuple):
@@ -34,6 +39,42 @@ class Written(NamedTuple):
         return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
+class Digest:
+    """SHA-256 of a stream, which a thread computes while the disk reads or writes.
+
+    Both leave the interpreter lock to others. Streams of one chunk have no thread.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._sha256 = hashlib.sha256()
+        self._chunks: Queue[bytes | memoryview | None] = Queue(AHEAD)
+        self._thread: Thread | None = None
+
+    def update(self, chunk: bytes | memoryview) -> None:
+        """Take the next bytes, which must not change before the end."""
+        self.size += len(chunk)
+        if self.size <= CHUNK:
+            self._sha256.update(chunk)
+            return
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="setpoint-digest", daemon=True)
+            self._thread.start()
+        self._chunks.put(chunk)
+
+    def _run(self) -> None:
+        while (chunk := self._chunks.get()) is not None:
+            self._sha256.update(chunk)
+
+    def end(self) -> Written:
+        """Size and digest of what was given."""
+        if self._thread is not None:
+            self._chunks.put(None)
+            self._thread.join()
+            self._thread = None
+        return Written(self.size, self._sha256.hexdigest())
+
+
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
     """Write a new file and wait until the disk has it.
 
@@ -50,16 +91,29 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
     Raises:
         OSError: if the file cannot be created or the disk is full; a part of it may remain.
     """
-    digest = hashlib.sha256()
-    size = 0
-    with open(path, "xb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-            digest.update(chunk)
-            size += len(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    return Written(size, digest.hexdigest())
+    digest = Digest()
+    try:
+        with open(path, "xb") as file:
+            for chunk in map(memoryview, chunks):
+                for start in range(0, len(chunk), CHUNK):
+                    part = chunk[start : start + CHUNK]
+                    digest.update(part)
+                    file.write(part)
+                    _begin_to_flush(file.fileno(), digest.size - len(part), len(part))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        written = digest.end()
+    return written
+
+
+def _begin_to_flush(descriptor: int, start: int, size: int) -> None:
+    """Let the disk begin with what was written last, so that little is left to be waited for.
+
+    Linux writes dirty pages that it is advised to drop, and drops those that are clean.
+    """
+    if size == CHUNK and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
 
 def retried(read: Callable[[Path], T], path: Path) -> T:
@@ -81,26 +135,37 @@ def digest_file(path: Path) -> Written:
     Raises:
         OSError: if it cannot be read.
     """
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return Written(file.tell(), digest.hexdigest())
+    digest = Digest()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+    finally:
+        written = digest.end()
+    return written
 
 
-def read_file(path: Path) -> tuple[bytearray, Written]:
+def read_file(path: Path) -> tuple[memoryview, Written]:
     """Read a file that is there once: its content, and size and SHA-256 of that very content.
+
+    Returns:
+        memory of its own, not a view of the file, and what was read.
 
     Raises:
         OSError: if it cannot be read.
     """
-    digest, size = hashlib.sha256(), 0
-    with open(path, "rb") as file:
-        content = bytearray(os.fstat(file.fileno()).st_size)
-        rest = memoryview(content)
-        while count := file.readinto(rest[:CHUNK]):
-            digest.update(rest[:count])
-            rest = rest[count:]
-            size += count
-    return content, Written(size, digest.hexdigest())
+    digest = Digest()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            # What bytearray would fill with zeros first.
+            rest = content = memoryview(mmap(-1, max(size, 1)))[:size]
+            while count := file.readinto(rest[:CHUNK]):
+                digest.update(rest[:count])
+                rest = rest[count:]
+    finally:
+        written = digest.end()
+    return content, written
 
 
 def sync_directory(path: Path) -> None:

@@ -127,7 +127,7 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
         _compare(directory, name, found, manifest.files[name])
 
 
-def read_verified(directory: Path, manifest: Manifest, name: str) -> bytearray:
+def read_verified(directory: Path, manifest: Manifest, name: str) -> memoryview:
     """Read a file whose content, as it was read, is compared with the manifest.
 
     Raises:

@@ -170,7 +170,7 @@ def _header(
     return len(text).to_bytes(8, "little") + text, order
 
 
-def decode_tensors(content: bytearray | mmap) -> dict[str, Tensor]:
+def decode_tensors(content: bytearray | memoryview | mmap) -> dict[str, Tensor]:
     """Read what `encode_tensors` (or any other safetensors writer) made.
 
     The content must have been verified: it is not checked here.
@@ -179,7 +179,7 @@ def decode_tensors(content: bytearray | mmap) -> dict[str, Tensor]:
         views of the content, in the order of the file; they need not be aligned as torch's own are.
     """
     begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:begin])
+    header = json.loads(bytes(content[8:begin]))
     metadata = header.pop("__metadata__", {})
     tensors: dict[str, Tensor] = {}
     for name, entry in header.items():

@@ -1,0 +1,114 @@
+"""Host memory of saves and loads, and size on disk: `python -m checkpoint.memory`.
+
+Each is done by a process of its own, whose highest memory is compared with that before, in parts of
+the bytes of the states.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from setpoint.train.threads import prepare_threads
+
+prepare_threads()  # before torch is imported
+
+import torch  # noqa: E402
+
+from checkpoint.states import arguments_of, bytes_of, size_on_disk, states_of  # noqa: E402
+from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
+from setpoint.parallel.world import World  # noqa: E402
+from setpoint.train.record.background import BackgroundStore  # noqa: E402
+
+SLACK = 40_000_000
+"""Bytes beside the bounds: libraries that are loaded at first use, chunks of files, threads."""
+BOUNDS = {"save": 0.0, "save in the background": 1.02, "load": 1.02}
+"""Bytes that each takes at most beside the states, in parts of these."""
+
+
+def highest() -> int:
+    """The most memory of this process since `forget_highest`, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the kernel does not say VmHWM")
+
+
+def forget_highest() -> None:
+    """Count from the memory of this moment on."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def in_a_process(act: Callable[[], int]) -> int:
+    """Run something in a fork.
+
+    Returns:
+        what it returns.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.write(writing, str(act()).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        found = answer.read()
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit(1)
+    return int(found)
+
+
+def taken(megabytes: int, what: str, folder: Path) -> int:
+    """The memory that a save or a load takes beside the states that are in memory, in bytes."""
+    states = states_of(megabytes) if what != "load" else {}
+    forget_highest()
+    before = highest()
+    if what == "load":
+        found = CheckpointStore(folder).load("latest")
+        assert found.tensors
+    elif what == "save":
+        CheckpointStore(folder).save(1, states, {})
+    else:
+        inner = CheckpointStore(folder / "background")
+        store = BackgroundStore(World(torch.device("cpu")), inner, 1, False, 600)
+        for step in (1, 2):
+            store.save(step, states, {})
+        store.wait()
+    return highest() - before
+
+
+def main(given: list[str] | None = None) -> int:
+    """Measure all sizes."""
+    arguments = arguments_of(__doc__, given)
+    torch.set_num_threads(1)
+    missed = False
+    for megabytes in arguments.megabytes:
+        size = in_a_process(lambda n=megabytes: bytes_of(states_of(n)))
+        folder = Path(tempfile.mkdtemp(dir=arguments.folder))
+        try:
+            for what, bound in BOUNDS.items():
+                found = in_a_process(lambda n=megabytes, w=what, f=folder: taken(n, w, f))
+                missed |= found > bound * size + SLACK
+                print(f"{megabytes} MB, {what}: {found / size:.2f} of the states, bound {bound:g}")
+            shutil.rmtree(folder / "background")
+            disk = size_on_disk(folder)
+            missed |= disk > 1.01 * size + 1_000_000
+            print(
+                f"{megabytes} MB, on disk: {disk / size:.4f} of the states, bound 1.01", flush=True
+            )
+        finally:
+            shutil.rmtree(folder)
+    print(f"beside {SLACK / 1e6:.0f} MB; bounds {'missed' if missed else 'kept'}")
+    return int(missed and not arguments.free)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The states that are saved, and what the three benchmarks of checkpoints have in common."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+MEGABYTE = 1_000_000
+WIDTH = 1024
+"""Columns of each matrix."""
+LAYERS = 24
+
+
+def arguments_of(doc: str | None, given: list[str] | None) -> argparse.Namespace:
+    """Read the command line that all three have."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[50, 500, 2000])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--free", action="store_true", help="print alone; no bound is missed")
+    return parser.parse_args(given)
+
+
+def states_of(megabytes: float) -> dict[str, dict[str, Tensor]]:
+    """Weights in fp32 and the two moments of Adam: a third of the bytes each."""
+    rows = max(round(megabytes * MEGABYTE / 3 / LAYERS / WIDTH / 4), 1)
+    generator = torch.Generator().manual_seed(0)
+
+    def tensors(prefix: str) -> dict[str, Tensor]:
+        return {
+            f"{prefix}.{layer}": torch.randn(rows, WIDTH, generator=generator)
+            for layer in range(LAYERS)
+        }
+
+    return {"model": tensors("w"), "optimizer": {**tensors("m"), **tensors("v")}}
+
+
+def joined(states: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """All of them under one name each."""
+    return {
+        f"{stem}.{name}": each for stem, named in states.items() for name, each in named.items()
+    }
+
+
+def bytes_of(states: dict[str, dict[str, Tensor]]) -> int:
+    """What they take in memory."""
+    return sum(each.nbytes for each in joined(states).values())
+
+
+def forget(folder: Path) -> None:
+    """Let the next read of files below a folder come from the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def size_on_disk(folder: Path) -> int:
+    """Bytes of the files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

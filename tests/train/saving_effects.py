@@ -1,0 +1,94 @@
+"""Rows of the table of effects: how checkpoints are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, current_thread
+from typing import Any
+
+import pytest
+
+from setpoint.checkpoint import backend, durable
+from setpoint.config import RunError
+from setpoint.train.config import Job
+from setpoint.train.record.background import BackgroundStore
+from setpoint.train.run import train
+
+ASYNC = ("checkpoint.mode=async", "checkpoint.every=1 steps")
+
+
+def writers(job: Job) -> set[str]:
+    """The threads that write the files of checkpoints."""
+    found: set[str] = set()
+
+    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+        found.add(current_thread().name)
+        return durable.write_file(path, chunks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "write_file", write)
+        train(job)
+    return found
+
+
+@contextmanager
+def waiting_disk() -> Iterator[list[int]]:
+    """A disk that writes nothing before a save is waited for.
+
+    Returns:
+        a context; how many saves were pending whenever one was waited for.
+    """
+    waited, pending = Event(), list[int]()
+
+    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+        waited.wait()
+        return durable.write_file(path, chunks)
+
+    finish = BackgroundStore._finish
+
+    def finishing(store: BackgroundStore) -> None:
+        pending.append(len(store._pending))
+        waited.set()
+        finish(store)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "write_file", write)
+        patch.setattr(BackgroundStore, "_finish", finishing)
+        patch.setattr(BackgroundStore, "look", lambda _: None)
+        yield pending
+        waited.set()
+
+
+def copies(job: Job) -> int:
+    """How many copies wait to be written."""
+    with waiting_disk() as pending:
+        train(job)
+    return pending[0]
+
+
+def patience(job: Job) -> str:
+    """What becomes of a run whose last checkpoint is not written before it is waited for."""
+    ends = BackgroundStore._ends
+
+    def ending(pending: Any, until: float | None) -> bool:
+        return until is None or ends(pending, until)
+
+    with waiting_disk(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BackgroundStore, "_ends", staticmethod(ending))
+        try:
+            train(job)
+        except RunError as error:
+            return str(error).partition(" s,")[0]
+    return "saved"
+
+
+ROWS: dict[str, tuple[Any, ...]] = {
+    "Checkpoint.mode": ("checkpoint.mode=async", writers, (), {"setpoint-checkpoint"}),
+    "Checkpoint.in_flight": ("checkpoint.in_flight=3", copies, ASYNC, 3),
+    "Checkpoint.wait_timeout": (
+        "checkpoint.wait_timeout=0.01", patience, (ASYNC[0], "checkpoint.every=never"),
+        "the checkpoint of step 4 is not written after checkpoint.wait_timeout = 0.01",
+    ),
+}  # fmt: skip
