@@ -138,7 +138,7 @@ WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
     ("compile.mode=reduce-overhead", "profiling.snapshot=true"),
     (*SHARDED, "parallel.sharding.offload=true"),
     (*ZERO, "parallel.engine.offload=optimizer"),
-    ("parallel.init_device=cpu",),
+    ("parallel.init_device=cpu", "checkpoint.mode=async_pinned"),
     ("optimizer=sgd", "optimizer.implementation=fused", "precision.params=bf16",
      "precision.compute=bf16"),
     (*EXPERT, *MOE, "parallel.dispatch=deepep", "precision.compute=bf16"),
