@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -324,14 +323,14 @@ def test_an_evaluation_is_left_to_the_next_start(
 def test_a_save_that_has_begun_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    real = CheckpointStore.save
+    real = CheckpointStore.begin
 
-    def save(self: CheckpointStore, step: int, *rest: Any) -> Path:
+    def begin(self: CheckpointStore, step: int) -> Path:
         if step == 8:
             os.kill(os.getpid(), number)
-        return real(self, step, *rest)
+        return real(self, step)
 
-    monkeypatch.setattr(CheckpointStore, "save", save)
+    monkeypatch.setattr(CheckpointStore, "begin", begin)
     outcome = train(small_job(tmp_path, "evaluation=null"))
     assert (outcome.status, outcome.ended.step) == (130 if number == signal.SIGINT else 75, 8)
     assert [event["step"] for event in events(outcome.directory, "save")][-1] == 8
