@@ -16,8 +16,9 @@ from setpoint.train.build.zero import zero_settings
 from ..forks import forked
 from ..train.small import small_job
 
-HERE = find_spec("deepspeed") is not None
-installed = pytest.mark.skipif(not HERE, reason="needs deepspeed: make deepspeed")
+installed = pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="needs deepspeed: make deepspeed"
+)
 RANKS = ("parallel.world_size=2", "parallel.engine=deepspeed")
 
 
@@ -29,7 +30,7 @@ def test_two_ranks_of_zero_train_what_one_does() -> None:
 
 @installed
 def test_checkpoints_go_from_each_engine_to_each_other() -> None:
-    forked("tests.parallel.zero_ranks", "resumed")
+    forked("tests.parallel.zero_ranks", "resumed", "loaded")
 
 
 @installed
@@ -60,7 +61,7 @@ def test_its_json_is_derived(tmp_path: Path) -> None:
 
 def test_the_plan_shows_its_json(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--world-size", "2", "--parallel.engine", "deepspeed")
-    assert main(["check", "tiny", *flags, "--plan", "--json"]) == (0 if HERE else 2)
+    assert main(["check", "tiny", *flags, "--plan", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert plan["deepspeed"]["zero_optimization"]["stage"] == 2
 

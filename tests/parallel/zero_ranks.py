@@ -19,11 +19,12 @@ from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import load_deepspeed
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
+from setpoint.train.record.load import load_other
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
 from ..ranks import fork
-from ..train.small import small_job
+from ..train.small import small_job, states
 from .equal_ranks import CASES, compare
 from .pipeline_resume import Session, check, close
 
@@ -94,6 +95,23 @@ def session(stage: int, steps: int, folder: Path, root: Path) -> Session:
     return Session(job, world_of(job.parallel), root)
 
 
+def loaded(folder: Path) -> None:
+    """A new run starts from a checkpoint of another, in part as well."""
+    root = folder.parent / "other"
+    saved = session(1, 3, folder, root).saved
+    for flags in ((), ("checkpoint.exclude=[optimizer, loader, position]",)):
+        given = (*on(3), f"checkpoint.load={root / 'step-00000003'}", *flags)
+        job = small_job(folder, *RANKS, "duration=6 steps", *given)
+        parts = build_components(job)
+        found, position = load_other(job, parts, states(job, parts))
+        assert (found.weights, position.step) == (len(weights_of(parts)), 0 if flags else 3)
+        for name, held in weights_of(parts).items():
+            assert torch.equal(held, saved[f"model/{name}"]), name
+        assert parts.zero is not None
+        kept = {key: each for _, state in parts.zero.states() for key, each in state.items()}
+        assert bool(kept) != bool(flags) and (flags or float(kept["step"]) == 3)
+
+
 def not_finite(folder: Path) -> None:
     """A loss that is not finite on one rank leaves all weights as they were."""
     for stage in STAGES:
@@ -102,6 +120,9 @@ def not_finite(folder: Path) -> None:
         zero = parts.zero
         assert zero is not None
         real, before = zero.backward, weights_of(parts)
+        held, whole = zero.held_here(), 4 * zero.count
+        assert whole / 2 <= held["masters"] < 0.6 * whole
+        assert held.get("parameters", whole) <= (0.6 if stage == 3 else 1) * whole
 
         def broken(loss: Tensor, real: Any = real) -> None:
             real(loss * float("inf") if dist.get_rank() == 1 else loss)
@@ -121,7 +142,13 @@ def weights_of(parts: Any) -> dict[str, Tensor]:
     return {name: held.clone() for name, held in parts.zero.tensors()}
 
 
-PARTS = {"equal": equal, "offload": offload, "resumed": resumed, "not_finite": not_finite}
+PARTS = {
+    "equal": equal,
+    "offload": offload,
+    "resumed": resumed,
+    "loaded": loaded,
+    "not_finite": not_finite,
+}
 
 
 def one_rank(rank: int, store: str) -> None:

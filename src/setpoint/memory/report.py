@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -61,11 +62,13 @@ def measure(
     weights: Mapping[str, nn.Parameter],
     optimizer: Optimizer,
     device: torch.device,
+    known: Mapping[str, int] = MappingProxyType({}),
 ) -> MemoryReport:
     """Add up what is where after a step, and look up the peak.
 
     Arguments:
         device: where the model lies; for a GPU the peak is that since `begin`.
+        known: bytes of parts that an engine holds in a form of its own.
     """
     own = dict(model.named_parameters())
     masters = [held for name, held in weights.items() if _lies_apart(held, own[name])]
@@ -83,6 +86,7 @@ def measure(
         "optimizer_state": _bytes(state),
         "on_host": 0 if device.type == "cpu" else _bytes(s for s in state if s.is_cpu),
         "buffers": _bytes(model.buffers()),
+        **known,
     }
     if device.type != "cuda":
         return MemoryReport(**parts, peak=process_peak(), rest=None)

@@ -65,7 +65,8 @@ class ZeroReplicas:
             config=dict(settings),
             dist_init_required=False,
         )[0]
-        self.is_divided = settings["zero_optimization"]["stage"] == 3
+        self.stage: int = settings["zero_optimization"]["stage"]
+        self.is_divided = self.stage == 3
 
     def model(self, *args: Any, **named: Any) -> Any:
         """Call the model; what its weights are gathered for."""
@@ -109,6 +110,17 @@ class ZeroReplicas:
         """The whole shape of a weight or a buffer of the model."""
         shape = self._shapes.get(held)  # pyright: ignore[reportArgumentType]
         return held.shape if shape is None else shape
+
+    def held_here(self) -> dict[str, int]:
+        """Bytes of what this rank holds otherwise than one rank would, by its part."""
+        flat = sum(each.nbytes for _, each in self._flat())
+        found = {"masters": flat}
+        if self.stage > 1:
+            found["gradients"] = flat
+        if self.is_divided:
+            parts: list[Any] = list(self._shapes)
+            found["parameters"] = sum(each.ds_tensor.nbytes for each in parts)
+        return found
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Gather the weights and buffers of the model, whole, one after the other.
