@@ -160,14 +160,15 @@ $(BENCH_TRAIN)/.peers: benchmarks/train/requirements.txt pyproject.toml
 	  --requirement benchmarks/train/requirements.txt --editable ".[train]"
 	@touch $@
 
-# Built without its kernels, and against the torch that is there: both are asked for at its setup.
+# DeepSpeed is built against the torch that is there, and without its kernels.
 $(DEEPSPEED)/.dev: pyproject.toml
 	@$(PYTHON) -m venv $(DEEPSPEED)
 	@echo "Installing torch, DeepSpeed and what the tests need into $(DEEPSPEED)"
 	@$(DEEPSPEED)/bin/python -m pip install --quiet \
 	  $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(WANTED) numpy setuptools wheel
 	@DS_BUILD_OPS=0 $(DEEPSPEED)/bin/python -m pip install --quiet --no-build-isolation \
-	  --editable ".[train,dev,deepspeed]" $(WANTED)
+	  "deepspeed>=0.19,<0.20" $(WANTED)
+	@$(DEEPSPEED)/bin/python -m pip install --quiet --editable ".[train,dev,deepspeed]" $(WANTED)
 	@touch $@
 
 $(VENV)/.torch-$(TORCH): | $(VENV)/.made
