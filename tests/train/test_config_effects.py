@@ -37,6 +37,7 @@ from setpoint.parallel.sharding import shard
 from setpoint.parallel.watch import active_watch, step_begins
 from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest
+from setpoint.track.config import ServiceConfig
 from setpoint.train.build.components import build_components
 from setpoint.train.build.model import build_first_model, divide_model, reader_of
 from setpoint.train.build.process import settings_of
@@ -579,7 +580,8 @@ def classes(cls: type[Config] = Job) -> Iterator[type[Config]]:
     yield cls
     for info in cls.__setpoint__.fields.values():
         for below in section_classes(info.type):
-            if below.__module__.startswith("setpoint."):  # and not made by another test
+            # Not made by another test, nor a service, whose fields are in test_services.py.
+            if below.__module__.startswith("setpoint.") and not issubclass(below, ServiceConfig):
                 yield from classes(below)
 
 

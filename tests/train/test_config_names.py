@@ -439,3 +439,8 @@ def test_the_test_sees_the_fields_of_variants() -> None:
     assert issubclass(Job, Config)
     assert called()["adam_beta1"] == ["optimizer.betas"]
     assert called()["train_file"] == ["data.sources.paths"]
+
+
+def test_a_tracker_that_there_is_none_of() -> None:
+    found = hint("--tracking.trackers=neptune", path="tracking.trackers.0")
+    assert found.startswith("There is no neptune tracker")

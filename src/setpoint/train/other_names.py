@@ -400,7 +400,7 @@ def _model_value(given: Given) -> Ours | str | None:
 
 def _tracker(given: Given) -> Ours | str | None:
     word = given.text.lower()
-    return _tracker(word) if word in TRACKERS or word in OTHER_TRACKERS else None
+    return _how_to_track(word) if word in TRACKERS or word in OTHER_TRACKERS else None
 
 
 def _how_to_track(name: str) -> str:
