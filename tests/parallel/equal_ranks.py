@@ -289,9 +289,9 @@ def one_rank(rank: int, store: str) -> None:
     wanted = [each for each in given if "=" not in each] or list(CASES)
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
-            usual = SHAPES[WORLD]
+            usual = SHAPES.get(WORLD, [])
             if name in EXPERTS:  # in every shape with three routers, and in one with all else
-                usual = EXPERT_SHAPES[WORLD][: None if name in ROUTERS else 1]
+                usual = EXPERT_SHAPES.get(WORLD, [])[: None if name in ROUTERS else 1]
             fit = [shape for shape in usual if NOT_FOR.get(name, "?") not in shape]
             compare(Path(folder), name, CASES[name], shapes or fit)
     dist.destroy_process_group()

@@ -43,3 +43,14 @@ BORDERLINE = {
 def test_weights_that_rounding_moves_apart_are_equal_in_float64(shape: str) -> None:
     """In fp32 these differ by up to 2e-4 after 20 steps, more than other shapes."""
     assert "equal over" in compare(4, "float64", shape, *BORDERLINE[shape])
+
+
+EIGHT = {
+    "pipeline=2,shard=2,tensor=2": ("plain",),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", EIGHT)
+def test_eight_ranks_train_what_one_does(shape: str) -> None:
+    assert "equal over" in compare(8, shape, *EIGHT[shape])

@@ -111,8 +111,8 @@ def identity_refusal(
     load = next((item for item in refused if item.path == "model.moe.load_sequences"), None)
     if load is not None and load.right_origin.startswith(DERIVED) and isinstance(load.left, int):
         lines.append(
-            "  model.moe.load_sequences follows from batch.micro_size, and that may follow from the "
-            "number of ranks: over so many sequences the load of experts is counted.\n"
+            "  model.moe.load_sequences follows from batch.micro_size, and that may follow from "
+            "the number of ranks: over so many sequences the load of experts is counted.\n"
             f"  To count it as before, add --batch.micro_size {load.left}."
         )
     horizon = next((item.left for item in refused if item.path == "schedule.horizon"), None)
