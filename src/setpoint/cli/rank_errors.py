@@ -18,7 +18,7 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
         whether nothing is left to be said here; of others the rank has been named.
     """
     if launched() == 1:
-        return False
+        return leave(error.status, traced + str(error))  # to a launcher with one rank left
     from setpoint.parallel.world import LostRanks, ToldByMain
 
     if isinstance(error, ToldByMain):

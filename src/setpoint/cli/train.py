@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
@@ -36,7 +37,7 @@ from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.run_name import draw_seed, is_drawn, run_directory_of
 
 NPROC = Option("--nproc", "Start this many ranks on this machine.", "N")
-NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N")
+NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N|MIN:MAX")
 ENDPOINT = Option("--rdzv-endpoint", "Where these meet: one of them, and a free port.", "HOST:PORT")
 RUN_ID = Option("--rdzv-id", "Name of the job there, the same on all machines.", "ID")
 RESTARTS = Option("--max-restarts", "Start all ranks again if one is killed or hangs.", "N")
@@ -93,7 +94,7 @@ def run(arguments: Arguments) -> int:
         )
     start = _ranks_to_start(arguments, composition)
     _adopt_launcher(composition)
-    if start is not None and start[1] > 1 and composition.draft.seed is None:
+    if start is not None and start.most > 1 and composition.draft.seed is None:
         raise SetpointError(
             "seed = null: each machine would draw another seed.\nValid: a number, the same on all"
         )
@@ -112,7 +113,7 @@ def run(arguments: Arguments) -> int:
             _say_how_data_moves(problems, arguments)
         raise ConfigError(problems)
     if start is not None:
-        ranks, nodes, restarts = start
+        _refuse_other_numbers(start, composition)
         more = ["--seed", str(job.seed)] * is_drawn(job)
         more += ["--dry-run"] * arguments.has("--dry-run")
         words = words_of(arguments, accept, more)
@@ -120,11 +121,13 @@ def run(arguments: Arguments) -> int:
             from setpoint.parallel.launch import Nodes, launch
         logs = Path(folder or run_directory_of(job), "logs")
         of_job = None
-        if nodes > 1:
+        if start.most > 1:
             endpoint, run_id = arguments.value(ENDPOINT.name), arguments.value(RUN_ID.name)
             assert endpoint is not None and run_id is not None
-            of_job = Nodes(nodes, endpoint, run_id, job.parallel.timeout)
-        return launch(words, ranks, logs, of_job, restarts, _note)
+            waits = job.parallel.timeout
+            of_job = Nodes(start.least, start.most, endpoint, run_id, waits)
+        grace = job.resilience.grace_period
+        return launch(words, start.ranks, logs, of_job, start.restarts, grace, _note)
     checkpoints = Path(folder or run_directory_of(job), "checkpoints")
     if stop is not None:
         # Whatever is asked from here on, the same command goes on without a loss.
@@ -195,31 +198,44 @@ def words_of(arguments: Arguments, accept: Sequence[str], more: Sequence[str] = 
     return [*words, *more, *(["--accept", ",".join(accept)] if accept else [])]
 
 
-def _ranks_to_start(
-    arguments: Arguments, composition: Composition[Job]
-) -> tuple[int, int, int] | None:
+class _Start(NamedTuple):
+    """Which ranks to start.
+
+    Arguments:
+        ranks: on this machine.
+        least, most: machines that there may be.
+        restarts: how often all ranks are started again.
+    """
+
+    ranks: int
+    least: int
+    most: int
+    restarts: int
+
+
+def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> _Start | None:
     """Take the number of ranks from --nproc and --nnodes.
 
     Returns:
-        how many to start on this machine, the number of machines, and how often to start them
-        again; None for this process alone.
+        None for this process alone.
 
     Raises:
         SetpointError: a launcher has started this process already, an option has no effect or
             lacks another one, or what comes from standard input would not reach the ranks.
     """
-    ranks, nodes = arguments.integer("--nproc"), arguments.integer(NNODES.name)
+    ranks, given = arguments.integer("--nproc"), arguments.value(NNODES.name)
+    least, most = _nodes(arguments)
     restarts = arguments.integer(RESTARTS.name, at_least=0)
-    total = (ranks or 1) * (nodes or 1)
+    total = (ranks or 1) * most
     for option in (NNODES, RESTARTS):
         if ranks is None and arguments.has(option.name):
             raise SetpointError(f"{option.name} has no effect without --nproc, the ranks of each")
     for option in (ENDPOINT, RUN_ID):
-        if (nodes or 1) > 1 and not arguments.has(option.name):
+        if most > 1 and not arguments.has(option.name):
             raise SetpointError(
-                f"--nnodes {nodes} needs {option.name} {option.metavar}, the same on all of them"
+                f"--nnodes {given} needs {option.name} {option.metavar}, the same on all of them"
             )
-        if (nodes or 1) == 1 and arguments.has(option.name):
+        if most == 1 and arguments.has(option.name):
             raise SetpointError(f"{option.name} has no effect on one machine (--nnodes)")
     if restarts and total == 1:
         raise SetpointError("--max-restarts has no effect for one rank: run the command again")
@@ -235,9 +251,57 @@ def _ranks_to_start(
             "--nproc and --config-from-stdin do not go together: standard input can be read once; "
             "save the configuration and give it with --file"
         )
-    origin = "--nproc" if nodes is None else "--nproc * --nnodes"
+    origin = "--nproc" if given is None else "--nproc * --nnodes"
     composition.draft.parallel.set_field("world_size", total, Origin(COMMAND_LINE, origin))
-    return (ranks, nodes or 1, restarts or 0) if total > 1 else None
+    return _Start(ranks, least, most, restarts or 0) if total > 1 else None
+
+
+def _nodes(arguments: Arguments) -> tuple[int, int]:
+    """How many machines there are at least and at most.
+
+    Raises:
+        SetpointError: that is no number, nor two in their order.
+    """
+    text = arguments.value(NNODES.name) or "1"
+    least, colon, most = text.partition(":")
+    try:
+        found = int(least), int(most if colon else least)
+    except ValueError:
+        found = 0, 0
+    if not 1 <= found[0] <= found[1]:
+        raise SetpointError(
+            f"{NNODES.name} {text} is no number of machines.\nValid: a number, as 4, or the least "
+            f"and the most at a time, as 1:4"
+        )
+    return found
+
+
+def _refuse_other_numbers(start: _Start, composition: Composition[Job]) -> None:
+    """Refuse a range of machines where a run would end because one comes or goes.
+
+    Raises:
+        SetpointError: the configuration does not go with a number of machines in between.
+    """
+    refused: dict[int, ConfigError] = {}
+    for nodes in range(start.least, start.most):
+        size = Origin(COMMAND_LINE, f"--nproc * {nodes} of --nnodes")
+        composition.draft.parallel.set_field("world_size", nodes * start.ranks, size)
+        try:
+            problems = preflight(composition.resolve(), ()).problems
+        except ConfigError as error:
+            problems = list(error.problems)
+        if problems:
+            refused[nodes] = ConfigError(problems)
+    if not refused:
+        return
+    fits = [str(n) for n in range(start.least, start.most + 1) if n not in refused]
+    nodes, error = next(iter(refused.items()))
+    raise SetpointError(
+        f"{NNODES.name} {start.least}:{start.most}: the run could not go on with {nodes} of the "
+        f"machines, which have {nodes * start.ranks} ranks:\n{error}\n"
+        f"It can with {', '.join(fits)} of them.\nValid: a range of these, or sizes that each "
+        f"number of ranks divides"
+    )
 
 
 def _note(text: str) -> None:

@@ -9,19 +9,29 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
+from typing import Any
 from uuid import uuid4
 
 from torch.distributed import DistError
+from torch.distributed.elastic.agent.server import (
+    RunResult,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from setpoint.config import RunError
 from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
@@ -33,6 +43,8 @@ PREFIX = "setpoint-ranks-"
 """Of the folder that a launcher shares with its ranks."""
 LOOK = 0.5
 """Seconds between two looks at what the ranks have printed."""
+LAST_CALL = 10
+"""Seconds that fewer nodes than there may be wait for others before they start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +52,14 @@ class Nodes:
     """The machines of a job, on each of which this launcher runs.
 
     Arguments:
+        least, most: how many there may be at a time: the ranks start again where one comes or goes.
         endpoint: host and port where the launchers meet; the host is one of the nodes.
         run_id: the same on all of them, and of this job alone.
         timeout: seconds that they wait for each other.
     """
 
-    count: int
+    least: int
+    most: int
     endpoint: str
     run_id: str
     timeout: float
@@ -57,6 +71,7 @@ def launch(
     logs: Path,
     nodes: Nodes | None = None,
     restarts: int = 0,
+    grace: float = 30.0,
     note: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Run a command of Setpoint's on several ranks of this machine.
@@ -70,6 +85,7 @@ def launch(
         logs: the folder of the run for logs, made by the run itself.
         nodes: None for this machine alone.
         restarts: how often all ranks are started again after one was killed or hung.
+        grace: seconds that they have to save when they are stopped.
         note: shows a line to people.
 
     Returns:
@@ -80,55 +96,27 @@ def launch(
     """
     threads = max(1, (os.cpu_count() or 1) // ranks)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    for attempt in range(restarts + 1):
-        try:
-            return _launch_once(words, ranks, logs, nodes, attempt)
-        except RankFailed as failed:
-            if not failed.may_restart or attempt == restarts:
-                raise
-            note(f"{failed}\nstarting the ranks again: restart {attempt + 1} of {restarts}")
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _launch_once(
-    words: Sequence[str], ranks: int, logs: Path, nodes: Nodes | None, attempt: int
-) -> int:
     clear_dead()
     place = Path(tempfile.mkdtemp(prefix=PREFIX))
     (place / "launcher").write_text(str(os.getpid()))
-    count = 1 if nodes is None else nodes.count
-    config = LaunchConfig(
-        min_nodes=count,
-        max_nodes=count,
-        nproc_per_node=ranks,
-        run_id=uuid4().hex if nodes is None else f"{nodes.run_id}-{attempt}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0" if nodes is None else nodes.endpoint,
-        rdzv_configs={} if nodes is None else {"join_timeout": max(1, round(nodes.timeout))},
-        local_addr="localhost" if nodes is None else None,
-        max_restarts=0,
-        signals_to_handle="SIGQUIT",
-        logs_specs=DefaultLogsSpecs(
-            log_dir=str(place / "output"),
-            redirects=dict.fromkeys(range(1, ranks), Std.ALL),
-        ),
-    )
-    os.environ[FOLDER] = str(place)
+    name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     # What the agent says of ranks that end is said below, in fewer words.
     logging.disable(logging.CRITICAL)
-    name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     try:
-        with _Output(place, logs / name), _forwarding(place):
-            elastic_launch(config, sys.executable)("-m", "setpoint", *words)
-    except ChildFailedError as failed:
-        return _status(place, failed, logs / name)
+        with _Output(place, logs / name), _forwarding(place), _variables(place, nodes):
+            agent = _Agent(_spec(words, ranks, nodes, restarts), place, logs / name, grace, note)
+            try:
+                result = agent.run()
+            finally:
+                agent.meeting.shutdown()
+        if result.is_failed():
+            return _status(place, result.failures, logs / name)
     except (RendezvousError, DistError) as error:
         if nodes is None:
             raise
         return _status_apart(place, nodes, error)
     finally:
         logging.disable(logging.NOTSET)
-        del os.environ[FOLDER]
         shutil.rmtree(place, ignore_errors=True)
     return 0
 
@@ -143,6 +131,93 @@ def clear_dead() -> None:
                 os.kill(launcher, 0)
             except ProcessLookupError:
                 shutil.rmtree(place, ignore_errors=True)
+
+
+def _spec(words: Sequence[str], ranks: int, nodes: Nodes | None, restarts: int) -> WorkerSpec:
+    """What torch's agent starts, and how those of several machines meet."""
+    meeting = RendezvousParameters(
+        backend="c10d",
+        endpoint="localhost:0" if nodes is None else nodes.endpoint,
+        run_id=uuid4().hex if nodes is None else nodes.run_id,
+        min_nodes=1 if nodes is None else nodes.least,
+        max_nodes=1 if nodes is None else nodes.most,
+        local_addr="localhost" if nodes is None else None,
+        **({} if nodes is None else {"join_timeout": max(1, round(nodes.timeout))}),
+        last_call_timeout=LAST_CALL,
+    )
+    return WorkerSpec(
+        role="default",
+        local_world_size=ranks,
+        entrypoint=sys.executable,
+        args=("-m", "setpoint", *words),
+        rdzv_handler=get_rendezvous_handler(meeting),
+        max_restarts=restarts,
+        local_addr="localhost" if nodes is None else None,
+    )
+
+
+class _Agent(LocalElasticAgent):
+    """Torch's agent, which starts ranks again only where that may help.
+
+    What they refuse or fail with in words would come again, and those that were asked to stop have
+    stopped.
+
+    Arguments:
+        place: the folder of the launcher.
+        grace: seconds in which ranks that are stopped save, as where a node has come.
+        note: shows a line to people.
+    """
+
+    def __init__(
+        self, spec: WorkerSpec, place: Path, log: Path, grace: float, note: Callable[[str], None]
+    ) -> None:
+        redirects = dict.fromkeys(range(1, spec.local_world_size), Std.ALL)
+        output = DefaultLogsSpecs(log_dir=str(place / "output"), redirects=redirects)
+        known = signature(LocalElasticAgent.__init__).parameters
+        # Torch 2.11 has none, and gives them 30 s.
+        within: Any = {"shutdown_timeout": round(grace) + 1} if "shutdown_timeout" in known else {}
+        super().__init__(spec, output, **within)
+        self.meeting = spec.rdzv_handler
+        self.place, self.log, self.note = place, log, note
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """See `SimpleElasticAgent._monitor_workers`; all ranks here have ended where one failed."""
+        result = super()._monitor_workers(worker_group)
+        # What has no public name is the same in torch 2.11 to 2.13.
+        left, total = self._remaining_restarts, worker_group.spec.max_restarts
+        if result.state is not WorkerState.FAILED or not left:
+            return result
+        failed: RankFailed | None = None
+        try:
+            _status(self.place, result.failures, self.log)
+        except RankFailed as error:
+            failed = error
+        if failed is not None and failed.may_restart:
+            number = total - left + 1
+            self.note(f"{failed}\nstarting the ranks again: restart {number} of {total}")
+        else:
+            self._remaining_restarts = 0
+        return result
+
+
+@contextmanager
+def _variables(place: Path, nodes: Nodes | None) -> Iterator[None]:
+    """Tell the ranks where their launcher is, and agents how to share a store."""
+    given = {FOLDER: str(place), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}
+    if nodes is not None and nodes.least < nodes.most:
+        # In the store that agents share otherwise, a node that comes later waits for an address
+        # that is not told: https://github.com/pytorch/pytorch/issues/167288.
+        given["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    before = {name: os.environ.get(name) for name in given}
+    os.environ |= given
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _Output:
@@ -222,8 +297,11 @@ def _forwarding(place: Path) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _status(place: Path, failed: ChildFailedError, log: Path) -> int:
+def _status(place: Path, failures: Mapping[int, ProcessFailure], log: Path) -> int:
     """What the ranks have ended with.
+
+    Arguments:
+        failures: of those of this machine, by rank.
 
     Raises:
         RankFailed: one has failed: of those that say why, the first, unless it has only lost
@@ -231,7 +309,7 @@ def _status(place: Path, failed: ChildFailedError, log: Path) -> int:
     """
     found = endings(place)
     said = {each.rank for each in found}
-    silent = {rank: how for rank, how in failed.failures.items() if rank not in said}
+    silent = {rank: how for rank, how in failures.items() if rank not in said}
     failing = [each for each in found if each.error]
     asked = was_asked(place)
     if failing and not failing[0].is_lost:
@@ -268,7 +346,7 @@ def _status_apart(place: Path, nodes: Nodes, error: Exception) -> int:
     found, started = endings(place), ranks_here(place)
     if not started:
         raise RunError(
-            f"not all of {nodes.count} nodes have met at {nodes.endpoint} within parallel.timeout "
+            f"not all of {nodes.least} nodes have met at {nodes.endpoint} within parallel.timeout "
             f"= {nodes.timeout:g} s: {error}\nValid: `setpoint train` with the same --nnodes, "
             f"--rdzv-endpoint and --rdzv-id on each node, and an endpoint on one of them whose "
             f"port is free"

@@ -54,7 +54,9 @@ def enter() -> None:
     Stops that were asked for before are answered now. A second call changes nothing.
     """
     global _entered
-    if launched() == 1 or _entered == os.getpid():
+    place = _place()
+    # A launcher whose nodes come and go may have one rank left.
+    if (launched() == 1 and place is None) or _entered == os.getpid():
         return
     _entered = os.getpid()
     if sys.platform == "linux":
@@ -62,11 +64,13 @@ def enter() -> None:
 
         with suppress(OSError, AttributeError):  # a C library without it: launchers end ranks, too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    place = _place()
     if place is None:
         return
-    (place / f"pid-{own_rank()}").write_text(str(os.getpid()))
-    (place / f"local-{os.environ.get('LOCAL_RANK', own_rank())}").write_text(str(own_rank()))
+    # Ranks that start again overwrite what those before them have left, whatever their numbers are.
+    local = _local()
+    (place / f"ended-{local}").unlink(missing_ok=True)
+    (place / f"pid-{local}").write_text(str(os.getpid()))
+    (place / f"local-{local}").write_text(str(own_rank()))
     asked, launcher = place / "signal", place / "launcher"
     if asked.exists():
         signal.raise_signal(int(asked.read_text()))
@@ -82,12 +86,12 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
     Returns:
         whether a launcher of ours reads it, which says what is to be said then.
     """
-    if launched() == 1:
+    place, report = _place(), os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if launched() == 1 and place is None:
         return False
     import json  # which `check` has no use for
 
     ended = Ended(own_rank(), status, error, is_lost, time.time())
-    place, report = _place(), os.environ.get("TORCHELASTIC_ERROR_FILE")
     if place is None:
         if error and report and not os.path.exists(report):
             # In the form that torchrun shows the first error of.
@@ -95,7 +99,7 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
             with suppress(OSError), open(report, "w", encoding="utf-8") as file:
                 json.dump({"message": {"message": error, "extraInfo": extra}}, file)
         return False
-    note = place / f"ended-{ended.rank}"
+    note = place / f"ended-{_local()}"
     if error or not note.exists():  # what was said first counts
         with suppress(OSError):
             note.write_text(json.dumps(ended._asdict()))
@@ -149,6 +153,11 @@ def endings(place: Path) -> list[Ended]:
 
     found = [Ended(**json.loads(note.read_text())) for note in place.glob("ended-*")]
     return sorted(found, key=lambda each: (not each.error, each.is_lost, each.time))
+
+
+def _local() -> str:
+    """The number of this rank on its machine."""
+    return os.environ.get("LOCAL_RANK", str(own_rank()))
 
 
 def _place() -> Path | None:

@@ -1,0 +1,70 @@
+"""Run by test_elastic.py in a process of its own: a run whose ranks die, and come back as others.
+
+Its argument is a folder to train in. The run `elastic` has four ranks until one is killed, then two
+until one is killed, then four; the run `alone` has one from the first step to the last.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch._dynamo  # which DDP imports, and takes seconds  # noqa: F401
+
+import setpoint.train.run as running
+from setpoint.config import SetpointError
+from setpoint.train.callback import Callback, Loop, StepResult
+
+from ..train.small import small_job
+from .faulty_ranks import free_port
+
+SHAPES = ((4, 6), (2, 11), (4, None))
+"""The number of ranks, and after which step the last of them is killed."""
+
+
+class Dies(Callback):
+    """Kills this process after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        del result
+        if loop.position.step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def one_rank(rank: int, size: int, port: int, folder: Path, name: str, dies: int | None) -> None:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+    os.environ |= {key: str(value) for key, value in names.items()}
+    os.environ["MASTER_ADDR"] = "localhost"
+    job = small_job(
+        folder, f"name={name}", f"parallel.world_size={size}", "parallel.shard=-1",
+        "batch.global_size=8", "duration=16 steps", "evaluation=null",
+        "schedule={type: constant}", "model.dropout=0",
+        without=("accumulation",),
+    )  # fmt: skip
+    if dies is not None and rank == size - 1:
+        build = running.build_callbacks
+        running.build_callbacks = lambda *given: [*build(*given), Dies(dies)]
+    try:
+        running.train(job)
+    except SetpointError as error:
+        assert "has lost the others" in str(error), error
+
+
+def run_ranks(folder: Path, name: str, size: int, dies: int | None) -> None:
+    port, ranks = free_port(), []
+    for rank in range(size):
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            one_rank(rank, size, port, folder, name, dies)
+            os._exit(0)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+    assert codes == [0] * (size - 1) + [0 if dies is None else -signal.SIGKILL], codes
+
+
+if __name__ == "__main__":
+    for size, dies in SHAPES:
+        run_ranks(Path(sys.argv[1]), "elastic", size, dies)
+    run_ranks(Path(sys.argv[1]), "alone", 1, None)

@@ -1,0 +1,97 @@
+"""Ranks that die and come back as fewer or more: the run is that of one rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.cli.main import main
+from setpoint.shapes.placed import as_placed
+from setpoint.track.heartbeat import read_heartbeats
+
+from ..train.small import events, rows
+from .test_faults import saved_step
+from .test_launch import Launched, folder, processes_of, words
+from .test_torchrun import free_port, the_run
+
+__all__ = ["folder"]
+
+
+def test_four_ranks_then_two_then_four_are_one_run(
+    tmp_path: Path, run_module: Callable[..., str]
+) -> None:
+    """Each time one of them is killed between two checkpoints."""
+    run_module("tests.parallel.elastic_ranks", str(tmp_path))
+    (changed,), (alone,) = ((tmp_path / "runs").glob(f"{name}-*") for name in ("elastic", "alone"))
+    begun = [event["step"] for event in events(changed) if event["event"] in ("start", "resume")]
+    assert begun == [0, 4, 8]
+    seen, expected = ([row["loss"] for row in rows(each)] for each in (changed, alone))
+    assert len(seen) == 16 and seen == pytest.approx(expected, rel=1e-5)
+    weights = [CheckpointStore(each / "checkpoints").load("auto") for each in (changed, alone)]
+    ours, theirs = (each.tensors["model"] for each in weights if each is not None)
+    for name, tensor in theirs.items():
+        whole = as_placed(ours[name], torch.empty(0))
+        torch.testing.assert_close(whole, as_placed(tensor, torch.empty(0)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ("1:4", "the run could not go on with 3 of the machines, which have 3 ranks"),
+        ("4:1", "--nnodes 4:1 is no number of machines.\nValid: a number, as 4, or"),
+        ("1:", "--nnodes 1: is no number of machines"),
+    ],
+)
+def test_a_range_of_machines_that_the_batch_cannot_follow_is_refused(
+    nodes: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ("--nnodes", nodes, "--rdzv-endpoint", "localhost:1", "--rdzv-id", "a")
+    assert main(["train", "tiny", "--nproc", "1", *place]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    if nodes == "1:4":
+        assert "valid: 9, 6\nIt can with 1, 2, 4 of them." in shown
+
+
+@pytest.mark.slow
+def test_machines_that_come_and_go(folder: Path) -> None:
+    """Two, then one rank alone, then two: a stop of one ends all at the same step."""
+    place = ("--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "job", "--nnodes", "1:2")
+    given = (*words("--evaluation=null", duration=10**6), "--batch.global_size=4",
+             "--parallel.shard=-1", "--resilience.heartbeat.every=0.2", "--nproc", "1",
+             "--max-restarts", "3", *place)  # fmt: skip
+    first = Launched(folder, *given, name="node-0")
+    first.until("step 5/")
+    # The second comes to a run that is under way.
+    second = Launched(folder, *given, name="node-1")
+    run = the_run(folder)
+
+    def trains_with(ranks: int) -> bool:
+        beats = read_heartbeats(run)
+        return [beat.world_size for beat in beats] == [ranks] * ranks and all(
+            beat.phase != "start" and (beat.step or 0) > at for beat in beats
+        )
+
+    at = saved_step(run)
+    second.wait_for(lambda: trains_with(2))
+    at = saved_step(run)
+    (rank,) = [pid for pid in processes_of(folder) if _parent(pid) == second.process.pid]
+    second.process.kill()
+    second.end()
+    os.kill(rank, signal.SIGKILL)
+    first.wait_for(lambda: trains_with(1))
+    assert "starting the ranks again: restart 1 of 3" in first.text
+    first.process.send_signal(signal.SIGTERM)
+    assert first.end() == 75, first.text
+    end = events(run, "end")[-1]
+    assert (end["status"], end["step"]) == (75, saved_step(run))
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
