@@ -6,6 +6,7 @@
 # make coverage write docs/coverage, which says what Setpoint answers to other systems' keys, and the
 #               lists of fields in the other pages
 # make slow     the long forms of some tests, and ten times the examples of properties
+# make torchft  replica groups that die and come back, with torchft beside .venv
 # make planted  break one thing at a time in a copy, and say whether the tests catch it
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
 # make fuzz-configs  look for whole configurations that break anything; FUZZ_CASES=100000
@@ -36,13 +37,14 @@ VENV := .venv
 BENCH := .venv-bench
 BENCH_TRAIN := .venv-bench-train
 DEEPSPEED := .venv-deepspeed
+TORCHFT := .torchft
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow planted fuzz fuzz-configs bench deepspeed clean
+.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow planted fuzz fuzz-configs bench deepspeed torchft clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -115,8 +117,14 @@ bench-config: $(BENCH)/.peers
 deepspeed: $(DEEPSPEED)/.dev
 	@$(DEEPSPEED)/bin/python -m pytest -q tests/parallel/test_deepspeed.py
 
+# What torchft needs lies in a folder of its own, beside the torch that is there.
+torchft: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --upgrade --target $(TORCHFT) --no-deps "torchft>=0.2,<0.3"
+	@$(BIN)/python -m pip install --quiet --upgrade --target $(TORCHFT) opentelemetry-exporter-otlp-proto-http
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(TORCHFT) $(BIN)/python -m pytest -m "" tests/parallel/test_torchft.py
+
 clean:
-	@rm -rf $(VENV) $(BENCH) $(BENCH_TRAIN) $(DEEPSPEED) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(TORCHFT) $(BENCH) $(BENCH_TRAIN) $(DEEPSPEED) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- The virtual environment, in three steps, each with a stamp file. --------------------------

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.track.heartbeat import read_heartbeats
 from setpoint.train.config import Job
+from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.run import train
 
 
@@ -32,3 +36,41 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Heartbeat.every": ("resilience.heartbeat.every=5", beats, HEARTBEAT, [5.0]),
     "TrainingResilience.liveness_every": ("resilience.liveness_every=2 steps", checked, (), [3]),
 }
+
+
+def managed(job: Job) -> dict[str, Any]:
+    """What torchft's manager is asked for."""
+    found: dict[str, Any] = {}
+    fake: Any = ModuleType("torchft")
+    fake.Manager = lambda **given: found.update(given)
+    fake.ProcessGroupGloo = lambda timeout: f"gloo, {timeout.total_seconds()} s"
+    fake.ProcessGroupNCCL = lambda timeout: f"nccl, {timeout.total_seconds()} s"
+    assert job.parallel.torchft is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torchft", fake)
+        patch.setenv("TORCHFT_LIGHTHOUSE", "http://here:1")
+        patch.setattr("socket.gethostname", lambda: "localhost")
+        ReplicaGroups(job.parallel.torchft, 60.0, "")
+    return {name: found[name] for name in ("lighthouse_addr", "min_replica_size", "pg")}
+
+
+def parts(job: Job) -> int:
+    """How many micro-batches of a step the replica groups divide."""
+    return job.batch.accumulation
+
+
+GROUPS = ("parallel.torchft={}", "batch.global_size=4")
+SIZES = ("accumulation", "micro_size")
+
+ROWS |= {
+    "Parallel.torchft": (GROUPS[0], parts, GROUPS[1:], 2, SIZES),
+    "TorchFT.lighthouse": ("parallel.torchft.lighthouse=http://there:1", managed, GROUPS,
+                           None, SIZES),
+    "TorchFT.replica_id": ("parallel.torchft.replica_id=1", run_directory_of, GROUPS, None, SIZES),
+    "TorchFT.group_size": ("parallel.torchft.group_size=4", parts, GROUPS, 4, SIZES),
+    "TorchFT.min_replica_size": ("parallel.torchft.min_replica_size=2", managed, GROUPS,
+                                 None, SIZES),
+    "TorchFT.process_group": ("parallel.torchft.process_group=nccl", managed,
+                              (*GROUPS, "parallel.device=auto"), None, SIZES),
+    "TorchFT.timeout": ("parallel.torchft.timeout=20", managed, GROUPS, None, SIZES),
+}  # fmt: skip

@@ -27,7 +27,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
-from setpoint.parallel.config import DeepEP
+from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
 from setpoint.track.config import Csv, ServiceConfig
 from setpoint.train.config import Job
@@ -300,9 +300,11 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
         placed = sections(job_of(name, folder))
         # With its arguments an imported component is of a class of its own.
         held |= {type(section).__setpoint__.cls for _, section in placed}
-    # Only several ranks have a use for two: tests/train/dispatch_effects.py, zero_effects.py; the
-    # others write metrics: tests/track/test_csv_file.py, tests/track/test_services.py.
-    assert every(Job) - held == {DeepEP, DeepSpeed, Csv, *ServiceConfig.__subclasses__()}
+    # Only several ranks, or jobs, have a use for three: tests/train/dispatch_effects.py,
+    # zero_effects.py, resilience_effects.py; the others write metrics:
+    # tests/track/test_csv_file.py, tests/track/test_services.py.
+    beyond = {DeepEP, DeepSpeed, TorchFT}
+    assert every(Job) - held == {*beyond, Csv, *ServiceConfig.__subclasses__()}
 
 
 def every(cls: type[Config]) -> set[type[Config]]:

@@ -87,6 +87,7 @@ class Feed:
         self.accumulation = accumulation
         self.data_rank = data_rank
         self.data_size = data_size
+        self._all = accumulation
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
         self.spent = Spent()
@@ -103,12 +104,32 @@ class Feed:
         """Passes over the data that were taken, with the fraction of the current one."""
         return self._epoch
 
+    def divide(self, group: int, groups: int) -> None:
+        """Take a part of the micro-batches of each step from now on, and leave the rest to others.
+
+        As many groups as divide their number have the same; groups beyond these have none, and
+        count as far as the others do.
+
+        Arguments:
+            group: the number of this one among all that train together.
+        """
+        taking = max(each for each in range(1, groups + 1) if self._all % each == 0)
+        if (group, taking) != (self.data_rank, self.data_size):
+            self.close()  # what was made ahead has another shape
+            self.data_rank, self.data_size = group, taking
+            self.accumulation = self._all // taking
+
     def take(self) -> StepBatch:
         """Make the batch of the next step of this rank, and count it.
 
         Raises:
             RunError: a worker died or hangs, or could not make a row.
         """
+        if self.data_rank >= self.data_size:
+            for _ in range(self.accumulation):
+                self._name()
+            self._epoch = self.sampler.epoch
+            return StepBatch((), (), total_count(()), self._by_source((), ()))
         batches = tuple(self._next() for _ in range(self.accumulation))
         counts = tuple(self.count(batch) for batch in batches)
         return StepBatch(batches, counts, total_count(counts), self._by_source(batches, counts))

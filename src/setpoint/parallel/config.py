@@ -125,6 +125,47 @@ class Sharding(Config, role=RUNTIME):
                 yield Problem(f"units.{index}", f"is no regular expression: {error}")
 
 
+class TorchFT(Config, role=RUNTIME):
+    """Replica groups (torchft): jobs that train one model together, and each of which may die."""
+
+    lighthouse: str | None = field(default=None, also_called=("lighthouse_addr",))
+    """Address of torchft's lighthouse, as http://host:29510; null: TORCHFT_LIGHTHOUSE."""
+
+    replica_id: int = field(default=0, ge=0, also_called=("ft_replica_id",))
+    """Number of this replica group; from 1 on, its run directory ends in -replica-N."""
+
+    group_size: int = field(default=2, ge=1)
+    """Replica groups where none is missing: the micro-batches of a step are divided among those
+    that are there."""
+
+    min_replica_size: int = field(default=1, ge=1)
+    """Fewest replica groups that take a step; fewer wait for others."""
+
+    process_group: Literal["gloo", "nccl"] = field(default="gloo")
+    """Backend of the sums over replica groups."""
+
+    timeout: float = field(default=10.0, gt=0, lt=inf, also_called=("process_group_timeout_ms",))
+    """Seconds that a replica group waits for the others within a step; between steps it is
+    parallel.timeout."""
+
+    @check
+    def _check_numbers(self) -> Iterator[Problem]:
+        if self.replica_id >= self.group_size:
+            yield Problem(
+                "replica_id",
+                f"{self.replica_id} is no number of {self.group_size} groups",
+                valid=(f"0 to {self.group_size - 1}",),
+                also=("group_size",),
+            )
+        if self.min_replica_size > self.group_size:
+            yield Problem(
+                "min_replica_size",
+                f"{self.min_replica_size} groups are more than there are, {self.group_size}",
+                valid=(f"1 to {self.group_size}",),
+                also=("group_size",),
+            )
+
+
 class Parallel(Ranks, rules=ENGINE_RULES):
     """Device, number of ranks, and what each of them holds.
 
@@ -272,6 +313,9 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         default=None, also_called=("distributed_backend", "ddp_backend")
     )
     """Backend of the process groups; null: gloo for tensors on the CPU, NCCL for those on GPUs."""
+
+    torchft: TorchFT | None = field(default=None, also_called=("ft",))
+    """Fault tolerance by replica groups (torchft); null: none."""
 
     @dead("ring_split")
     def _ring_split_is_dead(self) -> str | None:

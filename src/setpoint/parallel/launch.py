@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from torch.distributed import DistError
-from torch.distributed.elastic.agent.server import (
+from torch.distributed.elastic.agent.server.api import (
     RunResult,
     WorkerGroup,
     WorkerSpec,
@@ -106,7 +106,7 @@ def launch(
         with _Output(place, logs / name), _forwarding(place), _variables(place, nodes):
             agent = _Agent(_spec(words, ranks, nodes, restarts), place, logs / name, grace, note)
             try:
-                result = agent.run()
+                result: Any = agent.run()
             finally:
                 agent.meeting.shutdown()
         if result.is_failed():
@@ -180,9 +180,12 @@ class _Agent(LocalElasticAgent):
         self.meeting = spec.rdzv_handler
         self.place, self.log, self.note = place, log, note
 
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+    def _monitor_workers(  # pyright: ignore[reportIncompatibleVariableOverride] - torch wraps it
+        self, worker_group: WorkerGroup
+    ) -> RunResult:
         """See `SimpleElasticAgent._monitor_workers`; all ranks here have ended where one failed."""
-        result = super()._monitor_workers(worker_group)
+        watch: Any = super()._monitor_workers
+        result: RunResult = watch(worker_group)
         # What has no public name is the same in torch 2.11 to 2.13.
         left, total = self._remaining_restarts, worker_group.spec.max_restarts
         if result.state is not WorkerState.FAILED or not left:

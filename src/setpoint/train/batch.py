@@ -86,9 +86,16 @@ class Batch(Config):
 
 
 def solve_batch(
-    global_size: int | None, micro_size: int | None, accumulation: int | None, ranks: int
+    global_size: int | None,
+    micro_size: int | None,
+    accumulation: int | None,
+    ranks: int,
+    groups: int = 1,
 ) -> tuple[int, int, int]:
     """Complete the three sizes.
+
+    Arguments:
+        groups: replica groups, which divide the micro-batches of a step.
 
     What does not divide is rounded down here; `Job` then reports the sum that does not add up.
     """
@@ -96,10 +103,10 @@ def solve_batch(
         if micro_size is None and accumulation is None:
             global_size = DEFAULT_GLOBAL_SIZE
         else:
-            micro_size, accumulation = micro_size or 1, accumulation or 1
+            micro_size, accumulation = micro_size or 1, accumulation or groups
             global_size = micro_size * accumulation * ranks
     if micro_size is None:
-        micro_size = max(1, global_size // ((accumulation or 1) * ranks))
+        micro_size = max(1, global_size // ((accumulation or groups) * ranks))
     if accumulation is None:
         accumulation = max(1, global_size // (micro_size * ranks))
     return global_size, micro_size, accumulation

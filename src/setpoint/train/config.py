@@ -240,6 +240,7 @@ class Job(
             batch.micro_size if is_set(batch, "micro_size") else None,
             batch.accumulation if is_set(batch, "accumulation") else None,
             self.parallel.data_ranks,
+            1 if self.parallel.torchft is None else self.parallel.torchft.group_size,
         )
 
     def total_steps(self) -> int | None:

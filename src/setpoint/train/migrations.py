@@ -195,7 +195,7 @@ RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "
          "loss_parallel": None, "reshard": None, "timeout": 600.0,
          "sharding": SHARDING, "bucket_size": 25.0, "init_device": "device",
          "read_weights": "every_rank",
-         "step_timeout": 300.0, "backend": None,
+         "step_timeout": 300.0, "backend": None, "torchft": None,
          "pipelining": {"schedule": "1f1b", "stages_per_rank": None, "split": None}}  # fmt: skip
 
 SAVING = {"mode": "sync", "in_flight": 1, "wait_timeout": None}

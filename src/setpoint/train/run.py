@@ -10,6 +10,7 @@ from pathlib import Path
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.liveness import LivenessCheck
+from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World, joined, world_of
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
@@ -23,6 +24,7 @@ from setpoint.train.record.accepted import describe_accepted
 from setpoint.train.record.context import Outcome
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
+from setpoint.train.record.healing import alike, heal_from_others
 from setpoint.train.record.kept import kept_lines
 from setpoint.train.record.load import load_other
 from setpoint.train.record.outlook import command_again, outlook
@@ -85,6 +87,10 @@ def train(
             if job.resilience.liveness_every.unit != "never":
                 check = LivenessCheck(world, job.parallel.step_timeout)
             loop = Loop(job, parts, callbacks, stop, start.position, start.ended, back, check)
+            if job.parallel.torchft is not None:
+                groups = ReplicaGroups(job.parallel.torchft, job.parallel.timeout, alike(job))
+                parts.groups = ending.enter_context(groups)
+                heal_from_others(run, start, loop, groups)
             run_loop(run, loop)
             return close_run(run, start, loop)
 

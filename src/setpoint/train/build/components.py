@@ -31,6 +31,7 @@ from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.context import sequence_parts
 from setpoint.parallel.pipeline import Pipeline
+from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
@@ -82,6 +83,7 @@ class Components:
             started from random ones, or did not start now.
         companions: what each checkpoint keeps beside the weights.
         non_finite: decides what becomes of steps that are not finite.
+        groups: the replica groups of torchft; None without.
     """
 
     world: World
@@ -107,6 +109,7 @@ class Components:
     eval_sets: dict[str, Windows] = field(default_factory=dict)
     eval_feed: EvaluationFeed | None = None
     companions: Companions = field(default_factory=Companions)
+    groups: ReplicaGroups | None = None
 
     @property
     def zero(self) -> ZeroReplicas | None:

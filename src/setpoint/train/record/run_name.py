@@ -37,6 +37,9 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
     # The record keeps the workspace as it was written, so that it fits another home, too.
     workspace = os.path.expanduser(job.workspace)
     parts = [workspace, job.experiment or "", f"{job.name}-{(digest or fingerprint(job))[:SHORT]}"]
+    groups = job.parallel.torchft
+    if groups is not None and groups.replica_id:
+        parts[-1] += f"-replica-{groups.replica_id}"
     path = os.path.join(*[part for part in parts if part])
     if not can_be_path(path):
         raise SetpointError(

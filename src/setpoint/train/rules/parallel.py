@@ -9,6 +9,7 @@ from setpoint.config import Problem
 from setpoint.model.config import Transformer
 from setpoint.model.divisors import nearest_divisors
 from setpoint.model.vocabulary import embedding_rows
+from setpoint.resilience.config import RollBack
 from setpoint.train.batch import nearest_multiples
 from setpoint.train.rules.vocabulary import known_vocabulary
 
@@ -16,6 +17,57 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 TENSOR = "parallel.tensor"
+
+
+def torchft_problems(job: Job) -> Iterator[Problem]:
+    """Find what replica groups that die and come back cannot do."""
+    section, batch = job.parallel.torchft, job.batch
+    assert section is not None
+    if job.parallel.world_size > 1:
+        yield Problem(
+            "parallel.torchft",
+            f"a replica group has one rank so far, and there are {job.parallel.world_size}",
+            valid=("null", "{} with one rank, and as many groups as there are GPUs"),
+            also=("parallel.world_size",),
+        )
+    if batch.accumulation % section.group_size:
+        sizes = [size for size in range(1, batch.global_size + 1)
+                 if batch.global_size % (size * section.group_size) == 0]  # fmt: skip
+        yield Problem(
+            "batch.micro_size",
+            f"{batch.accumulation} micro-batches of a step cannot be divided by "
+            f"{section.group_size} replica groups",
+            valid=[str(size) for size in sizes[::-1][:3]],
+            also=("batch.global_size", "batch.accumulation", "parallel.torchft.group_size"),
+        )
+    if job.seed is None:
+        yield Problem(
+            "seed",
+            "each replica group would draw another one",
+            valid=("a number, the same in all groups",),
+            also=("parallel.torchft",),
+        )
+    if isinstance(job.model, Transformer) and job.model.moe is not None:
+        yield Problem(
+            "parallel.torchft",
+            "replica groups do not share how tokens choose experts",
+            valid=("null",),
+            also=("model.moe",),
+        )
+    if isinstance(job.resilience.non_finite, RollBack):
+        yield Problem(
+            "resilience.non_finite",
+            "rollback goes to a checkpoint that the other replica groups may not have",
+            valid=("fail", "skip"),
+            also=("parallel.torchft",),
+        )
+    if section.process_group == "nccl" and job.parallel.device == "cpu":
+        yield Problem(
+            "parallel.torchft.process_group",
+            "nccl runs on GPUs, and the device is cpu",
+            valid=("gloo",),
+            also=("parallel.device",),
+        )
 
 
 def tensor_problems(job: Job) -> Iterator[Problem]:

@@ -218,6 +218,10 @@ RULES = (
          "in files",
          needs="files", when=lambda job: isinstance(job.model, Transformer)
          and job.parallel.degrees["tensor"] > 1 and not has_bytes(job)),
+    Rule(f"{HERE}parallel:torchft_problems",
+         ("parallel", "batch", "seed", "model", "resilience"),
+         "Whether replica groups can train the job",
+         when=lambda job: job.parallel.torchft is not None),
     Rule(f"{HERE}attention:backend_problems", ATTENTION,
          "Whether the attention backend goes with the device and the dtype",
          when=lambda job: names_attention_backend(job.model)),

@@ -20,6 +20,7 @@ from setpoint.train.step.routing import numbers_of, routing_of
 from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
+    from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.shapes.batch import Batch, Count, StepBatch
     from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
@@ -174,6 +175,8 @@ class PlainEngine:
         for group in optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         parts.weights.grads_to_master()
+        if parts.groups is not None:
+            sums = sum_over_groups(parts.groups, self.parameters, sums, self.sources)
         scaler.unscale_(optimizer)
         grad_norm = clip_gradients(
             self.parameters, self.clip_norm, self.clip_value, self.stages, self.elsewhere
@@ -188,6 +191,10 @@ class PlainEngine:
             found.seconds,
             by_source=tuple(found.by_source),
         )
+        if parts.groups is not None and not parts.groups.commits():
+            scaler.pass_over()
+            optimizer.zero_grad(set_to_none=True)
+            return replace(answer, verdict=Verdict.RETAKEN)
         if not math.isfinite(found.loss) or (found.is_broken and not scaler.is_enabled()):
             scaler.pass_over()
             optimizer.zero_grad(set_to_none=True)
@@ -235,6 +242,26 @@ class PlainEngine:
         return _Agreed(
             loss, nats, own_norm, broken > 0, over > 0, stops, mean, found[:sources], routing
         )
+
+
+@torch.no_grad()
+def sum_over_groups(
+    groups: ReplicaGroups, weights: Sequence[Tensor], sums: Sums, sources: int
+) -> Sums:
+    """Add up gradients, in place, and what a step gave, over all replica groups."""
+    for weight in weights:
+        if weight.grad is None:  # of a group without a micro-batch in this step
+            weight.grad = torch.zeros_like(weight)
+    for kind in dict.fromkeys(weight.dtype for weight in weights):  # in one order everywhere
+        groups.sum([w.grad for w in weights if w.dtype == kind and w.grad is not None])
+    by_source = sums.by_source
+    if sources > 1 and by_source is None:
+        by_source = torch.zeros(sources, dtype=torch.float64, device=sums.losses.device)
+    own = (sums.losses.double(), *(() if by_source is None else (by_source,)))
+    together = torch.cat(own)
+    groups.sum([together])
+    losses = together[:2].to(sums.losses.dtype)
+    return Sums(losses, sums.routing, None if by_source is None else together[2:])
 
 
 class _Agreed(NamedTuple):

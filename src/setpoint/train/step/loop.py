@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError, SetpointError
@@ -288,7 +289,33 @@ class Loop:
             self.routing = result.routing
         return result
 
+    def go_on_at(self, position: Position) -> None:
+        """Go on from a state that the components have now, before a step."""
+        self.position = self.before = position
+        self.scores, self.routing = {}, None
+        self.stop.busy = False
+        for callback in self.callbacks:
+            callback.rewound(self)
+
     def take_step(self) -> StepResult:
+        """Take one step, again where a replica group was lost in the middle of it.
+
+        Raises:
+            RunError: as `try_step` does; or there are too few replica groups.
+        """
+        groups, feed = self.parts.groups, self.parts.feed
+        if groups is None:
+            return self.try_step()
+        while True:
+            groups.begin(self.position.step)
+            feed.divide(groups.rank, groups.size)
+            before = feed.state_dict()
+            result = self.try_step()
+            if result.verdict is not Verdict.RETAKEN:
+                return result
+            feed.load_state_dict(before)
+
+    def try_step(self) -> StepResult:
         """Draw the batches of one step, and let the engine take it.
 
         Raises:
@@ -298,7 +325,8 @@ class Loop:
         """
         parts, at = self.parts, self.position
         assert self.job.seed is not None
-        seed_step(self.job.seed, self.position.step, parts.world.noise_rank)
+        group = 0 if parts.groups is None else parts.groups.rank
+        seed_step(self.job.seed, self.position.step, parts.world.noise_rank + group)
         lr = self.job.optimizer.lr * parts.schedule.factor(at)
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.
@@ -306,9 +334,12 @@ class Loop:
             asked = time.perf_counter()
             step = parts.feed.take()
             self.waited += time.perf_counter() - asked
-        whole, by_source = count_over_ranks(step, parts.world)
+        whole, by_source = count_over_ranks(step, parts.world, parts.groups)
         # All ranks are here now, whatever each has done since the last step.
         step_begins(first=not self.stepping)
+        if parts.groups is not None and parts.groups.is_broken:
+            parts.groups.commits()  # it does not, and says so to the others
+            return StepResult(nan, nan, nan, lr, 0, verdict=Verdict.RETAKEN)
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in step.batches))
         sums = self.engine.forward_backward(step, whole)
@@ -343,6 +374,8 @@ class Loop:
             RunError: if the run cannot go on.
         """
         non_finite, step = self.parts.non_finite, self.position.step + 1
+        if ended.verdict is Verdict.RETAKEN:
+            return ended.verdict
         if ended.verdict is not Verdict.REFUSED:
             non_finite.reset()
             return ended.verdict
@@ -358,11 +391,7 @@ class Loop:
             RunError: if there is none, or the run has gone back to it too often.
         """
         assert self.roll_back is not None
-        self.position = self.before = self.roll_back(self, result)
-        self.scores, self.routing = {}, None
-        self.stop.busy = False
-        for callback in self.callbacks:
-            callback.rewound(self)
+        self.go_on_at(self.roll_back(self, result))
 
     def advance(self, result: StepResult, seconds: float) -> None:
         """Move the position past a step."""

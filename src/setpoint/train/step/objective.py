@@ -16,6 +16,7 @@ from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
 from setpoint.shapes.outcome import Outcome, Routing, supports_head
 
 if TYPE_CHECKING:
+    from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.parallel.world import World
     from setpoint.shapes.batch import Batch, StepBatch
     from setpoint.shapes.outcome import Columns, Projection
@@ -206,17 +207,21 @@ class Objective:
         return Count(batch.tokens, count, float(weight), valid)
 
 
-def count_over_ranks(step: StepBatch, world: World) -> tuple[Count, BySource]:
-    """Add up what all ranks count, in one collective.
+def count_over_ranks(
+    step: StepBatch, world: World, groups: ReplicaGroups | None = None
+) -> tuple[Count, BySource]:
+    """Add up what all ranks count, in one collective, and one more over replica groups.
 
     Returns:
         what counts of the step on all ranks, and of each source.
     """
-    if world.size == 1:
+    if world.size == 1 and groups is None:
         return step.whole, step.by_source
     numbers = [*step.whole[:3], *step.by_source.sequences, *step.by_source.targets]
     sums = torch.tensor(numbers, dtype=torch.float64, device=world.device) * world.gives_counts
     world.sum(sums)
+    if groups is not None:
+        groups.sum_counts(sums)
     tokens, targets, weight, *counts = sums.tolist()
     whole, sources = [int(each) for each in counts], len(counts) // 2
     by_source = BySource(tuple(whole[:sources]), tuple(whole[sources:]))

@@ -14,5 +14,7 @@ class Verdict(Enum):
     the loss falls, or `resilience.non_finite` passes over a step that is not finite."""
     ROLLED_BACK = "rolled_back"
     """The run goes on from its newest checkpoint, and the step does not count."""
+    RETAKEN = "retaken"
+    """A replica group was lost on the way: nothing has changed, and the step is taken again."""
     REFUSED = "refused"
     """The loss or the norm is not finite: nothing was changed but the scale of the loss."""

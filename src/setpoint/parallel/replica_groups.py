@@ -1,0 +1,208 @@
+"""Replica groups, which may die and come back while the others train on, by torchft's manager.
+
+See https://docs.pytorch.org/torchft. Each step begins with a quorum of the groups that are alive; a
+group that lacks steps gets the state of one that has them. Gradients are summed over the quorum; a
+step in which one of its groups is lost is taken again by the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from setpoint.config import RunError, SetpointError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from setpoint.parallel.config import TorchFT
+
+VARIABLE = "TORCHFT_LIGHTHOUSE"
+"""Where torchft looks for the address of its lighthouse."""
+BUCKET = 25 * 2**20
+"""Bytes of gradients that are summed in one message."""
+
+
+class ReplicaGroups:
+    """This replica group, and those that train with it.
+
+    Arguments:
+        wait: seconds to wait for a quorum, in which other groups may evaluate or save.
+        alike: what has to be the same in all groups, as a text.
+
+    Raises:
+        SetpointError: torchft is not installed, or no lighthouse is named.
+        RunError: the lighthouse does not answer.
+    """
+
+    def __init__(self, section: TorchFT, wait: float, alike: str) -> None:
+        lighthouse = section.lighthouse or os.environ.get(VARIABLE)
+        if not lighthouse:
+            raise SetpointError(
+                f"parallel.torchft.lighthouse = null, and {VARIABLE} is not set.\nValid: the "
+                f"address that `torchft_lighthouse` prints, as http://host:29510"
+            )
+        # Else it prints some lines in each step.
+        os.environ.setdefault("RUST_LOG", "warn")
+        logging.getLogger("torchft.manager").setLevel(logging.ERROR)
+        try:
+            torchft: Any = import_module("torchft")  # of an extra
+        except ModuleNotFoundError as error:
+            raise SetpointError(
+                f"parallel.torchft needs the package {error.name!r}: install 'setpoint[torchft]', "
+                f"which exists for Linux\nValid: null"
+            ) from None
+        self.section, self.lighthouse, self.wait = section, lighthouse, wait
+        # So small that the sum over all groups is exact.
+        digest = hashlib.sha256(alike.encode()).digest()
+        self._alike = float(int.from_bytes(digest[:5], "big"))
+        self.capture: Callable[[], dict[str, Any]] = dict
+        """Gives the state that a group without it goes on from."""
+        self.restore: Callable[[dict[str, Any]], None] = lambda state: None
+        """Goes on from the state of another group."""
+        self.retaken: Callable[[int], None] = lambda groups: None
+        """Hears of a step that is taken again, and with how many groups it was tried."""
+        within = timedelta(seconds=section.timeout)
+        group = (
+            torchft.ProcessGroupNCCL
+            if section.process_group == "nccl"
+            else torchft.ProcessGroupGloo
+        )
+        host = socket.gethostname()
+        try:
+            # Where the groups of a quorum meet.
+            self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=within)
+            self._manager: Any = torchft.Manager(
+                pg=group(within),
+                load_state_dict=lambda state: self.restore(state),
+                state_dict=lambda: self.capture(),
+                min_replica_size=section.min_replica_size,
+                # A group that comes back has the state of the others before it takes its part.
+                use_async_quorum=False,
+                timeout=within,
+                quorum_timeout=timedelta(seconds=wait),
+                connect_timeout=within,
+                rank=0,
+                world_size=1,
+                store_addr=host,
+                store_port=self._store.port,
+                lighthouse_addr=lighthouse,
+                replica_id=str(section.replica_id),
+                hostname=host,
+                init_sync=False,  # the same seed gives all groups the same weights
+            )
+        except (RuntimeError, TimeoutError) as error:
+            raise RunError(self._unmet(error, section.timeout)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._manager.shutdown(wait=False)
+
+    @property
+    def rank(self) -> int:
+        """The number of this group in the quorum."""
+        return self._manager.participating_rank() or 0
+
+    @property
+    def size(self) -> int:
+        """The number of groups in the quorum."""
+        return self._manager.num_participants()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether an exchange of this step has failed, so that its numbers mean nothing."""
+        return self._manager.errored() is not None
+
+    def begin(self, step: int) -> None:
+        """Find the groups of the next step, and take the state of another one where this lacks it.
+
+        Arguments:
+            step: how many steps this group has taken.
+
+        Raises:
+            RunError: there is no quorum in time.
+        """
+        counted = self._manager.state_dict()
+        self._manager.load_state_dict({**counted, "step": step})
+        try:
+            self._manager.start_quorum()
+        except (RuntimeError, TimeoutError) as error:
+            raise RunError(self._unmet(error, self.wait)) from error
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors of one dtype by their sums over the groups, in place.
+
+        Where a group is lost, `is_broken` says so.
+        """
+        for bucket in _buckets(tensors):
+            together = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            self._manager.allreduce(together, reduce_op=ReduceOp.SUM).wait()
+            parts = together.split([tensor.numel() for tensor in bucket])
+            for tensor, part in zip(bucket, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def sum_counts(self, counts: Tensor) -> None:
+        """Replace what the groups count of a step by their sums, in place; see `sum`.
+
+        Raises:
+            SetpointError: the groups do not train the same.
+        """
+        own = counts.new_tensor([self._alike])
+        self.sum([counts, own])
+        if not self.is_broken and own.item() != self._alike * self.size:
+            raise SetpointError(
+                f"parallel.torchft: the {self.size} replica groups at {self.lighthouse} differ in "
+                f"their fingerprint, or in batch.micro_size, batch.accumulation or "
+                f"parallel.torchft.group_size.\nValid: the same configuration, and a lighthouse of "
+                f"its own for each run"
+            )
+
+    def commits(self) -> bool:
+        """Whether this group takes the step; if not, it takes it again.
+
+        Raises:
+            RunError: the manager does not answer.
+        """
+        try:
+            taken = self._manager.should_commit()
+        except (RuntimeError, TimeoutError) as error:
+            raise RunError(self._unmet(error, self.section.timeout)) from error
+        if not taken:
+            self.retaken(self.size)
+        return taken
+
+    def _unmet(self, error: Exception, seconds: float) -> str:
+        line = str(error).strip().partition("\n")[0]
+        return (
+            f"parallel.torchft: replica group {self.section.replica_id} has no answer from the "
+            f"lighthouse at {self.lighthouse}, or too few others, within {seconds:g} s: {line}"
+        )
+
+
+def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    found: list[list[Tensor]] = [[]]
+    room = BUCKET
+    for tensor in tensors:
+        if tensor.nbytes > room and found[-1]:
+            found.append([])
+            room = BUCKET
+        room -= tensor.nbytes
+        found[-1].append(tensor)
+    return [bucket for bucket in found if bucket]

@@ -1,0 +1,117 @@
+"""Run by test_torchft.py in a process of its own: two replica groups, of which one dies.
+
+Its argument is a folder to train in. The second group is killed after some steps, and comes back
+while the first trains on; a run of one rank without groups is the oracle.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import setpoint.train.run as running
+from setpoint.train.callback import Callback, Loop, StepResult
+
+from ..train.small import small_job
+
+LIGHTHOUSE = """
+from torchft.coordination import LighthouseServer
+import time
+server = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=500)
+print(server.address(), flush=True)
+time.sleep(600)
+"""
+STEPS = 60
+
+
+class Paces(Callback):
+    """Does something after each step."""
+
+    def __init__(self, act: Callable[[Loop], None]) -> None:
+        self.act = act
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        del result
+        self.act(loop)
+
+
+def flags(name: str, *more: str) -> tuple[str, ...]:
+    return (
+        f"name={name}", f"duration={STEPS} steps", "evaluation=null", "model.dropout=0",
+        "schedule={type: constant}", "batch.global_size=8", "checkpoint.every=10 steps", *more,
+    )  # fmt: skip
+
+
+def train_group(folder: Path, lighthouse: str, number: int, act: Callable[[Loop], None]) -> int:
+    """Train one replica group in a process of its own."""
+    child = os.fork()
+    if child:
+        return child
+    job = small_job(
+        folder, *flags("groups", f"parallel.torchft.lighthouse={lighthouse}",
+                       f"parallel.torchft.replica_id={number}", "parallel.torchft.timeout=20",
+                       "parallel.timeout=60"),
+        without=("accumulation", "micro_size"),
+    )  # fmt: skip
+    build = running.build_callbacks
+    running.build_callbacks = lambda *given: [*build(*given), Paces(act)]
+    running.train(job)
+    os._exit(0)
+
+
+def size_of(loop: Loop) -> int:
+    """With how many groups a step was taken."""
+    assert loop.parts.groups is not None
+    return loop.parts.groups.size
+
+
+def ended(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(folder: Path) -> None:
+    command = [sys.executable, "-c", LIGHTHOUSE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        lighthouse = server.stdout.readline().strip()
+        back, together = folder / "back", 0
+
+        def die(loop: Loop) -> None:
+            """After some steps with the other group, in the middle of one."""
+            nonlocal together
+            together += size_of(loop) == 2
+            if together == 4:
+                loop.engine.finish = lambda *_: os.kill(  # type: ignore[method-assign,assignment]
+                    os.getpid(), signal.SIGKILL
+                )
+
+        def wait(loop: Loop) -> None:
+            """Do not reach the end before the other group is back."""
+            if loop.position.step > 1 and not back.exists():
+                time.sleep(0.5)
+
+        def come_back(loop: Loop) -> None:
+            if size_of(loop) == 2:
+                back.touch()
+
+        try:
+            first = train_group(folder, lighthouse, 0, wait)
+            second = train_group(folder, lighthouse, 1, die)
+            assert ended(second) == -signal.SIGKILL
+            second = train_group(folder, lighthouse, 1, come_back)
+            codes = ended(first), ended(second)
+        finally:
+            server.kill()
+    assert codes == (0, 0), codes
+    alone = os.fork()
+    if not alone:
+        running.train(small_job(folder, *flags("alone"), without=("accumulation",)))
+        os._exit(0)
+    assert ended(alone) == 0
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
