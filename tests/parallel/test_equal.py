@@ -47,6 +47,8 @@ def test_weights_that_rounding_moves_apart_are_equal_in_float64(shape: str) -> N
 
 EIGHT = {
     "pipeline=2,shard=2,tensor=2": ("plain",),
+    "shard=2,ring=2,ulysses=2": ("packed documents",),
+    "replicate=2,shard=4,expert=4": ("divided experts, biases",),
 }
 
 
