@@ -382,8 +382,8 @@ BREAKS = [
     ),
     Break(
         "train/step/position.py",
-        "return _multiples(now.in_unit(unit), count) > _multiples(before.in_unit(unit), count)",
-        "return now.in_unit(unit) - before.in_unit(unit) >= count",
+        "return period.multiples_in(done) > period.multiples_in(earlier)",
+        "return done - earlier >= period.count",
         "train/step/test_position.py",
     ),
     Break(

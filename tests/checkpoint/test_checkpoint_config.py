@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from setpoint.checkpoint.config import Checkpoint
-from setpoint.config import RUNTIME, SetpointError, resolve
+from setpoint.config import RUNTIME, ConfigError, SetpointError, resolve
 from setpoint.editor_schema.help import field_help
 from setpoint.units import Period
 
@@ -16,10 +18,13 @@ def test_defaults() -> None:
     assert (section.keep, section.keep_best, section.resume) == (2, True, "auto")
 
 
-def test_each_field_has_help_and_is_runtime() -> None:
+def test_each_field_has_help_and_is_runtime_but_for_what_a_run_starts_from() -> None:
+    others: list[str] = []
     for name, info in Checkpoint.__setpoint__.fields.items():
         assert field_help(Checkpoint, name)
-        assert (info.role or Checkpoint.__setpoint__.role) is RUNTIME
+        if (info.role or Checkpoint.__setpoint__.role) is not RUNTIME:
+            others.append(name)
+    assert others == ["load", "exclude"]
 
 
 def test_values() -> None:
@@ -28,3 +33,30 @@ def test_values() -> None:
     for name, value in (("keep", 0), ("keep", 1.5), ("resume", "yes"), ("every", "sometimes")):
         with pytest.raises(SetpointError):
             setattr(section, name, value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"last_dtype": "bf16"}, "last_dtype"),
+        ({"keep_every": "never"}, "keep_every"),
+        ({"keep_every": "last_step"}, "keep_every"),
+        ({"keep_every": "9 steps", "keep": None}, "keep_every"),
+        ({"write": False, "last": "weights"}, "last"),
+        ({"write": False, "at": "powers_of_two"}, "at"),
+        ({"write": False, "at_start": True}, "at_start"),
+        ({"write": False, "keep_every": "9 steps"}, "keep_every"),
+        ({"write": False, "mode": "async"}, "mode"),
+    ],
+)
+def test_what_would_have_no_effect(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(Checkpoint(**flags))
+    assert [problem.path for problem in caught.value.problems] == [said]
+
+
+def test_steps_are_counted_from_one() -> None:
+    assert resolve(Checkpoint(at=(3, 1))).at == (3, 1)
+    for value in ((0,), "powers_of_three", (1.5,), 3):
+        with pytest.raises(SetpointError):
+            Checkpoint(at=value)  # type: ignore[arg-type]

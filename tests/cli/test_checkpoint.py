@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,9 +16,11 @@ import pytest
 import torch
 
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.track.lock import RunLock
 
 from ..snapshots import compare
 from .conftest import CommandLine
+from .test_diff import record
 
 
 def make(root: Path, metrics: list[float | None], keep: int | None = None) -> CheckpointStore:
@@ -136,6 +140,102 @@ def test_all_that_can_be_wrong_is_said_at_once(cli: CommandLine, run: Path) -> N
     answer = cli("checkpoint verify run")
     assert answer.status == 1
     compare("cli/checkpoint_verify", answer.out)
+
+
+def test_pruning_removes_only_when_asked_to(cli: CommandLine, run: Path) -> None:
+    folder = run / "checkpoints"
+    before = sorted(folder.iterdir())
+    compare("cli/checkpoint_prune", cli.ok("checkpoint prune run --keep 1 --keep-every none"))
+    assert sorted(folder.iterdir()) == before
+    facts = json.loads(cli.ok("checkpoint prune run --keep 1 --yes --json"))
+    stays = {row["step"]: row["reasons"] for row in facts["checkpoints"]}
+    assert stays == {100: [], 200: ["best"], 300: ["latest", "newest 1"]}
+    assert facts["removed"] and [p.name for p in sorted(folder.glob("step-*"))] == [
+        "step-00000200", "step-00000300"
+    ]  # fmt: skip
+    assert cli.ok("checkpoint verify run").count(": ok") == 2
+
+
+def test_rules_of_the_record_and_of_the_command_line(cli: CommandLine) -> None:
+    folder = record(cli.folder / "run", "small.toml", "checkpoint.keep=1", "checkpoint.at=[100]")
+    make(Path(folder) / "checkpoints", [None] * 6)
+
+    def stay(words: str = "") -> list[int]:
+        facts = json.loads(cli.ok(f"checkpoint prune run --json {words}"))
+        return [row["step"] for row in facts["checkpoints"] if row["stays"]]
+
+    assert stay() == [100, 600]
+    assert stay("--keep 2") == [100, 500, 600]
+    assert stay("--keep all") == [100, 200, 300, 400, 500, 600]
+    assert stay("--keep-every '300 steps'") == [100, 300, 600]
+    assert stay("--keep-every '1 epochs'") == [100, 400, 600]  # 0.25 epochs in 100 steps
+    (Path(folder) / "checkpoints" / "step-00000200" / "manifest.json").unlink()
+    assert stay() == [100, 200, 600]
+    cli.ok("checkpoint prune run --yes")
+    assert [p.name[-3:] for p in sorted((cli.folder / "run/checkpoints").glob("step-*"))] == [
+        "100", "200", "600"
+    ]  # fmt: skip
+    log = [json.loads(line) for line in (cli.folder / "run/events.jsonl").read_text().splitlines()]
+    assert log[-1]["event"] == "prune"
+    assert log[-1]["checkpoints"] == ["step-00000300", "step-00000400", "step-00000500"]
+
+
+def test_what_cannot_be_pruned_is_refused(cli: CommandLine, run: Path) -> None:
+    record(cli.folder / "own", "small.toml")
+    make(cli.folder / "own" / "checkpoints", [None] * 4)
+    lock = RunLock(cli.folder / "own" / ".lock")
+    try:
+        locked = re.sub(r"process \d+", "process N", cli.refused("checkpoint prune own --yes"))
+    finally:
+        lock.release()
+    (run / "checkpoints" / "best").unlink()
+    (run / "checkpoints" / "best").mkdir()
+    said = [
+        locked,
+        cli("checkpoint prune run --keep 1").err,
+        cli.refused("checkpoint prune run"),
+        cli.refused("checkpoint prune run/checkpoints/step-00000100"),
+        cli.refused("checkpoint prune own --keep none"),
+        cli.refused("checkpoint prune own --keep-every often"),
+        cli.refused("checkpoint prune own --keep-every never"),
+    ]
+    compare("cli/checkpoint_prune_wrong", "\n".join(said))
+
+
+def test_two_checkpoints_compared(cli: CommandLine, run: Path) -> None:
+    store = CheckpointStore(run / "checkpoints", keep=None)
+    tensors = {
+        "model": {"w": torch.arange(6.0).reshape(3, 2), "tied": torch.ones(2).bfloat16() * 1.5},
+        "optimizer": {"w/step": torch.tensor(3.0), "new": torch.tensor([1])},
+    }
+    store.save(400, tensors, {"position": {"step": 400}, "more": [1, {"a": math.nan}]})
+    answer = cli("checkpoint diff run/checkpoints/step-00000300 run")
+    assert answer.status == 1
+    compare("cli/checkpoint_diff", answer.out)
+    a, b = "run/checkpoints/step-00000100", "run/checkpoints/step-00000200"
+    facts = json.loads(cli(f"checkpoint diff {a} {b} --json").out)
+    by_name = {each["name"]: each for each in facts["tensors"]}
+    assert by_name.keys() == {"model/w", "optimizer/w/step"}
+    whole = torch.arange(6.0).double()
+    found = by_name["model/w"]
+    norm = whole.norm().item()
+    assert found["norm"] == pytest.approx(norm) == pytest.approx(found["difference"])
+    assert (found["relative"], found["largest"]) == (pytest.approx(1), 5)
+    assert {each["path"] for each in facts["state"]} == {
+        "position.step", "position.tokens", "position.epochs"
+    }  # fmt: skip
+
+
+def test_a_checkpoint_is_equal_to_itself(cli: CommandLine, run: Path) -> None:
+    record(cli.folder / "own", "small.toml")
+    shutil.copytree(run / "checkpoints", cli.folder / "own" / "checkpoints", dirs_exist_ok=True)
+    answer = cli("checkpoint diff own own/checkpoints/latest")
+    assert answer.status == 0
+    assert "tensors: 0 of 3 differ\nstate: 0 values" in answer.out
+    break_byte(run / "checkpoints" / "step-00000300" / "model.safetensors")
+    answer = cli("checkpoint diff run own")
+    assert (answer.status, answer.out) == (1, "")
+    assert "checkpoint run/checkpoints/step-00000300 is damaged: model.safetensors" in answer.err
 
 
 def test_what_holds_no_checkpoints_is_refused(cli: CommandLine, run: Path) -> None:

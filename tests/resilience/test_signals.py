@@ -63,6 +63,14 @@ def test_others_wait_however_often_they_come(first: int) -> None:
         assert stop.status == (130 if first == signal.SIGINT else 75)
 
 
+def test_a_request_for_a_checkpoint_stops_nothing() -> None:
+    before = signal.getsignal(signal.SIGUSR2)
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert (stop.saves_now, stop.requested, stop.status) == (True, False, 0)
+    assert signal.getsignal(signal.SIGUSR2) == before
+
+
 def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

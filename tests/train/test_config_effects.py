@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.tensor_file import DTYPES
 from setpoint.config import Config, SetpointError
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.schema.tree import section_classes
@@ -172,6 +174,12 @@ def saved(job: Job) -> tuple[list[int], list[str]]:
     run = train(job).directory
     pointers = [name for name in ("latest", "best") if (run / "checkpoints" / name).exists()]
     return list(list_checkpoints(run / "checkpoints")), pointers
+
+
+def dtypes_of_the_last(job: Job) -> set[str]:
+    """In which formats the weights of the last checkpoint are."""
+    [folder] = list_checkpoints(train(job).directory / "checkpoints").values()
+    return {DTYPES[each.dtype] for each in load_directory(folder).tensors["model"].values()}
 
 
 def told(job: Job) -> str:
@@ -531,9 +539,18 @@ EFFECTS = {
                                gives=([3, 4], ["latest", "best"])),
     "Checkpoint.at_start": Effect("checkpoint.at_start=true", saved, ("checkpoint.keep=null",),
                                   gives=([0, 4], ["latest", "best"])),
+    "Checkpoint.at": Effect("checkpoint.at=[1, 2]", saved, ("checkpoint.keep=1",),
+                            gives=([1, 2, 4], ["latest", "best"])),
     "Checkpoint.last": Effect("checkpoint.last=none", saved, gives=([], [])),
+    "Checkpoint.last_dtype": Effect("checkpoint.last_dtype=bf16", dtypes_of_the_last,
+                                    ("checkpoint.last=weights",), gives={"BF16"}),
     "Checkpoint.keep": Effect("checkpoint.keep=1", saved, (*EVERY_STEP, "evaluation=null"),
                               gives=([4], ["latest"])),
+    "Checkpoint.keep_every": Effect(
+        "checkpoint.keep_every=2 steps", saved,
+        (*EVERY_STEP, "checkpoint.keep=1", "checkpoint.keep_best=false"),
+        gives=([2, 4], ["latest"])),
+    "Checkpoint.write": Effect("checkpoint.write=false", saved, gives=([], [])),
     "Checkpoint.keep_best": Effect("checkpoint.keep_best=false", saved, EVERY_STEP,
                                    gives=([3, 4], ["latest"])),
     "Checkpoint.resume": Effect("checkpoint.resume=must", trained_twice),

@@ -61,13 +61,23 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             "checkpoint_interval",
         ),
     )
-    """Checkpoint interval; Ctrl-C and SIGTERM save one in any case."""
+    """Checkpoint interval; Ctrl-C and SIGTERM save one in any case. SIGUSR2 saves one, too, and
+    training goes on."""
+    at: Literal["powers_of_two"] | tuple[int, ...] | None = field(
+        default=None, item_ge=1, also_called=("dyn_ckpt_window", "save_at_steps")
+    )
+    """Further steps to save after, such as [10, 20, 50]; powers_of_two: 1, 2, 4, 8 and so on. Their
+    checkpoints stay."""
     at_start: bool = False
     """Save a checkpoint before the first step as well."""
     last: Literal["full", "weights", "none"] = field(
         default="full", also_called=("save_only_model", "save_last", "last_save_model_only")
     )
     """Final checkpoint. full: training can resume from it; weights: the model's alone."""
+    last_dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = field(
+        default=None, also_called=("export_dtype",)
+    )
+    """Dtype of the weights of last = weights; null: as they are trained."""
     keep: int | None = field(
         default=2,
         ge=1,
@@ -79,6 +89,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         ),
     )
     """Number of latest checkpoints to keep (save_total_limit); null keeps all."""
+    keep_every: Period | None = field(default=None, also_called=("keep_period", "keep_interval"))
+    """Keep a checkpoint of each such interval for ever as well: the first one at or after each
+    multiple."""
     keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
     """Keep the best checkpoint as well, as `best`: of those evaluated and saved, by
     evaluation.best, by default the lowest validation loss."""
@@ -158,6 +171,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             except re.error as error:
                 yield Problem(f"exclude.{index}", f"is no regular expression: {error}")
 
+    write: bool = field(default=True, also_called=("load_only",))
+    """false: checkpoints are loaded and none is saved, removed or renamed (load_only)."""
     remote: Remote | None = None
     """Copies of the checkpoints at a URL, such as an object store; null: none."""
 
@@ -174,3 +189,50 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
                 valid=("never",),
                 also=("last",),
             )
+        if self.last_dtype is not None and self.last != "weights":
+            yield Problem(
+                "last_dtype",
+                f"{self.last_dtype} has no effect with last = {self.last}: training resumes from "
+                f"weights as they are trained",
+                valid=("null",),
+                also=("last",),
+            )
+
+    @check
+    def _check_retention(self) -> Iterator[Problem]:
+        every = self.keep_every
+        if every is not None and every.unit in ("last_step", "never"):
+            yield Problem(
+                "keep_every",
+                f"{every} is no interval",
+                valid=("null", "1000 steps", "1 epochs", "1e9 tokens", "6 h"),
+            )
+        elif every is not None and self.keep is None:
+            yield Problem(
+                "keep_every",
+                f"{every} has no effect with keep = null, which keeps all checkpoints",
+                valid=("null",),
+                also=("keep",),
+            )
+
+    @check
+    def _check_write(self) -> Iterator[Problem]:
+        if self.write:
+            return
+        for name, default in (
+            ("at_start", False),
+            ("at", None),
+            ("last", "full"),
+            ("keep_every", None),
+            ("mode", "sync"),
+            ("remote", None),
+        ):
+            value = getattr(self, name)
+            if value != default:
+                shown = "a section" if name == "remote" else value
+                yield Problem(
+                    name,
+                    f"{shown} has no effect with write = false, which saves no checkpoint",
+                    valid=("null" if default is None else str(default).lower(),),
+                    also=("write",),
+                )

@@ -34,7 +34,7 @@ from .layout import (
 )
 from .manifest import DamagedCheckpoint, Manifest, parse_manifest
 from .pieces import PIECE, Pieces, md5_in
-from .retention import surplus
+from .retention import Retention
 
 T = TypeVar("T")
 
@@ -326,8 +326,9 @@ class RemoteRun:
                 whole.append(step)
             elif self._read(self._path(step, SET_ASIDE)) is None:
                 unfinished.append(step)
-        kept = {step for step in protected if step is not None}
-        gone = surplus(whole, keep=keep, protected=kept)
+        kept = {step: "named" for step in protected if step is not None}
+        reasons = Retention(keep).reasons(whole, kept)
+        gone = [step for step, why in reasons.items() if not why]
         newest = max(whole, default=-1)
         left = [each for each in unfinished if each < newest and each not in waiting]
         for step in (*gone, *left):

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from setpoint.config import RunError, SetpointError
+from setpoint.units import Period
 
 from .backend import SAFETENSORS, Backend, Tensors
 from .directory import clear_leftovers, publish, remove
 from .durable import Written, sync_directory, write_file
 from .layout import (
     MANIFEST,
-    POINTERS,
     damaged,
     directory_name,
     list_checkpoints,
@@ -27,7 +27,7 @@ from .layout import (
 from .loading import ALONE, Checkpoint, Readers, load_directory, verify_directory
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
 from .pointers import StagedPointer, UnreadPointer, point, read_pointer, readable_pointer
-from .retention import surplus
+from .retention import At, Positions, Retention, protected_by_pointers
 
 OnDamaged = Callable[[Path, str], None]
 """Told of each damaged checkpoint that `auto` passes over: its directory and the reason."""
@@ -48,7 +48,7 @@ class CheckpointStore:
 
     Arguments:
         root: the directory, `checkpoints/` of a run; made by the first save.
-        keep: how many of the newest stay; None keeps all.
+        keep, keep_every, keep_at: what stays, see `Retention`.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
         on_committed: called with the step and the directory of each checkpoint, once it is on the
@@ -56,6 +56,7 @@ class CheckpointStore:
         protected: gives steps that are not to be removed yet, whatever `keep` says.
         backend: the format of the states.
         readers: the processes that read the directory together.
+        writes: False where nothing in the directory is to change, not even its leftovers.
     """
 
     def __init__(
@@ -63,18 +64,23 @@ class CheckpointStore:
         root: Path,
         *,
         keep: int | None = 2,
+        keep_every: Period | None = None,
+        keep_at: At = None,
         keep_best: bool = True,
         on_set_aside: OnSetAside | None = None,
         on_committed: OnCommitted | None = None,
         protected: Callable[[], Collection[int]] = frozenset,
         backend: Backend = SAFETENSORS,
         readers: Readers = ALONE,
+        writes: bool = True,
     ) -> None:
         self.root = Path(root)
         self.on_set_aside = on_set_aside
         self.on_committed = on_committed
         self.protected = protected
-        self.keep = keep
+        self.retention = Retention(keep, keep_every, keep_at)
+        self.writes = writes
+        self._positions = Positions(self.root)
         self.keep_best = keep_best
         self.backend = backend
         self.readers = readers
@@ -103,7 +109,7 @@ class CheckpointStore:
         Raises:
             SetpointError: if the directory cannot be written.
         """
-        if self._prepared:
+        if self._prepared or not self.writes:
             return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -288,6 +294,8 @@ class CheckpointStore:
         Raises:
             SetpointError: if the directory cannot be written.
         """
+        if not self.writes:
+            return
         self.prepare()
         try:
             point(self.root, "best", None)
@@ -309,6 +317,8 @@ class CheckpointStore:
         Raises:
             RunError: if they cannot be renamed.
         """
+        if not self.writes:
+            return
         self.prepare()
         found = list_checkpoints(self.root)
         try:
@@ -427,18 +437,14 @@ class CheckpointStore:
             return None
 
     def _prune(self) -> None:
-        protected: set[int | None] = set()
-        for name in POINTERS:
-            try:
-                protected.add(read_pointer(self.root, name))
-            except UnreadPointer:
-                # What it protects is not known, so that nothing goes until it can be read.
-                return
-            except SetpointError:
-                continue
+        protected = protected_by_pointers(self.root)
+        if protected is None:
+            return
+        for step in self.protected():
+            protected.setdefault(step, "protected")
         found = list_checkpoints(self.root)
-        kept = {step for step in protected if step is not None} | set(self.protected())
-        for step in surplus(found, keep=self.keep, protected=kept):
+        reasons = self.retention.reasons(found, protected, self._positions.distance)
+        for step in (step for step, why in reasons.items() if not why):
             try:
                 read_manifest(found[step])
             except SetpointError:

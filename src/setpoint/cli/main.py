@@ -26,7 +26,7 @@ from setpoint.cli.outcome import (
     module_of,
     show_users_frames,
 )
-from setpoint.resilience.signals import NAMES, StopRequest
+from setpoint.resilience.signals import NAMES, SAVE, StopRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in NAMES:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
+        signal.signal(SAVE, signal.SIG_IGN)  # there is nothing left to save, nor to be ended by it
     if arguments is None and "torch" not in sys.modules:
         # The process ends now. On its way out Python would search all objects for cycles, again
         # and again, which takes a tenth of the time of `setpoint check`.
@@ -111,7 +112,7 @@ def _overview(group: str | None = None) -> str:
                 bold(f"setpoint {group} COMMAND SOURCE [OVERRIDES]"),
                 "",
                 bold("Commands"),
-                *(f"  {name:<18}{what}" for name, what in within.items()),
+                *(f"  {name:<20}{what}" for name, what in within.items()),
                 "",
                 f"`setpoint {group} COMMAND --help` is the manual of a command.",
             ]
@@ -122,7 +123,7 @@ def _overview(group: str | None = None) -> str:
         "Train models from one configuration that fully determines the run.",
         "",
         bold("Commands"),
-        *(f"  {name:<18}{what}" for name, what in COMMANDS.items()),
+        *(f"  {name:<20}{what}" for name, what in COMMANDS.items()),
         "",
         bold("Examples"),
         "  setpoint train tiny                          train the preset tiny",

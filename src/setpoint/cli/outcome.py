@@ -43,6 +43,8 @@ COMMANDS = {
     "checkpoint list": "list the checkpoints of a run",
     "checkpoint convert": "write a checkpoint in another layout, or for transformers",
     "checkpoint verify": "compare every byte of checkpoints with their checksums",
+    "checkpoint diff": "compare the tensors, state and configuration of two checkpoints",
+    "checkpoint prune": "print which checkpoints retention would remove, or remove them",
     "data inspect": "print rows of the training data as text, with tokens and masks",
     "data stats": "print lengths, tokens, shares and duplicates of the data",
     "data prepare": "tokenize the data of a configuration into shards that are mapped",
@@ -53,8 +55,9 @@ COMMANDS = {
 LONG = frozenset(
     (
         *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
-        *("compare", "checkpoint convert", "checkpoint verify", "data prepare", "data push"),
-        *("data inspect", "data stats", "tokenizer train"),
+        *("compare", "checkpoint convert", "checkpoint verify", "checkpoint diff"),
+        *("checkpoint prune", "data prepare", "data push", "data inspect", "data stats"),
+        "tokenizer train",
     )
 )
 """The commands that do more than put a configuration together and print something."""

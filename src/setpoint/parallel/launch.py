@@ -37,6 +37,8 @@ from setpoint.config import RunError
 from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAVE = signal.SIGUSR2
+"""Asks the ranks for a checkpoint; they go on."""
 STOPPED = (75, 129, 130, 143)
 """Exit statuses of a rank that a signal has stopped; of its own accord, or by Python's default."""
 PREFIX = "setpoint-ranks-"
@@ -289,7 +291,7 @@ def _forwarding(place: Path) -> Iterator[None]:
         del frame
         ask(place, number)
 
-    before = {number: signal.getsignal(number) for number in STOPS}
+    before = {number: signal.getsignal(number) for number in (*STOPS, SAVE)}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:
             signal.signal(number, forward)

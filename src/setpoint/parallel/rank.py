@@ -129,8 +129,9 @@ def is_said_first(error: str) -> bool:
 
 
 def ask(place: Path, number: int) -> None:
-    """Forward a signal to the ranks, to those that are still starting as well."""
-    (place / "signal").write_text(str(number))
+    """Forward a signal to the ranks; a stop to those that are still starting as well."""
+    if number != signal.SIGUSR2:
+        (place / "signal").write_text(str(number))
     for note in place.glob("pid-*"):
         with suppress(ProcessLookupError, ValueError):
             os.kill(int(note.read_text()), number)

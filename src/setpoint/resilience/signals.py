@@ -1,9 +1,10 @@
-"""Stops: what Ctrl-C (SIGINT), SIGTERM and SIGHUP do in every phase of a command.
+"""Stops: what Ctrl-C (SIGINT), SIGTERM and SIGHUP do in every phase of a command; and SIGUSR2.
 
 Where nothing would be lost, a command leaves at once. Where steps have been trained that no
 checkpoint holds, the step is finished and saved first. Python runs handlers of signals between two
 of its own instructions only, and a step or a compilation may take minutes: a thread hears of
-signals at once, says what will happen, and sees to it that the grace period is kept.
+signals at once, says what will happen, and sees to it that the grace period is kept. SIGUSR2 asks a
+run for a checkpoint, after which it goes on; other commands do nothing on it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 INTERRUPTED, PREEMPTED, TERMINATED = 130, 75, 143
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+SAVE = signal.SIGUSR2
 UNWINDING = 5.0
 """Seconds that the main thread gets to leave where it need not finish anything."""
 LOOK = 0.2
@@ -70,6 +72,10 @@ class StopRequest:
         """Whether a checkpoint is being saved, which the grace period does not cut short."""
         self.writing: Callable[[], bool] = lambda: False
         """Whether one is being written in the background, which it does not cut short either."""
+        self.saves_now = False
+        """Whether a checkpoint is asked for after the present step, and training then goes on."""
+        self.keeps = True
+        """Whether the run saves checkpoints, so that a stop in the middle of training saves one."""
         self.resumable = False
         """Whether the same command resumes later without a loss: SIGTERM gives status 75 then."""
         self.owns_process = False
@@ -150,9 +156,10 @@ class StopRequest:
         if self._depth > 1 or self.is_deaf:
             return self
         try:
-            for number in NAMES:
+            for number in (*NAMES, SAVE):
                 if signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._handle)
+                    answer = self._ask_to_save if number == SAVE else self._handle
+                    self._before[number] = signal.signal(number, answer)
         except ValueError:
             self.is_deaf = True
         else:
@@ -200,6 +207,9 @@ class StopRequest:
             self._leave(stopped.status)
         raise stopped
 
+    def _ask_to_save(self, number: int, frame: FrameType | None) -> None:
+        self.saves_now = True
+
     def _watch(self, reading: int) -> None:
         """Hear of signals, in a thread of its own."""
         import select
@@ -216,6 +226,8 @@ class StopRequest:
             for number in heard:
                 if number in NAMES:
                     self._hear(number)
+                elif number == SAVE and self.keeps:
+                    _say("SIGUSR2: saving a checkpoint after this step, and going on")
 
     def _hear(self, number: int) -> None:
         """Say what a signal will lead to."""
@@ -237,7 +249,8 @@ class StopRequest:
 
     def _prospect(self) -> str:
         saving = "when this checkpoint is saved"
-        what = saving if self.saving else "after this step, saving a checkpoint"
+        step = "after this step" + (", saving a checkpoint" if self.keeps else "")
+        what = saving if self.saving else step
         more = "again " if self._first == signal.SIGINT else ""
         return f"stopping {what}; press Ctrl-C {more}to stop at once"
 

@@ -198,7 +198,8 @@ RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "
          "step_timeout": 300.0, "backend": None, "torchft": None,
          "pipelining": {"schedule": "1f1b", "stages_per_rank": None, "split": None}}  # fmt: skip
 
-SAVING = {"mode": "sync", "in_flight": 1, "wait_timeout": None}
+SAVES = {"mode": "sync", "in_flight": 1, "wait_timeout": None, "at": None, "last_dtype": None,
+         "keep_every": None, "write": True}  # fmt: skip
 
 
 @migration(to=7)
@@ -218,7 +219,7 @@ def plain_names() -> Iterable[Operation]:
         Added("checkpoint.load", None),
         Added("checkpoint.exclude", []),
         Added("checkpoint.division", "any", role=RUNTIME),
-        *(Added(f"checkpoint.{name}", value, role=RUNTIME) for name, value in SAVING.items()),
+        *(Added(f"checkpoint.{name}", value, role=RUNTIME) for name, value in SAVES.items()),
         Added("compile.artifacts", None, role=RUNTIME),
         Added("compile.optimize_ddp", True, role=RUNTIME),
     ]

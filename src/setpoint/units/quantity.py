@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Self, cast
@@ -30,6 +31,8 @@ LONGEST = 100  # signs of a text, or bits of a number, that can be meant
 MOST = 2.0**63  # of anything; what is meant is far below
 ORDER = ("steps", "epochs", "tokens", "seconds")
 WORDS = ("last_step", "never")
+# Far above the rounding of a quotient, and far below a step's share of anything.
+TOLERANCE = 1e-12
 # For JSON Schema, in the part of the language that Python and ECMA-262 share.
 MEASURE = rf"\s*{NUMBER}\s*({'|'.join([*UNITS, *SECONDS])})?\s*"
 
@@ -135,6 +138,17 @@ class Period(Quantity):
         if isinstance(value, str | int) and not isinstance(value, bool):
             return cls(value)
         raise Invalid(f"is not a period: got {shown(value)}", (*EXAMPLES, *WORDS))
+
+    def multiples_in(self, distance: float) -> int:
+        """How many whole periods lie in a distance in its unit; whole numbers are counted exactly.
+
+        Arguments:
+            distance: of a period with a count, which `"last_step"` and `"never"` are not.
+        """
+        if isinstance(distance, int) and isinstance(self.count, int):
+            return distance // self.count
+        # 0.3 / 0.1 is a little below 3, and the third tenth of an epoch must not come a step late.
+        return math.floor(distance / self.count * (1 + TOLERANCE))
 
     def dump(self) -> str:
         """The period in plain data."""

@@ -30,9 +30,14 @@ class Asked(Callback):
     def __init__(self, rank: int, when: int) -> None:
         self.rank, self.when = rank, when
         self.steps: list[int] = []
+        self.saves: list[int] = []
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         self.steps.append(loop.position.step)
+        if loop.saves_now:
+            self.saves.append(loop.position.step)
+        if self.rank == 1 and loop.position.step == 1:
+            signal.raise_signal(signal.SIGUSR2)  # to one rank; the others hear of it, too
         if self.rank == 1 and loop.position.step == self.when:
             loop.stop.request()  # which the others hear of in the next step
         if loop.stopping:
@@ -80,6 +85,7 @@ def ends_alike(folder: Path, rank: int) -> None:
         loop = Loop(job, parts, [callback], stop, Position())
         loop.run()
         assert callback.steps == [1, 2, 3, 4]
+        assert callback.saves == [2]
         # What the step counts, before backward, and all that it has found out, after it.
         assert calls[0] == 2 * 4
         assert stop.status == 75 and stop.defers

@@ -15,7 +15,7 @@ from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
 from setpoint.train.callbacks.non_finite import NonFiniteCallback
 from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.record import RecordCallback
-from setpoint.train.callbacks.save import SaveCallback
+from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
 from setpoint.train.callbacks.upload import UploadCallback
 from setpoint.train.record.context import Run, Start
 from setpoint.train.record.start import change_record
@@ -51,7 +51,9 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
             trackers,
             progress,
             start.resumed_at is None,
-        ),
+        )
+        if job.checkpoint.write
+        else LoadOnlyCallback(progress),
     ]
     if run.uploads is not None:
         callbacks.append(UploadCallback(run.uploads.uploads, events, progress))

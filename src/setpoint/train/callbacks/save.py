@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from setpoint.checkpoint.retention import is_named
 from setpoint.config import record_files
 from setpoint.train.record.state import Stateful, snapshot
 from setpoint.train.step.loop import Callback, Phase
@@ -19,6 +20,28 @@ if TYPE_CHECKING:
     from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.record.ranks import SharedStore
     from setpoint.train.step.loop import Loop, StepResult
+
+
+class LoadOnlyCallback(Callback):
+    """Says of a run that saves nothing what that means."""
+
+    phase = Phase.KEEP
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def start(self, loop: Loop) -> None:
+        """Say so before the first step."""
+        self.progress.note(
+            f"checkpoint.write = false: no checkpoint is saved, and what is trained from step "
+            f"{loop.position.step} on is lost when this process ends"
+        )
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Let a stop end the next step where it is: there is nothing to wait for."""
+        loop.stop.busy = False
+        if loop.saves_now:
+            self.progress.note("SIGUSR2: no checkpoint is saved, as checkpoint.write = false")
 
 
 class SaveCallback(Callback):
@@ -66,8 +89,9 @@ class SaveCallback(Callback):
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Hear of what was saved in the background, and save if it is due."""
         self.store.look()
-        section = loop.job.checkpoint
+        section, step = loop.job.checkpoint, loop.position.step
         due = is_due(section.every, loop.before, loop.position, loop.last)
+        due = due or is_named(section.at, step) or loop.saves_now
         if due and (section.last == "full" or not loop.last):
             self.save(loop)
 
@@ -110,7 +134,8 @@ class SaveCallback(Callback):
             if loop.position.step == step:
                 loop.stop.busy = False
 
-        with snapshot(self.states, loop.position, weights_only) as taken:
+        dtype = loop.job.checkpoint.last_dtype
+        with snapshot(self.states, loop.position, weights_only, dtype) as taken:
             self.store.save(step, taken.tensors, taken.state, metric, self.record, saved)
         self.saved = self.progress_of(loop)
         loop.stop.saving = False

@@ -38,14 +38,18 @@ def format_newest(root: Path) -> str:
     return f"The newest checkpoint is {root / directory_name(step)}"
 
 
-def outlook(root: Path, since: int | None = None, again: str = THE_SAME) -> str:
+def outlook(root: Path, since: int | None = None, again: str = THE_SAME, keeps: bool = True) -> str:
     """Say what a stop means where everything that was trained is saved.
 
     Arguments:
         since: the step at which this session went on; None before it has.
         again: what resumes the run; see `command_again`.
+        keeps: whether the session saves checkpoints.
     """
     step, _ = newest_whole(root)
+    if not keeps:
+        where = "starts again" if step is None else f"goes on from step {step}"
+        return f"nothing is saved (checkpoint.write = false); {again} {where}"
     if step is None:
         return f"nothing was trained; {again} starts again"
     if since is None or step <= since:

@@ -97,7 +97,10 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
         store = CheckpointStore(
             directory.checkpoints,
             keep=section.keep,
+            keep_every=section.keep_every,
+            keep_at=section.at,
             keep_best=section.keep_best,
+            writes=section.write,
             on_set_aside=set_aside,
             on_committed=None if uploads is None else uploads.committed,
             protected=frozenset if uploads is None else lambda: uploads.uploads.protected,
@@ -201,7 +204,8 @@ def run_loop(run: Run, loop: Loop) -> None:
         run.heart.look = partial(_standing, loop, root)
     stop.newest = partial(format_newest, root)
     again = command_again(run.job, run.directory.path)
-    stop.outlook = partial(outlook, root, loop.position.step, again)
+    stop.keeps = stop.resumable = run.job.checkpoint.write
+    stop.outlook = partial(outlook, root, loop.position.step, again, stop.keeps)
     if stop.is_deaf:
         run.progress.note(
             "training runs in a thread that is not the main one, where Python takes no signals: "

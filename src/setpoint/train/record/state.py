@@ -20,6 +20,7 @@ from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
 from setpoint.precision.build import convert_state
+from setpoint.shapes.placed import part_here
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.data import where_in_data
@@ -34,6 +35,7 @@ from setpoint.train.record.zero import (
 from setpoint.train.step.averaging import TRAINING, evaluation_point, go_on_from
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import Position, is_over
+from setpoint.units import DType
 
 WEIGHTS_ONLY = "weights_only"
 """What the state of a checkpoint says that no run goes on from."""
@@ -262,9 +264,16 @@ def states_of(
 
 @contextmanager
 def snapshot(
-    states: Mapping[str, Stateful], position: Position, weights_only: bool = False
+    states: Mapping[str, Stateful],
+    position: Position,
+    weights_only: bool = False,
+    weights_dtype: str | None = None,
 ) -> Iterator[Snapshot]:
     """Take all that the rest of a run depends on.
+
+    Arguments:
+        weights_only: leave out what no use of the model needs.
+        weights_dtype: in which these are taken then; None as the model has them.
 
     Returns:
         a context; the tensors are as they are to be written until it ends.
@@ -274,9 +283,25 @@ def snapshot(
         for each in states.values():
             each.capture(taken, within)
         if weights_only:
-            taken.tensors = {"model": taken.tensors["model"]}
+            weights = taken.tensors["model"]
+            if weights_dtype is not None:
+                weights = _converted(weights, DType(weights_dtype).torch())
+            taken.tensors = {"model": weights}
             taken.state[WEIGHTS_ONLY] = True
         yield taken
+
+
+def _converted(weights: Mapping[str, Tensor], to: dtype) -> dict[str, Tensor]:
+    """Weights in another dtype; those that are one tensor stay one."""
+    done: dict[tuple[object, ...], Tensor] = {}
+    found: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        here = part_here(tensor)
+        seen = (here.data_ptr(), here.stride(), *tensor.shape) if here.numel() else (name,)
+        if seen not in done:
+            done[seen] = tensor.to(to) if tensor.is_floating_point() else tensor
+        found[name] = done[seen]
+    return found
 
 
 def restore(job: Job, states: Mapping[str, Stateful], checkpoint: Checkpoint) -> Position:

@@ -46,7 +46,8 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
     if outcome.status:
         again = command_again(job, outcome.directory)
-        left = outlook(outcome.directory / "checkpoints", before.step, again)
+        root, keeps = outcome.directory / "checkpoints", job.checkpoint.write
+        left = outlook(root, before.step, again, keeps)
         print(left, file=stream, flush=True)
     # Whoever stops a run waits for it to leave, so nothing is counted then.
     finished, section = outcome.status == 0, job.evaluation

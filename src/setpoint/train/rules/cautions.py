@@ -63,10 +63,13 @@ def find_cautions(job: Job) -> Iterator[Caution]:
     if steps is None:
         return
     yield from _patience_beyond_run(job, steps)
+    if not job.checkpoint.write:
+        return
     yield from _seldom_saved(job, steps)
     every = job.checkpoint.every
     in_steps = every.unit == "steps" and every.count >= steps
-    if steps >= LONG and (in_steps or every.unit in ("last_step", "never")):
+    seldom = in_steps or every.unit in ("last_step", "never")
+    if steps >= LONG and seldom and not job.checkpoint.at:
         yield Caution(
             "saved-only-at-the-end",
             "checkpoint.every",

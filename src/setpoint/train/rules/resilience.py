@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 def rollback_problems(job: Job) -> Iterator[Problem]:
     """Look for a run that goes back to checkpoints and saves none while it trains."""
-    if job.checkpoint.every.unit in ("never", "last_step") and not job.checkpoint.at_start:
+    if not job.checkpoint.write:
+        yield Problem(
+            "resilience.non_finite",
+            "rollback goes back to the newest checkpoint, and checkpoint.write = false saves none",
+            valid=("fail", "skip"),
+            also=("checkpoint.write",),
+        )
+    elif job.checkpoint.every.unit in ("never", "last_step") and not job.checkpoint.at_start:
         yield Problem(
             "resilience.non_finite",
             "rollback goes back to the newest checkpoint, and none is saved before the end",

@@ -58,10 +58,12 @@ class Report(NamedTuple):
 
     Arguments:
         stop: whether it was asked to stop.
+        save: whether it was asked to save a checkpoint and go on.
         seconds: that it spent since its last report.
     """
 
     stop: bool = False
+    save: bool = False
     seconds: float = 0.0
 
 
@@ -75,7 +77,7 @@ class Finished:
     Arguments:
         loss, nats: means over the global batch.
         grad_norm: global norm of the gradients before clipping.
-        stop: whether any rank was asked to stop.
+        stop, save: whether any rank was asked to.
         seconds: the mean of what the ranks reported.
         routing: how the tokens of all ranks chose experts; None unless the step was taken.
         by_source: sums of the cross-entropy over the global batch; empty where not known.
@@ -86,6 +88,7 @@ class Finished:
     nats: float
     grad_norm: float
     stop: bool = False
+    save: bool = False
     seconds: float = 0.0
     routing: Routing | None = None
     by_source: tuple[float, ...] = ()
@@ -188,6 +191,7 @@ class PlainEngine:
             found.nats,
             found.norm,
             found.stop,
+            found.save,
             found.seconds,
             by_source=tuple(found.by_source),
         )
@@ -237,10 +241,10 @@ class PlainEngine:
         for flag in overflows:  # by which the scale of the loss follows
             flag.copy_(shared[-1] > 0)
         found = _to_host(shared, norm)
-        loss, nats, stop, seconds, broken, over, own_norm = found[sources:]
-        mean, stops = seconds / world.size, stop > 0
+        loss, nats, stop, save, seconds, broken, over, own_norm = found[sources:]
+        agreed = Report(stop > 0, save > 0, seconds / world.size)
         return _Agreed(
-            loss, nats, own_norm, broken > 0, over > 0, stops, mean, found[:sources], routing
+            loss, nats, own_norm, broken > 0, over > 0, *agreed, found[:sources], routing
         )
 
 
@@ -273,6 +277,7 @@ class _Agreed(NamedTuple):
     is_broken: bool
     overflows: bool
     stop: bool
+    save: bool
     seconds: float
     by_source: list[float]
     routing: Routing | None

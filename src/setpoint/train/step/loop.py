@@ -170,6 +170,8 @@ class Loop:
         self.result: StepResult | None = None
         # Whether the ranks are to stop, as they agreed; None before their first collective.
         self.stopping: bool | None = None
+        # Whether a checkpoint was asked for in the last step, of any rank.
+        self.saves_now = False
         # By the clock: when the step began, with what the other ranks have not heard of before it;
         # what this rank has reported of it; and the mean of what all have.
         self.began = self.unshared = self.reported = self.agreed = 0.0
@@ -350,8 +352,11 @@ class Loop:
             )
             done = share_done(self.job.horizon(), after)
         self.reported = time.perf_counter() - self.began
-        own = Report(self.stop.requested, self.reported)
+        own = Report(self.stop.requested, self.stop.saves_now, self.reported)
         ended = self.engine.finish(sums, Rates(lr, done), own)
+        self.saves_now = ended.save
+        if own.save:
+            self.stop.saves_now = False
         if self.is_shared:
             self.stopping, self.agreed = ended.stop, ended.seconds
             if ended.stop:

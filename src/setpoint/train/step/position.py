@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from setpoint.units import Duration, Period
 
-# Far above the rounding of a quotient, and far below a step's share of anything.
-TOLERANCE = 1e-12
 UNITS = ("steps", "tokens", "epochs", "seconds")
 
 
@@ -62,13 +59,5 @@ def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
     if period.unit == "last_step":
         return last
     # Counting multiples, not differences, makes a resumed run fire where the other one fires.
-    unit, count = period.unit, period.count
-    return _multiples(now.in_unit(unit), count) > _multiples(before.in_unit(unit), count)
-
-
-def _multiples(distance: float, count: float) -> int:
-    """How many whole counts lie in a distance; whole numbers are counted exactly."""
-    if isinstance(distance, int) and isinstance(count, int):
-        return distance // count
-    # 0.3 / 0.1 is a little below 3, and the third tenth of an epoch must not come a step late.
-    return math.floor(distance / count * (1 + TOLERANCE))
+    done, earlier = now.in_unit(period.unit), before.in_unit(period.unit)
+    return period.multiples_in(done) > period.multiples_in(earlier)

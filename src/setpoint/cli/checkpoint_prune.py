@@ -1,0 +1,169 @@
+"""`setpoint checkpoint prune`: what the rules of retention leave, and removal of the rest."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from setpoint.checkpoint.directory import remove
+from setpoint.checkpoint.layout import directory_name
+from setpoint.checkpoint.record import CHECKPOINTS
+from setpoint.checkpoint.retention import Positions, Retention, protected_by_pointers
+from setpoint.checkpoint.survey import Found, Place, find_place, survey
+from setpoint.cli.checkpoint import RUN_HELP, refuse_overrides
+from setpoint.cli.command import JSON, Arguments, Command, Option
+from setpoint.cli.style import table
+from setpoint.config import Invalid, RunError, SetpointError, is_record, read_record, resolve
+from setpoint.track.events import EventLog
+from setpoint.track.lock import RunLock
+from setpoint.train.config import Job
+from setpoint.units import Period
+from setpoint.units.size import in_units
+
+KEEP = Option("--keep", "How many of the newest stay, or all; default: checkpoint.keep.", "N")
+KEEP_EVERY = Option(
+    "--keep-every", "An interval such as '1000 steps', or none; default: as recorded.", "PERIOD"
+)
+YES = Option("--yes", "Remove what has no reason to stay.")
+COMMAND = Command(
+    "checkpoint prune",
+    "RUN",
+    "Print which checkpoints of a run stay and why, by the rules of its record (checkpoint.keep,\n"
+    "keep_every and at) or by others, and which would be removed. Nothing is removed without\n"
+    "--yes. What latest and best name stays, and so does what cannot be read or was set aside. A\n"
+    "run that is being trained is refused.\n" + RUN_HELP,
+    [KEEP, KEEP_EVERY, YES, JSON],
+    [
+        ("setpoint checkpoint prune runs/tiny-3fa94c21", "what would be removed"),
+        (
+            "setpoint checkpoint prune runs/tiny-3fa94c21 --keep 1 --yes",
+            "keep the newest, the best",
+        ),
+        ("setpoint checkpoint prune runs/a --keep 3 --keep-every '1000 steps'", "other rules"),
+    ],
+)
+
+
+class Fate(NamedTuple):
+    """A checkpoint and why it stays; without a reason it may go."""
+
+    found: Found
+    reasons: list[str]
+
+
+def run(arguments: Arguments) -> int:
+    """Print what stays, and remove the rest if asked for.
+
+    Raises:
+        RunError: if something cannot be removed.
+    """
+    refuse_overrides(arguments)
+    place = find_place(arguments.positional[0])
+    if place.only is not None:
+        raise SetpointError(
+            f"{arguments.positional[0]} is one checkpoint; give its run or {place.root}"
+        )
+    own = place.root.parent if place.root.name == CHECKPOINTS else None
+    run = own if own is not None and is_record(str(own)) else None
+    rule = _rule(arguments, run)
+    removes = arguments.has(YES.name)
+    with ExitStack() as ending:
+        if removes and run is not None:
+            ending.callback(RunLock(run / ".lock").release)
+        fates = _fates(place.root, rule)
+        gone = [fate.found for fate in fates if not fate.reasons]
+        if removes and gone:
+            _remove(gone, run)
+    if arguments.has(JSON.name):
+        import json
+
+        print(json.dumps(_facts(place.root, fates, removes), indent=2))
+    else:
+        print("\n".join(_lines(place.root, fates, removes)))
+    return 0
+
+
+def _rule(arguments: Arguments, run: Path | None) -> Retention:
+    """The rules of the record, and those that are given instead."""
+    section = None if run is None else resolve(read_record(Job, str(run))[0]).checkpoint
+    given, interval = arguments.value(KEEP.name), arguments.value(KEEP_EVERY.name)
+    if section is None and given is None:
+        raise SetpointError(
+            "there is no record of a run beside these checkpoints, so it must be said how many of "
+            "the newest stay: --keep N"
+        )
+    keep = section.keep if section is not None else None
+    if given is not None:
+        keep = None if given == "all" else arguments.integer(KEEP.name)
+    every = section.keep_every if section is not None else None
+    if interval is not None:
+        every = None if interval == "none" else _interval(interval)
+    return Retention(keep, every, None if section is None else section.at)
+
+
+def _interval(text: str) -> Period:
+    try:
+        every = Period(text)
+    except Invalid as error:
+        valid = ", ".join(error.valid[:4])
+        raise SetpointError(f"{KEEP_EVERY.name} {error.message}.\nValid: none, {valid}") from None
+    if every.unit in ("last_step", "never"):
+        raise SetpointError(f"{KEEP_EVERY.name} {text} is no interval; none keeps none of them")
+    return every
+
+
+def _fates(root: Path, rule: Retention) -> list[Fate]:
+    protected = protected_by_pointers(root)
+    if protected is None:
+        raise RunError(f"latest or best in {root} cannot be read, so nothing may be removed")
+    listed = (each for each in survey(Place(root)) if each.kind == "checkpoint")
+    found = {each.step: each for each in listed}
+    # What cannot be read may be all that is left of its step.
+    protected |= {step: "cannot be read" for step, each in found.items() if each.manifest is None}
+    reasons = rule.reasons(found, protected, Positions(root).distance)
+    return [Fate(found[step], why) for step, why in reasons.items()]
+
+
+def _remove(gone: list[Found], run: Path | None) -> None:
+    if run is not None:
+        log = EventLog(run / "events.jsonl")
+        log.write("prune", checkpoints=[each.path.name for each in gone])
+        log.close()
+    for each in gone:
+        try:
+            remove(each.path, directory_name(each.step))
+        except OSError as error:
+            raise RunError(f"{each.path} cannot be removed: {error.strerror}") from error
+
+
+def _lines(root: Path, fates: list[Fate], removes: bool) -> list[str]:
+    if not fates:
+        return [f"no checkpoints in {root}"]
+    gone = [fate.found for fate in fates if not fate.reasons]
+    word = "removed" if removes else "would be removed"
+    rows = [
+        [fate.found.path.name, in_units(fate.found.size),
+         f"stays: {', '.join(fate.reasons)}" if fate.reasons else word]
+        for fate in fates
+    ]  # fmt: skip
+    total = f"{len(gone)} of {len(fates)} checkpoints, {in_units(sum(each.size for each in gone))}"
+    hint = "; --yes removes them" if gone and not removes else ""
+    return [table(rows), f"{word}: {total}{hint}"]
+
+
+def _facts(root: Path, fates: list[Fate], removes: bool) -> dict[str, Any]:
+    return {
+        "folder": str(root),
+        "removed": removes,
+        "checkpoints": [
+            {
+                "checkpoint": fate.found.path.name,
+                "step": fate.found.step,
+                "bytes": fate.found.size,
+                "stays": bool(fate.reasons),
+                "reasons": fate.reasons,
+            }
+            for fate in fates
+        ],
+    }
