@@ -24,7 +24,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 Tree = Mapping[str, bytes | None]
 """Relative path to content; None for a directory."""
@@ -48,16 +48,9 @@ class Operation(NamedTuple):
     rank: int = 0
 
 
-class Before(Protocol):
-    """What happens before an operation: it may raise, or end the process."""
-
-    def __call__(self, operation: Operation) -> int | None:
-        """Let it happen.
-
-        Returns:
-            how many bytes at most are written; None for all.
-        """
-        ...
+Before = Callable[[Operation], int | None]
+"""Called before an operation: it may raise, or end the process, or say how many bytes at most are
+written."""
 
 
 def harmless(operation: Operation) -> None:

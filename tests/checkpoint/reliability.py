@@ -36,13 +36,13 @@ class Fault(NamedTuple):
     """A row of the table.
 
     Arguments:
-        count: tries it in every way, in an empty folder, and says in how many.
+        cases: tries it in every way, in an empty folder, and says in how many.
     """
 
     name: str
     ranks: int
     outcome: str
-    count: Callable[[Path], int]
+    cases: Callable[[Path], int]
 
 
 def crashes(folder: Path) -> int:
@@ -161,7 +161,7 @@ def main(chosen: list[str]) -> None:
         if chosen and not any(word in f"{fault.name} {fault.ranks}" for word in chosen):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            count = fault.count(Path(folder))
+            count = fault.cases(Path(folder))
         print(f"{fault.name}, {fault.ranks} ranks: {count}", flush=True)
         page = PAGE.read_text(encoding="utf-8")
         counts = {**counts_in(page), (fault.name, fault.ranks): count}

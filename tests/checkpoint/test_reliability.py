@@ -20,4 +20,4 @@ def test_the_page_has_the_table() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.name}, {fault.ranks}")
 def test_a_fault(fault: Fault, tmp_path: Path) -> None:
     stated = counts_in(PAGE.read_text(encoding="utf-8"))
-    assert fault.count(tmp_path) >= stated[fault.name, fault.ranks]
+    assert fault.cases(tmp_path) >= stated[fault.name, fault.ranks]
