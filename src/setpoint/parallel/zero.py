@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -142,8 +143,7 @@ class ZeroReplicas:
 
     def states(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         """Gather what the optimizer keeps of each weight, one after the other; see `tensors`."""
-        from deepspeed.utils import safe_get_full_optimizer_state
-
+        utils = import_module("deepspeed.utils")
         for weights, flat in self._flat():
             kept: dict[str, Any] = self.optimizer.state.get(flat, {})
             if kept:
@@ -152,7 +152,7 @@ class ZeroReplicas:
                 found: dict[str, Any] = {}
                 for key, value in kept.items():
                     if _is_by_element(value, flat):
-                        full: Any = safe_get_full_optimizer_state(weight, key)
+                        full = utils.safe_get_full_optimizer_state(weight, key)
                         value = full.to(value.dtype)
                     found[key] = value
                 yield weight, found
@@ -199,22 +199,19 @@ class ZeroReplicas:
 
         It does so once, in the middle of the first update, when later groups have nothing yet.
         """
-        from deepspeed.utils import lazy_init_hp_params_optimizer_state
-
         if not self.is_divided:
-            lazy_init_hp_params_optimizer_state(weights, flat, self.optimizer.state)
+            utils = import_module("deepspeed.utils")
+            utils.lazy_init_hp_params_optimizer_state(weights, flat, self.optimizer.state)
 
     def _gathered(self, held: Tensor, changes: bool = False) -> AbstractContextManager[Any]:
         """A context in which a tensor of the model is whole on all ranks."""
-        from deepspeed import zero
-
+        zero = import_module("deepspeed").zero
         # What rank 0 has at the end is what all ranks divide.
         return zero.GatheredParameters([held], modifier_rank=0 if changes else None)
 
     def _set(self, weight: Tensor, full: Tensor, key: str | None) -> None:
         """Set this rank's run of an fp32 weight, or of what the optimizer keeps of it."""
-        from deepspeed import utils
-
+        utils = import_module("deepspeed.utils")
         if not self.is_divided:
             if key is None:
                 utils.safe_set_full_fp32_param(weight, full)
@@ -256,8 +253,8 @@ def load_deepspeed(device: torch.device) -> Any:
     # It calls functions of torch by older names.
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
     try:
-        import deepspeed
-        import deepspeed.ops
+        deepspeed: Any = import_module("deepspeed")
+        ops: Any = import_module("deepspeed.ops")
     except (ImportError, OSError, RuntimeError) as error:
         raise SetpointError(
             f"parallel.engine = deepspeed: the package deepspeed cannot be loaded: {error}\n"
@@ -265,7 +262,6 @@ def load_deepspeed(device: torch.device) -> Any:
         ) from error
     deepspeed.logger.setLevel(logging.ERROR)  # it warns of what the settings ask for
     # A sum over shared memory for inference on CPUs, which it would compile for minutes.
-    ops: Any = deepspeed.ops
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
