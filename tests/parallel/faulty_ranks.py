@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch._dynamo  # which DDP imports, and takes seconds  # noqa: F401
+from torch.distributed import ProcessGroup
 
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World
@@ -66,6 +67,16 @@ def one_rank(rank: int, port: int, phase: str, event: str, folder: Path) -> None
         "parallel.world_size=2", "batch.micro_size=1", "duration=8 steps", "evaluation=null",
         "tracking.progress=none",
     )  # fmt: skip
+    if phase == "new group":
+        # Such as that of an axis, or of saves in the background.
+        group = World.group
+
+        def meet(self: World, *axes: str) -> ProcessGroup | None:
+            if rank:
+                EVENTS[event]()
+            return group(self, *axes, "replicate")
+
+        World.group = meet  # type: ignore[method-assign]
     if rank:
         happens = EVENTS[event]
         if phase == "start":

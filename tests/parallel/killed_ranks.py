@@ -35,21 +35,22 @@ from ..train.small import assert_same_run, small_job
 STORIES = {
     "replicate": (),
     "shard": ("parallel.shard=-1",),
+    "shard, async": ("parallel.shard=-1", "checkpoint.mode=async", "checkpoint.every=2 steps"),
     "shard, replicate": ("parallel.shard=2", "parallel.replicate=2"),
     "tensor": ("parallel.tensor=2", "parallel.shard=-1"),
 }
 COMMON = (
     "duration=8 steps", "schedule={type=constant, warmup=2}", "evaluation.every=2 steps",
     "checkpoint.every=3 steps", "batch.micro_size=1", "batch.global_size=4",
-    "parallel.timeout=60", "parallel.step_timeout=60",
+    "parallel.timeout=30", "parallel.step_timeout=30",
 )  # fmt: skip
 # Of each kind, so many are in most sessions, of the main rank and of another; 0: there are none.
 COUNTS = {
     "start": (1, 1), "collective": (40, 40), "update": (5, 5), "evaluate": (20, 20),
     "save": (40, 4), "record": (6, 0), "any": (80, 20), "time": (1, 1),
 }  # fmt: skip
-LONGEST = 45.0
-"""Seconds in which the other ranks end: less than they wait for one that does not answer."""
+LONGEST = 60.0
+"""Seconds in which the other ranks end, those included that wait for one in vain."""
 GRACE = 2.0
 """Seconds after which those that may wait for one to start are killed, as a launcher does."""
 

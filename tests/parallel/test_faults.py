@@ -70,6 +70,12 @@ def test_a_rank_that_hangs_between_steps_is_named(tmp_path: Path) -> None:
     assert other.checkpoint == main.checkpoint == "step-00000004"
 
 
+def test_a_rank_that_dies_before_a_group_is_made_ends_the_others_in_words(tmp_path: Path) -> None:
+    case = "new group: dies"
+    said = said_by_the_other(tmp_path, case)[case]
+    assert "rank 0 has lost the others: wait timeout after 5000ms. One of them hangs" in said
+
+
 def test_a_rank_that_dies_before_a_save_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     case = "save: dies"
     said = said_by_the_other(tmp_path, case)[case]

@@ -21,7 +21,13 @@ from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.rank import enter, launched, leave, own_rank
 from setpoint.parallel.rendezvous import store_of_attempt
-from setpoint.parallel.watch import Watch, keep_timeout_of, record_collectives, step_has_ended
+from setpoint.parallel.watch import (
+    Watch,
+    active_watch,
+    keep_timeout_of,
+    record_collectives,
+    step_has_ended,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -32,6 +38,8 @@ U = TypeVar("U")
 
 _LOST = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting",
          "nccl", "connection refused", "socket timeout", "gloo")  # fmt: skip
+_STORE = (distributed.DistStoreError, distributed.DistNetworkError)
+"""What the store that ranks meet at raises where one does not come, or the one that has it ends."""
 
 
 class ToldByMain(SetpointError):
@@ -118,9 +126,12 @@ class World:
         if prod(self.degrees.get(axis, 1) for axis in axes) == 1:
             return None
         others = [axis for axis in AXES if axis not in axes]
+        watch = active_watch()
+        # Without it they would meet for half an hour, whatever the timeout of the first group is.
+        waits = None if watch is None else timedelta(seconds=watch.start)
         own: Any = None
         for ranks in ranks_by(self.degrees, others, axes).tolist():
-            made = distributed.new_group(ranks, group_desc="_".join(axes))
+            made = distributed.new_group(ranks, waits, group_desc="_".join(axes))
             if self.rank in ranks:
                 own = made
         return own
@@ -251,7 +262,7 @@ def joined(config: Parallel) -> Iterator[None]:
             distributed.barrier()
     except RuntimeError as error:
         # What gloo and NCCL raise where a connection ends has no class of its own.
-        if any(sign in str(error).lower() for sign in _LOST):
+        if isinstance(error, _STORE) or any(sign in str(error).lower() for sign in _LOST):
             lost = LostRanks(_lost(rank, error, watch))
             # A launcher is about to end this rank, which ends by itself.
             leave(lost.status, str(lost), is_lost=True)
@@ -281,7 +292,7 @@ def backend_of(config: Parallel, device: torch.device) -> str:
 
 def _lost(rank: int, error: Exception, watch: Watch) -> str:
     text = f"rank {rank} has lost the others: {_first_line(error)}"
-    if "timed out" not in text.lower():
+    if "timed out" not in text.lower() and "wait timeout" not in text.lower():
         return text
     return (
         f"{text}. One of them hangs, or takes longer than parallel.timeout = {watch.start:g} s "
@@ -304,8 +315,9 @@ def _not_met(error: Exception, timeout: float) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line without the place in gloo's source and its general advice."""
+    """The first line without the place in gloo's source, its advice, and the keys of a store."""
     line = str(error).strip().partition("\n")[0].partition(" This is typically")[0]
+    line = line.partition(", keys: ")[0]
     return re.sub(r"^\[\S+\.cc:\d+\] ", "", line).rstrip(".")
 
 
