@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from setpoint.parallel.zero import ZeroReplicas
@@ -50,5 +49,13 @@ class ZeroEngine(PlainEngine):
         found = self._agree(sums, norm, [], report)
         broken = found.is_broken or not math.isfinite(found.loss)
         verdict = Verdict.REFUSED if broken else Verdict.TAKEN
-        answer = Finished(verdict, found.loss, found.nats, found.norm, found.stop, found.seconds)
-        return replace(answer, by_source=tuple(found.by_source))
+        return Finished(
+            verdict,
+            found.loss,
+            found.nats,
+            found.norm,
+            found.stop,
+            found.save,
+            found.seconds,
+            by_source=tuple(found.by_source),
+        )
