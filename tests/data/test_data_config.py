@@ -145,7 +145,7 @@ def test_all_problems_are_reported_together() -> None:
     )
     assert problems(data) == {
         "sources.0.paths": "no path, so no file",
-        "sources.0.separator": "is empty, and would not divide anything",
+        "sources.0.separator": "has no effect: each row is a document",
         "sources.1.name": "is the name of sources.0 already",
         "sources.1.paths.1": "is empty",
         "sources.2.include": "no pattern, so no file",
