@@ -333,8 +333,8 @@ BREAKS = [
     Break("checkpoint/manifest.py", "if found != expected:", "if found == 0:", "checkpoint"),
     Break(
         "checkpoint/retention.py",
-        "if step not in protected]",
-        "]",
+        "why.append(protected[step])",
+        "pass",
         "checkpoint train/callbacks/test_evaluate.py",
     ),
     Break(
