@@ -224,8 +224,9 @@ def test_auto_is_refused_where_there_is_no_gpu(
     wanted = {problem.path for problem in refused(tmp_path, (*flags, "parallel.device=cpu"))}
     job = small_job(tmp_path, *flags)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = verify(job, {"torch"}).problems
-    assert wanted <= {problem.path for problem in found}
+    # A package may be missing as well.
+    found = [each for each in verify(job, {"torch"}).problems if each.path in wanted]
+    assert wanted == {problem.path for problem in found}
     assert all("parallel.device = 'auto' (default)" in problem.also for problem in found)
 
 
