@@ -128,7 +128,8 @@ def what_is_gone(path: Path) -> str | None:
     saves = [row for row in rows if row.get("event") == "save"]
     ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
     if ends:
-        kept = "its checkpoints are gone" if saves else "it saved none (checkpoint.last, .write)"
+        none = "it saved none (checkpoint.last = none, or write = false)"
+        kept = "its checkpoints are gone" if saves else none
         return f"finished at step {ends[-1].get('step')}, and {kept}"
     if saves:
         return f"was trained to step {saves[-1].get('step')}, and its checkpoints are gone"
