@@ -86,7 +86,6 @@ def test_a_server_that_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("s3://bucket/*.txt", "needs the package 's3fs'"),
         ("gs://bucket/a.txt", "needs the package 'gcsfs'"),
         ("abfs://bucket/a.txt", "needs the package 'adlfs'"),
         ("nonsense://bucket/a.txt", "unknown protocol, nonsense"),
