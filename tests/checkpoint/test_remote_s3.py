@@ -41,6 +41,7 @@ def bucket() -> Iterator[str]:
     service.stop()
 
 
+@pytest.mark.slow
 def test_a_file_in_parts_is_compared_by_the_md5_of_its_parts(bucket: str, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "a", keep=None)
     run = RemoteRun(bucket)
@@ -63,6 +64,7 @@ def test_a_file_in_parts_is_compared_by_the_md5_of_its_parts(bucket: str, tmp_pa
     assert run.sizes(1).keys() == run.sizes(2).keys()
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_not_there(bucket: str, tmp_path: Path) -> None:
     run = RemoteRun("s3://nowhere/run")
     assert run.steps() == []

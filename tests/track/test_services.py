@@ -145,6 +145,7 @@ def test_wandb(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow  # takes seconds to import
 @pytest.mark.filterwarnings("ignore")  # of its own
 def test_mlflow(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
@@ -191,6 +192,7 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name for name, _, _ in rows} == {"n-01234567"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_comet(tmp_path: Path) -> None:
     pytest.importorskip("comet_ml")
