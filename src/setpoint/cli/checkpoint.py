@@ -15,7 +15,6 @@ from setpoint.checkpoint.survey import (
     pointers_at,
     survey,
 )
-from setpoint.cli.command import Arguments
 from setpoint.config import SetpointError
 from setpoint.hub.urls import is_url, protocol_problem
 
@@ -87,21 +86,6 @@ def folder_of(text: str) -> Folder:
     if problem:
         raise SetpointError(problem)
     return RemotePlace(text)
-
-
-def refuse_overrides(arguments: Arguments) -> None:
-    """Refuse words that are no argument of the command.
-
-    Raises:
-        SetpointError: if there are some.
-    """
-    if arguments.overrides:
-        command = arguments.command
-        options = ", ".join(option.name for option in command.options)
-        raise SetpointError(
-            f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields; an "
-            f"option that it knows is one of {options}"
-        )
 
 
 def state_of(found: Found, names: list[str]) -> str:

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from setpoint.checkpoint.record import checkpoint_to_load
-from setpoint.cli.checkpoint import refuse_overrides
-from setpoint.cli.command import Arguments, Command, Option
+from setpoint.cli.command import Arguments, Command, Option, refuse_overrides
 from setpoint.cli.outcome import Loading
 from setpoint.config import SetpointError, did_you_mean
 

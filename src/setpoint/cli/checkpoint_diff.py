@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.pointers import readable_pointer
 from setpoint.checkpoint.survey import find_place
-from setpoint.cli.checkpoint import RUN_HELP, refuse_overrides
-from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option
+from setpoint.cli.checkpoint import RUN_HELP
+from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.diff import render
 from setpoint.cli.outcome import FAILED, Loading
 from setpoint.cli.source_table import open_table

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from setpoint.checkpoint.survey import Found
-from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of, refuse_overrides, state_of
-from setpoint.cli.command import JSON, Arguments, Command
+from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of, state_of
+from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
 from setpoint.cli.style import print_notes, table
 from setpoint.units.size import in_units
 

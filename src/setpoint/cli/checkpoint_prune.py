@@ -11,8 +11,8 @@ from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.record import CHECKPOINTS
 from setpoint.checkpoint.retention import Positions, Retention, protected_by_pointers
 from setpoint.checkpoint.survey import Found, Place, find_place, survey
-from setpoint.cli.checkpoint import RUN_HELP, refuse_overrides
-from setpoint.cli.command import JSON, Arguments, Command, Option
+from setpoint.cli.checkpoint import RUN_HELP
+from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import table
 from setpoint.config import Invalid, RunError, SetpointError, is_record, read_record, resolve
 from setpoint.track.events import EventLog

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from setpoint.checkpoint.survey import Found, reason_of
-from setpoint.cli.checkpoint import RUN_OR_URL_HELP, Folder, folder_of, refuse_overrides
-from setpoint.cli.command import JSON, Arguments, Command
+from setpoint.cli.checkpoint import RUN_OR_URL_HELP, Folder, folder_of
+from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
 from setpoint.cli.outcome import FAILED
 from setpoint.config import SetpointError
 from setpoint.units.size import in_units

@@ -403,3 +403,18 @@ record, or module:function; without one the defaults are taken. OVERRIDES set fi
 --a.b=1 and a.b=1 mean the same, and a later one beats an earlier one. Layers, later beats earlier:
 defaults, preset, files, environment ({prefix}__A__B=1), modifiers of --with, overrides. SOURCE
 `-` is a file on standard input; `@args.txt` stands for the words in that file."""
+
+
+def refuse_overrides(arguments: Arguments) -> None:
+    """Refuse words that are no argument of the command.
+
+    Raises:
+        SetpointError: if there are some.
+    """
+    if arguments.overrides:
+        command = arguments.command
+        options = ", ".join(option.name for option in command.options) or "none"
+        raise SetpointError(
+            f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields; an "
+            f"option that it knows is one of {options}"
+        )

@@ -5,25 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from setpoint.cli.command import Arguments
 from setpoint.config import SetpointError
 from setpoint.runs.labels import Labels, read_labels, write_labels
 from setpoint.track.run_directory import is_run_directory
-
-
-def refuse_overrides(arguments: Arguments) -> None:
-    """Refuse words that are no argument of the command.
-
-    Raises:
-        SetpointError: if there are some.
-    """
-    if arguments.overrides:
-        command = arguments.command
-        options = ", ".join(option.name for option in command.options) or "none"
-        raise SetpointError(
-            f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields; an "
-            f"option that it knows is one of {options}"
-        )
 
 
 def run_directories(words: list[str]) -> list[Path]:

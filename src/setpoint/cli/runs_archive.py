@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from setpoint.cli.command import Arguments, Command, Option
-from setpoint.cli.runs import refuse_overrides, relabel, run_directories
+from setpoint.cli.command import Arguments, Command, Option, refuse_overrides
+from setpoint.cli.runs import relabel, run_directories
 
 COMMAND = Command(
     "runs archive",

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.command import JSON, Arguments, Command, Option
-from setpoint.cli.runs import refuse_overrides
+from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import print_notes, table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import ABSENT, SetpointError

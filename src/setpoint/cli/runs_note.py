@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from setpoint.cli.command import Arguments, Command
-from setpoint.cli.runs import refuse_overrides, relabel, run_directories
+from setpoint.cli.command import Arguments, Command, refuse_overrides
+from setpoint.cli.runs import relabel, run_directories
 
 COMMAND = Command(
     "runs note",

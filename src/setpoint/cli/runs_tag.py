@@ -6,8 +6,8 @@ import re
 import sys
 from dataclasses import replace
 
-from setpoint.cli.command import Arguments, Command, Option
-from setpoint.cli.runs import refuse_overrides, relabel, run_directories
+from setpoint.cli.command import Arguments, Command, Option, refuse_overrides
+from setpoint.cli.runs import relabel, run_directories
 from setpoint.config import SetpointError
 from setpoint.runs.labels import Labels
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.command import JSON, Arguments, Command
-from setpoint.cli.runs import refuse_overrides, run_directories
+from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
+from setpoint.cli.runs import run_directories
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.runs.labels import read_labels
 from setpoint.track.jsonl import read_jsonl
