@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from setpoint.checkpoint.optimizer_state import Options, options_of
-from setpoint.compile.apply import Compiled, compile_step
+from setpoint.checkpoint.optimizer_state import Options
+from setpoint.compile.apply import Compiled
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed
@@ -24,11 +23,9 @@ from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import Windows, evaluation_windows, require_one_window
-from setpoint.memory.apply import save_activations, save_state
-from setpoint.model.layers import count_parameters, layers_of
+from setpoint.model.layers import count_parameters
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
-from setpoint.optim.build import build_optimizer
 from setpoint.parallel.context import sequence_parts
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.replica_groups import ReplicaGroups
@@ -36,7 +33,7 @@ from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import ZeroReplicas
-from setpoint.precision.build import build_scaler, build_weights, state_dtype
+from setpoint.precision.build import build_scaler
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OptimizerParams
 from setpoint.shapes.parameter import Parameter
@@ -46,10 +43,7 @@ from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
 from setpoint.train.build.data import build_training_data, notes_of
-from setpoint.train.build.model import build_first_model, divide_model, reader_of
-from setpoint.train.build.parameter_groups import groups_of, trained_parameters
-from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
-from setpoint.train.build.zero import build_zero
+from setpoint.train.build.trained import build_trained
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import build_datasets
@@ -227,44 +221,8 @@ def build_components(
         held_out = evaluation_windows(
             kept_back, job.batch.sequence_length, job.data.packing.isolate
         )
-    model, full, pretrained, stages, described = build_first_model(
-        job,
-        tokenizer.vocab_size,
-        device,
-        fresh,
-        keys,
-        partial(divide_model, job, world),
-        reader_of(job, world),
-    )
-    if job.precision.float8 is not None:
-        from setpoint.precision.float8 import require_float8, use_float8
-
-        require_float8(device)
-        use_float8(job.precision.float8, model)
-    layers = layers_of(model)
-    has_layers = bool(layers) or not stages  # the last stage may be the output alone
-    if has_layers:
-        save_activations(job.memory, model, layers, device)
-    compiled, is_graph = None, job.compile is not None and job.compile.scope == "graph"
-    if job.compile is not None and has_layers and not is_graph:
-        compiled = job.compile.build(model=model, layers=layers)
-    weights = build_weights(job.precision, model, full)
-    groups = groups_of(job.optimizer, model, weights.named_parameters(), described)
-    optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
-    save_state(job.memory, optimizer, device)
-    if job.parallel.uses_deepspeed:
-        described = trained_parameters(model)
-    options = options_of(optimizer)
-    zero = build_zero(job, world, model, optimizer)
-    replicas = Replicas(job.parallel, world, model, is_graph) if zero is None else zero
-    loss, pipeline = job.loss.build(), None
-    if stages:
-        pipeline = build_pipeline(job, world, model, stages)
-        objective = PipelineObjective(model, loss, len(train.sources), pipeline)
-    else:
-        objective = Objective(model, loss, len(train.sources), replicas.model)
-    if job.compile is not None and is_graph:
-        compiled = compile_step(job.compile, objective)
+    made = build_trained(job, tokenizer.vocab_size, world, len(train.sources), fresh, keys)
+    model, objective = made.model, made.objective
     if job.data.packing.isolate and not objective.has_head:
         raise SetpointError(
             f"data.packing.isolate: true needs a model that takes documents, and a "
@@ -301,10 +259,10 @@ def build_components(
         feed=feed,
         model=model,
         objective=objective,
-        replicas=replicas,
-        weights=weights,
-        optimizer=optimizer,
-        options=options,
+        replicas=made.replicas,
+        weights=made.weights,
+        optimizer=made.optimizer,
+        options=made.options,
         schedule=LearningRate(
             job.schedule,
             tokens_per_step=job.batch.global_size * job.batch.sequence_length,
@@ -317,11 +275,11 @@ def build_components(
         scaler=build_scaler(job.precision, device),
         non_finite=NonFiniteSteps(job.resilience.non_finite),
         sequence=sequence_parts(job.parallel, world),
-        pipeline=pipeline,
-        described=described,
-        compiled=compiled,
-        pretrained=pretrained,
+        pipeline=made.pipeline,
+        described=made.described,
+        compiled=made.compiled,
+        pretrained=made.pretrained,
         eval_sets=eval_sets,
         eval_feed=eval_feed,
-        companions=companions_of(job.model, tokenizer, pretrained, keys),
+        companions=companions_of(job.model, tokenizer, made.pretrained, keys),
     )

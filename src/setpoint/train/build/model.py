@@ -56,6 +56,7 @@ def build_first_model(
     keys: Mapping[str, Any] | None = None,
     division: Callable[[nn.Module], list[Stage]] = lambda model: [],
     one: OneReader | None = None,
+    filled: bool = True,
 ) -> FirstModel:
     """Build a model and give it its first weights.
 
@@ -69,6 +70,7 @@ def build_first_model(
         keys: of the config.json of a model of transformers; None: of `model.config`.
         division: leaves each rank its part of the parameters, which may have no values yet.
         one: the rank that reads for all of its group; None: each rank reads what it holds.
+        filled: whether it gets its first weights; else memory, whose content is anything.
 
     Raises:
         SetpointError: the model cannot be built, or the weights to start from do not fit it.
@@ -77,7 +79,7 @@ def build_first_model(
     pretrained = None
     offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
     begins = torch.device("cpu") if offload or job.parallel.init_device == "cpu" else device
-    starts = fresh and job.model.pretrained is not None
+    starts = filled and fresh and job.model.pretrained is not None
     cut = job.parallel.degrees["pipeline"] > 1
     if isinstance(job.model, Transformer):
         model = skeleton(job.model, vocab_size)
@@ -90,10 +92,11 @@ def build_first_model(
             pretrained = start_from(job.model, model, begins, dtype, whole, one)
         else:
             materialize(model, begins, dtype)
-            initialize(model, job.seed)
+            if filled:
+                initialize(model, job.seed)
     else:
         model = build_model(job.model, vocab_size, keys)
-        if isinstance(model, Initializable):
+        if filled and isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:
             pretrained = start_from(job.model, model, one=one)

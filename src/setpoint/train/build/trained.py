@@ -1,0 +1,120 @@
+"""What a job trains: its model, divided and on its device, its loss and its optimizer; no data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from setpoint.checkpoint.optimizer_state import Options, options_of
+from setpoint.compile.apply import Compiled, compile_step
+from setpoint.memory.apply import save_activations, save_state
+from setpoint.model.layers import layers_of
+from setpoint.optim.build import build_optimizer
+from setpoint.parallel.replicas import Replicas
+from setpoint.precision.build import build_weights, state_dtype
+from setpoint.train.build.model import build_first_model, divide_model, reader_of
+from setpoint.train.build.parameter_groups import groups_of, trained_parameters
+from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
+from setpoint.train.build.zero import build_zero
+from setpoint.train.step.objective import Objective
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from setpoint.parallel.pipeline import Pipeline
+    from setpoint.parallel.world import World
+    from setpoint.parallel.zero import ZeroReplicas
+    from setpoint.precision.weights import OptimizerParams
+    from setpoint.shapes.parameter import Parameter
+    from setpoint.train.config import Job
+
+
+class Trained(NamedTuple):
+    """Parts of `Components` that need no data; see there."""
+
+    model: nn.Module
+    objective: Objective
+    replicas: Replicas | ZeroReplicas
+    weights: OptimizerParams
+    optimizer: torch.optim.Optimizer
+    options: Options
+    pipeline: Pipeline | None
+    described: list[Parameter] | None
+    compiled: Compiled | None
+    pretrained: dict[str, Any] | None
+
+
+def build_trained(
+    job: Job,
+    vocab_size: int,
+    world: World,
+    sources: int = 1,
+    fresh: bool = True,
+    keys: Mapping[str, Any] | None = None,
+    filled: bool = True,
+) -> Trained:
+    """Build the model of a job, its loss and its optimizer.
+
+    Arguments:
+        sources: of the training data.
+        fresh, keys: see `build_first_model`.
+        filled: whether the model gets its first weights; else memory, whose content is anything.
+
+    Raises:
+        SetpointError: the model cannot be built, divided or stored as the job says.
+    """
+    assert job.seed is not None
+    device = world.device
+    model, full, pretrained, stages, described = build_first_model(
+        job,
+        vocab_size,
+        device,
+        fresh,
+        keys,
+        partial(divide_model, job, world),
+        reader_of(job, world),
+        filled,
+    )
+    if job.precision.float8 is not None:
+        from setpoint.precision.float8 import require_float8, use_float8
+
+        require_float8(device)
+        use_float8(job.precision.float8, model)
+    layers = layers_of(model)
+    has_layers = bool(layers) or not stages  # the last stage may be the output alone
+    if has_layers:
+        save_activations(job.memory, model, layers, device)
+    compiled, is_graph = None, job.compile is not None and job.compile.scope == "graph"
+    if job.compile is not None and has_layers and not is_graph:
+        compiled = job.compile.build(model=model, layers=layers)
+    weights = build_weights(job.precision, model, full)
+    groups = groups_of(job.optimizer, model, weights.named_parameters(), described)
+    optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
+    save_state(job.memory, optimizer, device)
+    if job.parallel.uses_deepspeed:
+        described = trained_parameters(model)
+    options = options_of(optimizer)
+    zero = build_zero(job, world, model, optimizer)
+    replicas = Replicas(job.parallel, world, model, is_graph) if zero is None else zero
+    loss, pipeline = job.loss.build(), None
+    if stages:
+        pipeline = build_pipeline(job, world, model, stages)
+        objective = PipelineObjective(model, loss, sources, pipeline)
+    else:
+        objective = Objective(model, loss, sources, replicas.model)
+    if job.compile is not None and is_graph:
+        compiled = compile_step(job.compile, objective)
+    return Trained(
+        model,
+        objective,
+        replicas,
+        weights,
+        optimizer,
+        options,
+        pipeline,
+        described,
+        compiled,
+        pretrained,
+    )
