@@ -1,9 +1,12 @@
 """Run by test_elastic.py in a process of its own: a run whose ranks die, and come back as others.
 
-Its argument is a folder to train in. The run `elastic` has four ranks until one is killed, then two
-until one is killed, then four; the run `alone` has one from the first step to the last.
+    elastic_ranks.py FOLDER SHAPES
+
+The shapes are those of the run `elastic`: how many ranks, and after which step the last of them is
+killed, as `[[4, 6], [2, null]]`. The run `alone` has one rank from the first step to the last.
 """
 
+import json
 import os
 import signal
 import sys
@@ -14,12 +17,10 @@ import torch._dynamo  # which DDP imports, and takes seconds  # noqa: F401
 import setpoint.train.run as running
 from setpoint.config import SetpointError
 from setpoint.train.callback import Callback, Loop, StepResult
+from setpoint.train.config import Job
 
 from ..train.small import small_job
 from .faulty_ranks import free_port
-
-SHAPES = ((4, 6), (2, 11), (4, None))
-"""The number of ranks, and after which step the last of them is killed."""
 
 
 class Dies(Callback):
@@ -34,16 +35,10 @@ class Dies(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def one_rank(rank: int, size: int, port: int, folder: Path, name: str, dies: int | None) -> None:
+def one_rank(rank: int, size: int, port: int, job: Job, dies: int | None) -> None:
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
     os.environ |= {key: str(value) for key, value in names.items()}
     os.environ["MASTER_ADDR"] = "localhost"
-    job = small_job(
-        folder, f"name={name}", f"parallel.world_size={size}", "parallel.shard=-1",
-        "batch.global_size=8", "duration=16 steps", "evaluation=null",
-        "schedule={type: constant}", "model.dropout=0",
-        without=("accumulation",),
-    )  # fmt: skip
     if dies is not None and rank == size - 1:
         build = running.build_callbacks
         running.build_callbacks = lambda *given: [*build(*given), Dies(dies)]
@@ -53,18 +48,26 @@ def one_rank(rank: int, size: int, port: int, folder: Path, name: str, dies: int
         assert "has lost the others" in str(error), error
 
 
-def run_ranks(folder: Path, name: str, size: int, dies: int | None) -> None:
+def run_ranks(folder: Path, name: str, steps: int, size: int, dies: int | None) -> None:
+    job = small_job(
+        folder, f"name={name}", f"parallel.world_size={size}", "parallel.shard=-1",
+        "batch.global_size=8", f"duration={steps} steps", "evaluation=null",
+        "schedule={type: constant}", "model.dropout=0",
+        without=("accumulation",),
+    )  # fmt: skip
     port, ranks = free_port(), []
     for rank in range(size):
         ranks.append(os.fork())
         if ranks[-1] == 0:
-            one_rank(rank, size, port, folder, name, dies)
+            one_rank(rank, size, port, job, dies)
             os._exit(0)
     codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
     assert codes == [0] * (size - 1) + [0 if dies is None else -signal.SIGKILL], codes
 
 
 if __name__ == "__main__":
-    for size, dies in SHAPES:
-        run_ranks(Path(sys.argv[1]), "elastic", size, dies)
-    run_ranks(Path(sys.argv[1]), "alone", 1, None)
+    place, shapes = Path(sys.argv[1]), json.loads(sys.argv[2])
+    length = 4 + 4 * len(shapes)
+    for size, dies in shapes:
+        run_ranks(place, "elastic", length, size, dies)
+    run_ranks(place, "alone", length, 1, None)

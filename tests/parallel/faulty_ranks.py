@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch._dynamo  # which DDP imports, and takes seconds  # noqa: F401
@@ -18,10 +18,12 @@ from torch.distributed import ProcessGroup
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World
 from setpoint.train.callback import Callback, Loop, Phase, StepResult
+from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ..train.small import small_job
 
+AT_ONCE = 2
 EVENTS: dict[str, Callable[[], object]] = {
     "dies": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "hangs": lambda: time.sleep(600),
@@ -56,17 +58,10 @@ class Fault(Callback):
             self.happens()
 
 
-def one_rank(rank: int, port: int, phase: str, event: str, folder: Path) -> None:
+def one_rank(rank: int, port: int, phase: str, event: str, job: Job) -> None:
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in names.items()}
     os.environ["MASTER_ADDR"] = "localhost"
-    within = phase in ("step", "callback")  # where less time is given than elsewhere
-    job = small_job(
-        folder, f"parallel.timeout={30 if within else 5}", "parallel.step_timeout=4",
-        "resilience.heartbeat.every=0.1", "resilience.liveness_every=1 steps",
-        "parallel.world_size=2", "batch.micro_size=1", "duration=8 steps", "evaluation=null",
-        "tracking.progress=none",
-    )  # fmt: skip
     if phase == "new group":
         # Such as that of an axis, or of saves in the background.
         group = World.group
@@ -102,20 +97,50 @@ def free_port() -> int:
 
 
 def run_case(phase: str, event: str, folder: Path) -> None:
-    """Train on two ranks, and end the second one when the first has ended, as a launcher does."""
+    """Train on two ranks, and end the second one when the first has ended, as a launcher does.
+
+    What the ranks print is in `said.txt` of the folder.
+    """
+    within = phase in ("step", "callback")  # where less time is given than elsewhere
+    job = small_job(
+        folder, f"parallel.timeout={30 if within else 5}", "parallel.step_timeout=4",
+        "resilience.heartbeat.every=0.1", "resilience.liveness_every=1 steps",
+        "parallel.world_size=2", "batch.micro_size=1", "duration=8 steps", "evaluation=null",
+        "tracking.progress=none",
+    )  # fmt: skip
     port, ranks = free_port(), []
     for rank in range(2):
         ranks.append(os.fork())
         if ranks[-1] == 0:
-            one_rank(rank, port, phase, event, folder)
+            with (folder / "said.txt").open("a") as said:
+                os.dup2(said.fileno(), 1)
+            one_rank(rank, port, phase, event, job)
             os._exit(0)
     os.waitpid(ranks[0], 0)
     os.kill(ranks[1], signal.SIGKILL)
     os.waitpid(ranks[1], 0)
 
 
+def main(folder: Path, cases: Sequence[str]) -> None:
+    """Try the cases, of which each waits for most of its time: a few at once."""
+    folders = {case: folder / case.replace(": ", "-").replace(" ", "-") for case in cases}
+    running: dict[int, str] = {}
+    left = list(cases)
+    while left or running:
+        while left and len(running) < AT_ONCE:
+            phase, _, event = (case := left.pop(0)).partition(": ")
+            child = os.fork()
+            if child == 0:
+                run_case(phase, event, folders[case])
+                os._exit(0)
+            running[child] = case
+        ended, status = os.wait()
+        assert status == 0, running[ended]
+        del running[ended]
+    for case, place in folders.items():
+        print(f"== {case}\n{(place / 'said.txt').read_text()}", end="")
+
+
 if __name__ == "__main__":
-    for case in sys.argv[2:]:
-        print(f"== {case}", flush=True)
-        phase, _, event = case.partition(": ")
-        run_case(phase, event, Path(sys.argv[1], f"{phase}-{event}".replace(" ", "-")))
+    os.fsync = lambda descriptor: None
+    main(Path(sys.argv[1]), sys.argv[2:])

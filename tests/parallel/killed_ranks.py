@@ -81,7 +81,11 @@ class Session:
     def __init__(
         self, folder: Path, size: int, flags: tuple[str, ...], victim: int, kind: str, count: int
     ) -> None:
-        self.folder, self.size, self.flags = folder, size, flags
+        self.folder, self.size = folder, size
+        # Once for all ranks: a file that each of them writes may be read while it is half there.
+        self.job = small_job(
+            folder, *COMMON, f"parallel.world_size={size}", *flags, without=("accumulation",)
+        )
         self.victim, self.kind, self.count = victim, kind, count
         self.may_not_meet = kind in ("start", "time")
         with socket.socket() as probe:
@@ -116,8 +120,6 @@ class Session:
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.size),
             "MASTER_ADDR": "localhost", "MASTER_PORT": str(self.port),
         }  # fmt: skip
-        size = f"parallel.world_size={self.size}"
-        job = small_job(self.folder, *COMMON, size, *self.flags, without=("accumulation",))
         with ExitStack() as within:
             if rank == self.victim and self.kind == "start":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -125,7 +127,7 @@ class Session:
                 within.enter_context(meetings(None, at_collective(self.count), rank))
             elif rank == self.victim and self.kind != "time":
                 die_at(self.folder / "runs", self.kind, self.count)
-            train(job)
+            train(self.job)
 
     def end(self, after: float | None = None) -> bool:
         """Wait for all ranks.
@@ -190,7 +192,8 @@ def main(folder: Path, size: int, kills: int, story: str) -> Counter[str]:
             break
         broken = folder / str(chain)
         broken.mkdir()
-        for _ in range(min(chance.randint(3, 6), kills - done.total())):
+        left = kills - done.total()
+        for _ in range(left if left <= 3 else min(chance.randint(3, 6), left)):
             kinds = kinds or chance.sample(sorted(COUNTS), len(COUNTS))
             kind, victim = kinds.pop(), chance.randrange(size)
             victim = victim if COUNTS[kind][1] else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -23,16 +24,25 @@ from .test_torchrun import free_port, the_run
 __all__ = ["folder"]
 
 
-def test_four_ranks_then_two_then_four_are_one_run(
-    tmp_path: Path, run_module: Callable[..., str]
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(4, 6), (2, None)],
+        pytest.param([(4, 6), (2, 11), (4, None)], marks=pytest.mark.slow),
+        pytest.param([(2, 6), (4, 11), (1, 13), (2, None)], marks=pytest.mark.slow),
+    ],
+    ids=lambda shapes: ", ".join(str(ranks) for ranks, _ in shapes),
+)
+def test_numbers_of_ranks_that_follow_one_another_are_one_run(
+    tmp_path: Path, run_module: Callable[..., str], shapes: list[tuple[int, int | None]]
 ) -> None:
     """Each time one of them is killed between two checkpoints."""
-    run_module("tests.parallel.elastic_ranks", str(tmp_path))
+    run_module("tests.parallel.elastic_ranks", str(tmp_path), json.dumps(shapes))
     (changed,), (alone,) = ((tmp_path / "runs").glob(f"{name}-*") for name in ("elastic", "alone"))
     begun = [event["step"] for event in events(changed) if event["event"] in ("start", "resume")]
-    assert begun == [0, 4, 8]
+    assert begun == [0, *(dies // 4 * 4 for _, dies in shapes if dies is not None)]
     seen, expected = ([row["loss"] for row in rows(each)] for each in (changed, alone))
-    assert len(seen) == 16 and seen == pytest.approx(expected, rel=1e-5)
+    assert len(seen) == 4 + 4 * len(shapes) and seen == pytest.approx(expected, rel=1e-5)
     weights = [CheckpointStore(each / "checkpoints").load("auto") for each in (changed, alone)]
     ours, theirs = (each.tensors["model"] for each in weights if each is not None)
     for name, tensor in theirs.items():

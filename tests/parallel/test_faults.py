@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,20 +10,24 @@ import pytest
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.track.heartbeat import read_heartbeats
 
-from ..conftest import ROOT
+from ..forks import forked
 from ..train.small import events
+
+QUICK = ("step: hangs", "callback: hangs", "new group: dies", "save: dies")
 
 
 def said_by_the_other(folder: Path, *cases: str) -> dict[str, str]:
     """What the rank says that is left, for each case."""
-    command = [sys.executable, "-m", "tests.parallel.faulty_ranks", str(folder), *cases]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    parts = done.stdout.split("== ")[1:]
+    printed = forked("tests.parallel.faulty_ranks", str(folder), *cases)
+    parts = printed.split("== ")[1:]
     return {name: text for name, _, text in (part.partition("\n") for part in parts)}
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The cases of this file that are not slow: their folder, and what is said."""
+    folder = tmp_path_factory.mktemp("quick")
+    return folder, said_by_the_other(folder, *QUICK)
 
 
 def the_run(folder: Path, case: str) -> Path:
@@ -41,10 +42,12 @@ def saved_step(run: Path) -> int:
     return loaded.step
 
 
-def test_a_hang_ends_in_time_with_the_stack_of_each_rank(tmp_path: Path) -> None:
+def test_a_hang_ends_in_time_with_the_stack_of_each_rank(
+    quick: tuple[Path, dict[str, str]],
+) -> None:
     case = "step: hangs"
-    said = said_by_the_other(tmp_path, case)[case]
-    run = the_run(tmp_path, case)
+    folder, said = quick[0], quick[1][case]
+    run = the_run(folder, case)
     # The timeout of a step, not that of the start.
     assert "rank 0 has lost the others: Timed out waiting 4000ms" in said
     assert f"where each rank was: {run}/logs/rank-N.stacks" in said
@@ -54,15 +57,15 @@ def test_a_hang_ends_in_time_with_the_stack_of_each_rank(tmp_path: Path) -> None
     assert "Timed out" in events(run, "fault")[-1]["error"]
 
 
-def test_a_rank_that_hangs_between_steps_is_named(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_between_steps_is_named(quick: tuple[Path, dict[str, str]]) -> None:
     """Where the others would wait for `parallel.timeout`, and could not say for whom."""
     case = "callback: hangs"
-    said = said_by_the_other(tmp_path, case)[case]
+    folder, said = quick[0], quick[1][case]
     assert (
         "rank 0 has lost the others: no answer from rank 1 in the liveness check before step 6: "
         "timed out waiting 4 s. One of them hangs"
     ) in said
-    run = the_run(tmp_path, case)
+    run = the_run(folder, case)
     main, other = read_heartbeats(run)
     assert (main.phase, main.step, other.phase, other.step) == ("failed", 5, "evaluate", 5)
     # Its thread went on writing, until it was killed.
@@ -70,17 +73,21 @@ def test_a_rank_that_hangs_between_steps_is_named(tmp_path: Path) -> None:
     assert other.checkpoint == main.checkpoint == "step-00000004"
 
 
-def test_a_rank_that_dies_before_a_group_is_made_ends_the_others_in_words(tmp_path: Path) -> None:
+def test_a_rank_that_dies_before_a_group_is_made_ends_the_others_in_words(
+    quick: tuple[Path, dict[str, str]],
+) -> None:
     case = "new group: dies"
-    said = said_by_the_other(tmp_path, case)[case]
+    said = quick[1][case]
     assert "rank 0 has lost the others: wait timeout after 5000ms. One of them hangs" in said
 
 
-def test_a_rank_that_dies_before_a_save_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+def test_a_rank_that_dies_before_a_save_leaves_a_whole_checkpoint(
+    quick: tuple[Path, dict[str, str]],
+) -> None:
     case = "save: dies"
-    said = said_by_the_other(tmp_path, case)[case]
+    folder, said = quick[0], quick[1][case]
     assert "rank 0 has lost the others" in said and "\N{SURFER}" not in said
-    assert saved_step(the_run(tmp_path, case)) in (4, 8)
+    assert saved_step(the_run(folder, case)) in (4, 8)
 
 
 @pytest.mark.slow

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize(("ranks", "story", "kills"), [(2, "shard", 8), (4, "shard, replicate", 4)])
+@pytest.mark.parametrize(
+    ("ranks", "story", "kills"),
+    [(2, "shard", 3), pytest.param(4, "shard, replicate", 4, marks=pytest.mark.slow)],
+)
 def test_killed_anywhere_it_equals_the_undisturbed_run(
     tmp_path: Path,
     run_module: Callable[..., str],
