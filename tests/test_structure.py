@@ -7,8 +7,11 @@ import builtins
 import importlib
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
 
 from setpoint.config import IDENTITY, Config, Invalid, Role
 from setpoint.config.schema.field import FieldInfo
@@ -170,6 +173,13 @@ def test_tests_mirror_the_packages(source_files: dict[str, SourceFile]) -> None:
         if package not in packages:
             problems.append(f"tests/{folder} mirrors no package: there is no {package}")
     assert not problems, "\n".join(problems)
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
+    # pytest leaves out folders named `build` by itself.
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = [path.parent.name for path in TESTS.rglob("test_*.py")]
+    assert not [name for name in folders for each in patterns if fnmatch(name, each)]
 
 
 def test_cross_cutting_tests_exist() -> None:

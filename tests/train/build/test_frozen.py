@@ -12,6 +12,7 @@ from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.optim.config import AdamW
 from setpoint.plan.preflight import preflight
+from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
 from setpoint.train.build.memory_plan import planned_memory
 from setpoint.train.build.parameter_groups import freeze
@@ -113,12 +114,12 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
         freeze(resolve(AdamW(frozen=("bias",))), torch.nn.Linear(2, 2, bias=False))
 
 
-def test_a_resume_with_other_patterns_is_refused(tmp_path: Path) -> None:
+def test_a_resume_with_other_patterns_is_refused_unless_accepted(tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = ("evaluation=null", "schedule=constant")
     train(small_job(tmp_path, *flags, "duration=2 steps", DENSE), run)
     other = small_job(tmp_path, *flags, "duration=4 steps")
     with pytest.raises(SetpointError, match=r"optimizer\.frozen"):
         train(other, run)
-    with pytest.raises(SetpointError, match="only in this run"):
-        train(other, run, accept=["optimizer.frozen"])
+    train(other, run, accept=["optimizer.frozen"])
+    assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == 4
