@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch
-from setpoint.train.build.components import Components
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.config import Job
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.objective import Share
+from setpoint.train.step.position import Position
+
+from .small import rows
+
+Poison = Callable[..., None]
 
 SEQUENCES = 4  # of a step
 
@@ -31,3 +41,36 @@ class Poisoned:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+def weights(parts: Components) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in parts.model.parameters()]
+
+
+def same(one: Components, other: Components) -> bool:
+    equal = all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+    a, b = one.optimizer.state_dict()["state"], other.optimizer.state_dict()["state"]
+    return equal and all(torch.equal(a[n][key], b[n][key]) for n in a for key in a[n])
+
+
+def by_hand(job: Job, *plan: int) -> tuple[Components, list[StepResult]]:
+    """Take steps, or with negative numbers pass over batches of the data."""
+    parts = build_components(job)
+    loop, results = Loop(job, parts, [], StopRequest(), Position()), []
+    for count in plan:
+        for _ in range(abs(count)):
+            if count > 0:
+                results.append(loop.step())
+            else:
+                parts.feed.take()
+    return parts, results
+
+
+def check_rows(run: Path, results: list[StepResult]) -> None:
+    """Each step has one row, that of the step which counts."""
+    found = [row for row in rows(run) if row["kind"] == "train"]
+    assert [row["step"] for row in found] == [*range(1, len(results) + 1)]
+    for row, result in zip(found, results, strict=True):
+        assert (row["loss"], row["lr"], row["grad_norm"]) == (
+            result.loss, result.lr, result.grad_norm,
+        )  # fmt: skip

@@ -158,7 +158,7 @@ def survived(job: Job) -> list[str]:
     parts.objective = poisoned
 
     def back(loop: Loop, result: StepResult) -> Position:
-        parts.non_finite.roll_back_to(0, 2, result.loss, result.grad_norm)
+        loop.policy_of(result).roll_back_to(0, 2, result.wrong)
         return Position()
 
     loop = Loop(job, parts, [], StopRequest(), Position(), roll_back=back)
@@ -211,7 +211,7 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
     "TrainingResilience.non_finite": (
         "resilience.non_finite=skip", survived, (), ["taken", *["skipped"] * 4, "taken"],
     ),
-    "SkipNonFinite.limit": (
+    "SkipStep.limit": (
         "resilience.non_finite.limit=2", survived, ("resilience.non_finite=skip",),
         ["taken", *["skipped"] * 2, "failed"],
     ),

@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+from setpoint.config import RunError
 from setpoint.parallel.replica_groups import ReplicaGroups
+from setpoint.resilience.signals import StopRequest
 from setpoint.track.heartbeat import read_heartbeats
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.run import train
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from .poison import Poisoned
 
 
 def beats(job: Job) -> list[float]:
@@ -35,6 +42,33 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "TrainingResilience.heartbeat": (HEARTBEAT[0], beats, (), [60.0]),
     "Heartbeat.every": ("resilience.heartbeat.every=5", beats, HEARTBEAT, [5.0]),
     "TrainingResilience.liveness_every": ("resilience.liveness_every=2 steps", checked, (), [3]),
+}
+
+
+def spiked(job: Job) -> list[str]:
+    """What becomes of the steps of a run whose last three batches are eight times as bad."""
+    parts, verdicts = build_components(job), list[str]()
+    poisoned: Any = Poisoned(parts, (5, 6, 7), 8.0)
+    parts.objective = poisoned
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    try:
+        for _ in range(7):
+            verdicts.append(loop.step().verdict.value)
+    except RunError:
+        verdicts.append("failed")
+    return verdicts[4:]
+
+
+SPIKE = ("resilience.spike={window=4, factor=2.0}",)
+SKIPPED, TAKEN = ["skipped"] * 3, ["taken"] * 3
+
+ROWS |= {
+    "TrainingResilience.spike": (*SPIKE, spiked, (), SKIPPED),
+    "Spike.window": ("resilience.spike.window=5", spiked, SPIKE, ["taken", "skipped", "skipped"]),
+    "Spike.factor": ("resilience.spike.factor=9", spiked, SPIKE, TAKEN),
+    "Spike.deviations": ("resilience.spike.deviations=1e6", spiked, SPIKE, TAKEN),
+    "Spike.patience": ("resilience.spike.patience=2", spiked, SPIKE, ["taken", *SKIPPED[1:]]),
+    "Spike.policy": ("resilience.spike.policy=fail", spiked, SPIKE, ["failed"]),
 }
 
 

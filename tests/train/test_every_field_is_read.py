@@ -56,6 +56,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         TEXT,
         TOKENIZER,
         "resilience.non_finite=skip",
+        "resilience.spike={window=2}",
         "loss=chunked_cross_entropy",
         "optimizer=schedule_free_adamw",
         "schedule=constant",

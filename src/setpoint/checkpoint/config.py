@@ -15,7 +15,9 @@ RULES = (
          "Whether the checkpoint to load is there",
          needs="files", when=lambda section: section.load is not None),
 )  # fmt: skip
-ENTRIES = ("optimizer", "loader", "schedule", "scaler", "non_finite", "evaluation", "position")
+ENTRIES = (
+    "optimizer", "loader", "schedule", "scaler", "non_finite", "spikes", "evaluation", "position",
+)  # fmt: skip
 """The entries of the state that `exclude` can name, as state.json has them."""
 OF_OPTIMIZER = "optimizer."
 """What a pattern begins with that is searched in parameters for their optimizer state alone."""
@@ -138,8 +140,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         also_called=("exclude_from_loading",),
     )
     """What load leaves out, which starts anew: optimizer, loader (data position), schedule, scaler,
-    non_finite, evaluation, position (step 0); regular expressions searched in names of weights;
-    after "optimizer.", in names of parameters for their optimizer state alone."""
+    non_finite, spikes, evaluation, position (step 0); regular expressions searched in names of
+    weights; after "optimizer.", in names of parameters for their optimizer state alone."""
     division: Literal["any", "same"] = "any"
     """Parallel degrees to resume or load with. any: other ones than the checkpoint was saved with
     are fine, and recorded; same: they are refused."""

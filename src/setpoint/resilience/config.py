@@ -34,26 +34,47 @@ class GarbageCollection(Config, role=RUNTIME):
             )
 
 
-class NonFinite(Config, role=RUNTIME):
-    """What to do where the loss or the gradient norm of a step is not finite (NaN, infinity)."""
+class StepPolicy(Config, role=RUNTIME):
+    """What becomes of a step that is not to change the weights."""
 
 
-class FailNonFinite(NonFinite, type="fail"):
+class FailStep(StepPolicy, type="fail"):
     """End the run before the step changes the weights."""
 
 
-class SkipNonFinite(NonFinite, type="skip"):
+class SkipStep(StepPolicy, type="skip"):
     """Skip the optimizer step: weights and optimizer state stay, and the step counts."""
 
     limit: int = field(default=10, ge=1)
     """Skipped steps in a row; one more ends the run."""
 
 
-class RollBack(NonFinite, type="rollback"):
+class RollBack(StepPolicy, type="rollback"):
     """Go back to the newest valid checkpoint, and on with the data after the step that failed."""
 
     limit: int = field(default=3, ge=1)
     """Rollbacks to one checkpoint; one more ends the run."""
+
+
+class Spike(Config, role=RUNTIME):
+    """Loss spikes: steps whose loss is far above the median of those before."""
+
+    window: int = field(default=50, ge=2, le=10_000)
+    """Steps before, by whose losses a loss is compared; none is a spike before there are so many.
+    Losses of steps that were skipped do not count."""
+
+    factor: float = field(default=1.2, ge=1, lt=inf)
+    """How many times the median a spike is at least. 1: deviations alone decide."""
+
+    deviations: float = field(default=8.0, ge=0, lt=inf)
+    """How many standard deviations above the median a spike is at least, estimated as 1.4826 times
+    the median absolute deviation. 0: factor alone decides."""
+
+    patience: int = field(default=1, ge=1)
+    """Spikes in a row before policy takes effect; those before it are trained on."""
+
+    policy: StepPolicy = field(factory=SkipStep)
+    """What becomes of the step."""
 
 
 class Heartbeat(Config, role=RUNTIME):
@@ -85,11 +106,15 @@ class TrainingResilience(Resilience, role=RUNTIME):
     then the process exits without one, but finishes a save in progress. Keep it below the kill
     timeout of your scheduler."""
 
-    non_finite: NonFinite = field(
-        factory=FailNonFinite, also_called=("skip_nan_steps", "nan_policy", "terminate_on_nan")
+    non_finite: StepPolicy = field(
+        factory=FailStep, also_called=("skip_nan_steps", "nan_policy", "terminate_on_nan")
     )
     """Non-finite loss or gradient norm: what to do. In fp16, steps that overflow are skipped in any
     case, and the loss scale falls."""
+
+    spike: Spike | None = field(default=None, also_called=("loss_spike", "spike_detection"))
+    """Loss spikes: what to do; null: nothing. Decided on all ranks alike, before the step changes
+    the weights."""
 
     heartbeat: Heartbeat | None = field(default=None)
     """Heartbeat files, one a rank; null: none."""
@@ -99,6 +124,19 @@ class TrainingResilience(Resilience, role=RUNTIME):
     )
     """Liveness check interval: before a step begins, all ranks answer rank 0 within
     parallel.step_timeout; those that do not are named, and the run fails. never: no checks."""
+
+    @property
+    def policies(self) -> dict[str, StepPolicy]:
+        """What becomes of bad steps, by the field that says so."""
+        found = {"resilience.non_finite": self.non_finite}
+        if self.spike is not None:
+            found["resilience.spike.policy"] = self.spike.policy
+        return found
+
+    @property
+    def rollbacks(self) -> list[str]:
+        """The fields that ask for a rollback."""
+        return [name for name, each in self.policies.items() if isinstance(each, RollBack)]
 
     @check
     def _check_liveness(self) -> Iterator[Problem]:

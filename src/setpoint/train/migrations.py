@@ -201,6 +201,8 @@ RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "
 SAVES = {"mode": "sync", "in_flight": 1, "wait_timeout": None, "at": None, "last_dtype": None,
          "keep_every": None, "write": True}  # fmt: skip
 
+HEALTH: dict[str, Any] = {"spike": None}
+
 
 @migration(to=7)
 def plain_names() -> Iterable[Operation]:
@@ -214,6 +216,7 @@ def plain_names() -> Iterable[Operation]:
         *mixtures(*SOURCES),
         *(Added(f"parallel.{name}", value, role=RUNTIME) for name, value in RANKS.items()),
         Added("checkpoint.remote", None, role=RUNTIME),
+        *(Added(f"resilience.{name}", old, role=RUNTIME) for name, old in HEALTH.items()),
         Added("resilience.heartbeat", None, role=RUNTIME),
         Added("resilience.liveness_every", "never", role=RUNTIME),
         Added("checkpoint.load", None),

@@ -39,6 +39,7 @@ MET: tuple[tuple[str, ...], ...] = (
     ("loss=linear_cross_entropy", "model.logit_soft_cap=30"),
     ("loss=liger_cross_entropy", "parallel.device=cpu"),
     ("precision.compute=fp16",),
+    (*ZERO, "resilience.spike={}"),
     ("precision.compute=bf16", "precision.float8={}"),
     ("precision.optimizer_state=fp32", IMPORTED),
     ("precision.optimizer_state=fp32", "optimizer=sgd", "optimizer.momentum=0"),

@@ -19,6 +19,7 @@ from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
 from ...ranks import fork
+from ..poison import Poisoned
 from ..small import small_job
 
 WORLD = 2
@@ -64,6 +65,7 @@ def check(rank: int, store: str) -> None:
         folder = Path(name)
         ends_alike(folder, rank)
         refuses_alike(folder, rank)
+        skips_spikes_alike(folder, rank)
     dist.destroy_process_group()
 
 
@@ -138,6 +140,28 @@ def refuses_alike(folder: Path, rank: int) -> None:
         Loop(job, parts, [Seen()], stop, Position()).run()
     assert found == ["taken", "skipped", "taken"], found
     assert stop.status == 75
+
+
+def skips_spikes_alike(folder: Path, rank: int) -> None:
+    """The loss of rank 1 alone is a spike in step 4, which no rank trains on."""
+    flags = ("resilience.spike={window=3, factor=1.5}", "model.dropout=0")
+    job = small_job(folder, "duration=6 steps", "evaluation=null", *flags)
+    parts, found = build_components(job), list[str]()
+    if rank == 1:
+        poisoned: Any = Poisoned(parts, [8], 9.0)  # of 4 sequences: both ranks
+        parts.objective = poisoned
+
+    class Seen(Callback):
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            found.append(result.verdict.value)
+
+    Loop(job, parts, [Seen()], StopRequest(), Position()).run()
+    assert found == ["taken"] * 3 + ["skipped"] + ["taken"] * 2, found
+    assert parts.spikes is not None
+    mine = torch.tensor(parts.spikes.losses, dtype=torch.float64)
+    both = [torch.empty_like(mine) for _ in range(WORLD)]
+    dist.all_gather(both, mine)
+    assert torch.equal(*both)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from setpoint.config import ConfigError, RunError, resolve
 from setpoint.precision.config import LossScale
@@ -18,70 +16,17 @@ from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.events import EventLog
 from setpoint.track.trackers import Trackers
-from setpoint.train.build.components import Components, build_components
+from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
-from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.step.engine import PlainEngine, Rates, Verdict
 from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.objective import Objective
 from setpoint.train.step.position import Position
 
-from ..poison import SEQUENCES, Poisoned
+from ..poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same, weights
 from ..small import events, rows, small_job
 
 FLAGS = ("duration=12 steps", "evaluation=null", "checkpoint.keep=null")
-Poison = Callable[..., None]
-
-
-@pytest.fixture
-def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
-    """Let every training of the test meet bad batches, numbered from 1 in the order of the data."""
-
-    def set_bad(*bad: int, value: float = math.nan) -> None:
-        def build(job: Job, *given: Any) -> Components:
-            parts = build_components(job, *given)
-            objective: Any = Poisoned(parts, bad, value)
-            assert isinstance(parts.objective, Objective)
-            parts.objective = objective
-            return parts
-
-        monkeypatch.setattr("setpoint.train.run.build_components", build)
-
-    return set_bad
-
-
-def weights(parts: Components) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in parts.model.parameters()]
-
-
-def same(one: Components, other: Components) -> bool:
-    equal = all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
-    a, b = one.optimizer.state_dict()["state"], other.optimizer.state_dict()["state"]
-    return equal and all(torch.equal(a[n][key], b[n][key]) for n in a for key in a[n])
-
-
-def by_hand(job: Job, *plan: int) -> tuple[Components, list[StepResult]]:
-    """Take steps, or with negative numbers pass over batches of the data."""
-    parts = build_components(job)
-    loop, results = Loop(job, parts, [], StopRequest(), Position()), []
-    for count in plan:
-        for _ in range(abs(count)):
-            if count > 0:
-                results.append(loop.step())
-            else:
-                parts.feed.take()
-    return parts, results
-
-
-def check_rows(run: Path, results: list[StepResult]) -> None:
-    """Each step has one row, that of the step which counts."""
-    found = [row for row in rows(run) if row["kind"] == "train"]
-    assert [row["step"] for row in found] == [*range(1, len(results) + 1)]
-    for row, result in zip(found, results, strict=True):
-        assert (row["loss"], row["lr"], row["grad_norm"]) == (
-            result.loss, result.lr, result.grad_norm,
-        )  # fmt: skip
 
 
 def test_a_rollback_goes_on_behind_the_bad_batch(tmp_path: Path, poison: Poison) -> None:

@@ -47,8 +47,8 @@ from setpoint.train.build.trained import build_trained
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import build_datasets
+from setpoint.train.step.bad_steps import NonFiniteSteps, SpikedSteps
 from setpoint.train.step.learning_rate import LearningRate
-from setpoint.train.step.non_finite import NonFiniteSteps
 from setpoint.train.step.objective import Objective, require_tokens
 
 
@@ -77,6 +77,7 @@ class Components:
             started from random ones, or did not start now.
         companions: what each checkpoint keeps beside the weights.
         non_finite: decides what becomes of steps that are not finite.
+        spikes: decides what becomes of loss spikes; None where nothing does.
         groups: the replica groups of torchft; None without.
     """
 
@@ -103,6 +104,7 @@ class Components:
     eval_sets: dict[str, Windows] = field(default_factory=dict)
     eval_feed: EvaluationFeed | None = None
     companions: Companions = field(default_factory=Companions)
+    spikes: SpikedSteps | None = None
     groups: ReplicaGroups | None = None
 
     @property
@@ -274,6 +276,7 @@ def build_components(
         ),
         scaler=build_scaler(job.precision, device),
         non_finite=NonFiniteSteps(job.resilience.non_finite),
+        spikes=None if job.resilience.spike is None else SpikedSteps(job.resilience.spike),
         sequence=sequence_parts(job.parallel, world),
         pipeline=made.pipeline,
         described=made.described,

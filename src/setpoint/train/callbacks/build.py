@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from setpoint.config import SetpointError, added_sections
-from setpoint.resilience.config import SkipNonFinite
+from setpoint.resilience.config import SkipStep
+from setpoint.train.callbacks.bad_steps import BadStepsCallback
 from setpoint.train.callbacks.compile import watch_compiler
 from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
-from setpoint.train.callbacks.non_finite import NonFiniteCallback
 from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
@@ -57,8 +57,8 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
     ]
     if run.uploads is not None:
         callbacks.append(UploadCallback(run.uploads.uploads, events, progress))
-    if isinstance(job.resilience.non_finite, SkipNonFinite):
-        callbacks.append(NonFiniteCallback(events, progress))
+    if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):
+        callbacks.append(BadStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
     if job.resilience.gc is not None:

@@ -10,6 +10,7 @@ from setpoint.model.moe.routing import expert_metrics
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
 from setpoint.track.trackers import Trackers
+from setpoint.train.step.bad_steps import skipped_metrics
 from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import is_due, share_done
@@ -158,8 +159,9 @@ class LogCallback(Callback):
 def _metrics(loop: Loop) -> dict[str, Any]:
     """What belongs to the rows of some models and formats only: experts, the scale of the loss."""
     experts = {} if loop.routing is None else expert_metrics(loop.routing)
-    scaler, non_finite = loop.parts.scaler.metrics(), loop.parts.non_finite.metrics()
-    found: dict[str, Any] = {**experts, **scaler, **non_finite}
-    if scaler and non_finite:  # gradients that overflow in fp16, and losses that are not finite
-        found[SKIPPED] = scaler[SKIPPED] + non_finite[SKIPPED]
+    scaler = loop.parts.scaler.metrics()
+    skipped = skipped_metrics(loop.parts.non_finite, loop.parts.spikes)
+    found: dict[str, Any] = {**experts, **scaler, **skipped}
+    if scaler and skipped:  # gradients that overflow in fp16, and steps that are passed over
+        found[SKIPPED] = scaler[SKIPPED] + skipped[SKIPPED]
     return found

@@ -27,21 +27,21 @@ def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Positio
         RunError: if there is none, or the run has gone back to it too often.
     """
     step = loop.position.step + 1
-    what = f"step {step}: the loss is {failed.loss} and the gradient norm {failed.grad_norm}"
+    policy, what = loop.policy_of(failed), f"step {step}: {failed.wrong}"
     found = run.store.load(report_damage(run))
     if found is None:
         raise RunError(
-            f"{what}, and resilience.non_finite = rollback has no checkpoint to go back to. Lower "
+            f"{what}, and {policy.field} = rollback has no checkpoint to go back to. Lower "
             f"checkpoint.every ({run.job.checkpoint.every}), or set checkpoint.at_start = true"
         )
-    non_finite = loop.parts.non_finite
-    count = non_finite.roll_back_to(found.step, step, failed.loss, failed.grad_norm)
+    count = policy.roll_back_to(found.step, step, failed.wrong)
     states = {name: each for name, each in start.states.items() if name != "data"}
     position = restore(run.job, states, found)
     run.events.write(
         "rollback",
         step=found.step,
         failed=step,
+        cause=failed.cause,
         loss=failed.loss,
         grad_norm=failed.grad_norm,
         rollbacks=count,

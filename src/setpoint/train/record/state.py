@@ -248,6 +248,7 @@ def states_of(
         other_data: whether other documents than those of the checkpoint are fine.
         other_frozen: whether other parameters than there may be frozen.
     """
+    spikes = {} if parts.spikes is None else {"spikes": Values("spikes", parts.spikes)}
     return {
         # First: it refuses other data before anything has been changed.
         "data": Data(job, parts, other_data),
@@ -256,6 +257,7 @@ def states_of(
         "schedule": Values("schedule", parts.schedule),
         "scaler": Values("scaler", parts.scaler),
         "non_finite": Values("non_finite", parts.non_finite, rare=True),
+        **spikes,
         "rows": Rows(trackers),
         "evaluation": Values("evaluation", best, trained=False),
         "log": Values("log", mean, trained=False),

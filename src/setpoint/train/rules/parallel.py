@@ -9,7 +9,6 @@ from setpoint.config import Problem
 from setpoint.model.config import Transformer
 from setpoint.model.divisors import nearest_divisors
 from setpoint.model.vocabulary import embedding_rows
-from setpoint.resilience.config import RollBack
 from setpoint.train.batch import nearest_multiples
 from setpoint.train.rules.vocabulary import known_vocabulary
 
@@ -54,9 +53,9 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
             valid=("null",),
             also=("model.moe",),
         )
-    if isinstance(job.resilience.non_finite, RollBack):
+    for field in job.resilience.rollbacks:
         yield Problem(
-            "resilience.non_finite",
+            field,
             "rollback goes to a checkpoint that the other replica groups may not have",
             valid=("fail", "skip"),
             also=("parallel.torchft",),

@@ -13,16 +13,21 @@ if TYPE_CHECKING:
 
 def rollback_problems(job: Job) -> Iterator[Problem]:
     """Look for a run that goes back to checkpoints and saves none while it trains."""
+    for field in job.resilience.rollbacks:
+        yield from _problems_of(job, field)
+
+
+def _problems_of(job: Job, field: str) -> Iterator[Problem]:
     if not job.checkpoint.write:
         yield Problem(
-            "resilience.non_finite",
+            field,
             "rollback goes back to the newest checkpoint, and checkpoint.write = false saves none",
             valid=("fail", "skip"),
             also=("checkpoint.write",),
         )
     elif job.checkpoint.every.unit in ("never", "last_step") and not job.checkpoint.at_start:
         yield Problem(
-            "resilience.non_finite",
+            field,
             "rollback goes back to the newest checkpoint, and none is saved before the end",
             valid=("fail", "skip"),
             also=("checkpoint.every", "checkpoint.at_start"),

@@ -386,6 +386,10 @@ CONFLICTS = (
         "expects a gradient of each weight on each rank, and experts without tokens have none",
         ("torch",), where=_uses_deepspeed),
     Conflict(
+        ZERO, ("resilience.spike = set",),
+        "clips and updates in one call, before the loss of all ranks is known", ("torch",),
+        where=_uses_deepspeed, hint="Or set resilience.spike to null."),
+    Conflict(
         ZERO, (OFFLOAD,),
         "frees weights that saved activations refer to", ("torch",), where=_uses_deepspeed,
         hint="Or set memory.activation_offload to null."),

@@ -16,7 +16,6 @@ from setpoint.loss.config import tokens_named
 from setpoint.model.config import Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.optim.config import AnyPrecisionAdamW, Plateau
-from setpoint.resilience.config import RollBack
 from setpoint.train.evaluation.config import LONG_EVALUATION, LONG_EVALUATION_MEANS
 from setpoint.train.rules.support import wants_gpu
 
@@ -184,7 +183,7 @@ RULES = (
          when=lambda job: job.profiling is not None),
     Rule(f"{HERE}resilience:rollback_problems", ("resilience", "checkpoint"),
          "Whether there are checkpoints to roll back to",
-         when=lambda job: isinstance(job.resilience.non_finite, RollBack)),
+         when=lambda job: bool(job.resilience.rollbacks)),
     Rule(f"{HERE}remote:url_problems", ("checkpoint",),
          "Whether checkpoints are uploaded to a URL",
          when=lambda job: job.checkpoint.remote is not None),

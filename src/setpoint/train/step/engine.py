@@ -203,6 +203,10 @@ class PlainEngine:
             scaler.pass_over()
             optimizer.zero_grad(set_to_none=True)
             return replace(answer, verdict=Verdict.REFUSED)
+        if parts.spikes is not None and parts.spikes.acts_on(found.loss):
+            scaler.pass_over()
+            optimizer.zero_grad(set_to_none=True)
+            return replace(answer, verdict=Verdict.SPIKED)
         with self.span("optimizer step"):
             with stepping(self.job.optimizer):
                 taken = scaler.update_by(optimizer, found.overflows)

@@ -15,7 +15,8 @@ from setpoint.parallel.seeds import seed_step
 from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
-from setpoint.train.step.engine import Engine, Finished, Rates, Report
+from setpoint.train.step.bad_steps import BadSteps
+from setpoint.train.step.engine import Engine, Rates, Report
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.pipeline import engine_of
 from setpoint.train.step.position import Position, is_due, is_over, share_done
@@ -43,6 +44,8 @@ class StepResult:
             skipped.
         by_source: what of the global batch is from each source.
         verdict: what became of it.
+        wrong: why it is not trained on where that is so, in words; empty otherwise.
+        spiked: whether that is a loss spike, and not a number that is not finite.
     """
 
     loss: float
@@ -53,6 +56,13 @@ class StepResult:
     routing: Routing | None = None
     by_source: BySource = ONE_SOURCE
     verdict: Verdict = Verdict.TAKEN
+    wrong: str = ""
+    spiked: bool = False
+
+    @property
+    def cause(self) -> str:
+        """What events call the reason for which a step is not trained on."""
+        return "spike" if self.spiked else "non_finite"
 
 
 class Phase(IntEnum):
@@ -133,8 +143,8 @@ class Loop:
 
     Arguments:
         ended: why nothing is left to train although the duration is not over; None where it is.
-        roll_back: brings the components to a checkpoint after a step that is not finite, and
-            returns its position; None where nothing was saved.
+        roll_back: brings the components to a checkpoint after a step that is not finite or a loss
+            spike, and returns its position; None where nothing was saved.
         liveness: whether all ranks answer before a step, where `resilience.liveness_every` is due.
     """
 
@@ -321,9 +331,9 @@ class Loop:
         """Draw the batches of one step, and let the engine take it.
 
         Raises:
-            RunError: if no target counts, or the loss or the norm is not finite and
-                `resilience.non_finite` does not go on from that, and the step is not taken then;
-                or if an optimizer of the user's own fails.
+            RunError: if no target counts, or the loss or the norm is not finite or the loss a
+                spike, and their policy does not go on from that: the step is not taken then; or
+                if an optimizer of the user's own fails.
         """
         parts, at = self.parts, self.position
         assert self.job.seed is not None
@@ -361,7 +371,7 @@ class Loop:
             self.stopping, self.agreed = ended.stop, ended.seconds
             if ended.stop:
                 self.stop.request()
-        return StepResult(
+        result = StepResult(
             ended.loss,
             ended.nats,
             ended.grad_norm,
@@ -369,25 +379,39 @@ class Loop:
             whole.tokens,
             ended.routing,
             by_source._replace(nats=ended.by_source),
-            self.decide(ended),
+            ended.verdict,
         )
+        return self.decide(result)
 
-    def decide(self, ended: Finished) -> Verdict:
+    def decide(self, result: StepResult) -> StepResult:
         """Say what becomes of a step, which is the engine's verdict unless it was refused.
 
         Raises:
             RunError: if the run cannot go on.
         """
-        non_finite, step = self.parts.non_finite, self.position.step + 1
-        if ended.verdict is Verdict.RETAKEN:
-            return ended.verdict
-        if ended.verdict is not Verdict.REFUSED:
-            non_finite.reset()
-            return ended.verdict
-        verdict = non_finite.decide(step, ended.loss, ended.grad_norm)
+        if result.verdict is Verdict.RETAKEN:
+            return result
+        spikes, loss = self.parts.spikes, result.loss
+        if result.verdict is Verdict.REFUSED:
+            wrong = f"the loss is {loss} and the gradient norm {result.grad_norm}"
+        else:
+            self.parts.non_finite.reset()
+            if result.verdict is not Verdict.SPIKED or spikes is None:
+                if spikes is not None:
+                    spikes.note(loss, trained_on=True)
+                return result
+            wrong = spikes.describe(loss)
+            spikes.note(loss, trained_on=False)
+        result = replace(result, wrong=wrong, spiked=result.verdict is Verdict.SPIKED)
+        verdict = self.policy_of(result).decide(self.position.step + 1, wrong)
         if verdict is Verdict.REFUSED or (verdict is Verdict.ROLLED_BACK and not self.roll_back):
-            self.refuse(ended.loss, ended.grad_norm)
-        return verdict
+            self.refuse(result)
+        return replace(result, verdict=verdict)
+
+    def policy_of(self, result: StepResult) -> BadSteps:
+        """What decides on a step that is not trained on."""
+        spikes = self.parts.spikes
+        return spikes if result.spiked and spikes is not None else self.parts.non_finite
 
     def rewind(self, result: StepResult) -> None:
         """Go back to a checkpoint after a step that does not count.
@@ -422,14 +446,16 @@ class Loop:
             f"({self.job.batch.global_size}), so that each batch has some"
         )
 
-    def refuse(self, loss: float, norm: float) -> None:
+    def refuse(self, result: StepResult) -> None:
         """Stop before weights that cannot be repaired are written.
 
         Raises:
             RunError: always.
         """
+        policy, what = self.policy_of(result), "" if result.spiked else ", which is not finite"
         raise RunError(
-            f"step {self.position.step + 1}: the loss is {loss} and the gradient norm {norm}, "
-            f"which is not finite; the step was not taken, and checkpoints hold the steps "
-            f"before it. {self.parts.non_finite.advice(self.job.optimizer.lr)}"
+            f"step {self.position.step + 1}: {result.wrong}{what}; the step was not taken, and "
+            f"checkpoints hold the steps before it. Lower optimizer.lr ({self.job.optimizer.lr}), "
+            f"lengthen the warm-up, compute in fp32 or bf16, or go on without such steps: "
+            f"{policy.field} = skip or rollback"
         )

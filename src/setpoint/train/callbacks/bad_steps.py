@@ -1,4 +1,4 @@
-"""Reports steps that were skipped because they were not finite."""
+"""Reports steps that were skipped: their loss is not finite, or a spike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from setpoint.train.step.loop import Loop, StepResult
 
 
-class NonFiniteCallback(Callback):
+class BadStepsCallback(Callback):
     """Writes an event and a line for each."""
 
     phase = Phase.OBSERVE
@@ -22,12 +22,9 @@ class NonFiniteCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report the step if it was skipped."""
-        count = loop.parts.non_finite.in_a_row
-        if not count:
+        if not result.wrong:
             return
         step, found = loop.position.step, {"loss": result.loss, "grad_norm": result.grad_norm}
-        self.events.write("skip", step=step, **found, in_a_row=count)
-        self.progress.note(
-            f"step {step} is skipped: the loss is {result.loss} and the gradient norm "
-            f"{result.grad_norm}"
-        )
+        count = loop.policy_of(result).in_a_row
+        self.events.write("skip", step=step, **found, cause=result.cause, in_a_row=count)
+        self.progress.note(f"step {step} is skipped: {result.wrong}")

@@ -1,0 +1,168 @@
+"""What becomes of a step that is not to change the weights: a policy, and what it counts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from setpoint.config import RunError
+from setpoint.resilience.config import RollBack, SkipStep
+from setpoint.train.step.verdict import Verdict
+
+if TYPE_CHECKING:
+    from setpoint.resilience.config import Spike, StepPolicy
+
+NORMAL = 1.4826
+"""Times the median absolute deviation: the standard deviation, of a normal distribution."""
+
+
+class BadSteps:
+    """Decides by a policy, and counts against its limit.
+
+    Arguments:
+        field: of the configuration, where the policy is.
+        in_a_row: steps that were skipped since the last one that was not.
+        skipped: of the whole run.
+        rollbacks: to the checkpoint of step `target`, since it was saved.
+    """
+
+    def __init__(self, policy: StepPolicy, field: str) -> None:
+        self.field = field
+        self.skips = isinstance(policy, SkipStep)
+        self.rolls_back = isinstance(policy, RollBack)
+        self.limit = policy.limit if isinstance(policy, SkipStep | RollBack) else 0
+        self.in_a_row = 0
+        self.skipped = 0
+        self.rollbacks = 0
+        self.target: int | None = None
+
+    def decide(self, step: int, what: str) -> Verdict:
+        """Say what becomes of a step.
+
+        Arguments:
+            what: is wrong with it.
+
+        Raises:
+            RunError: if too many were skipped in a row.
+        """
+        if self.rolls_back:
+            return Verdict.ROLLED_BACK
+        if not self.skips:
+            return Verdict.REFUSED
+        if self.in_a_row == self.limit:
+            raise RunError(
+                f"step {step}: {what}, and the {self.limit} steps before it were skipped for the "
+                f"same reason, as many as {self.field}.limit allows. {ADVICE}"
+            )
+        self.in_a_row += 1
+        self.skipped += 1
+        return Verdict.SKIPPED
+
+    def roll_back_to(self, target: int, step: int, what: str) -> int:
+        """Count a rollback.
+
+        Returns:
+            how many there were to this checkpoint.
+
+        Raises:
+            RunError: if that is too many.
+        """
+        if target != self.target:
+            self.target, self.rollbacks = target, 0
+        if self.rollbacks == self.limit:
+            raise RunError(
+                f"step {step}: {what}, and the run has gone back to the checkpoint of step "
+                f"{target} {self.rollbacks} times, as often as {self.field}.limit allows. {ADVICE}"
+            )
+        self.rollbacks += 1
+        return self.rollbacks
+
+    def reset(self) -> None:
+        """Note a step that is not bad."""
+        self.in_a_row = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps; nothing where nothing was skipped."""
+        return {"in_a_row": self.in_a_row, "skipped": self.skipped} if self.skipped else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.in_a_row, self.skipped = state.get("in_a_row", 0), state.get("skipped", 0)
+
+
+class NonFiniteSteps(BadSteps):
+    """Steps whose loss or gradient norm is not finite."""
+
+    def __init__(self, policy: StepPolicy) -> None:
+        super().__init__(policy, "resilience.non_finite")
+
+
+class SpikedSteps(BadSteps):
+    """Steps whose loss is far above the median of those before.
+
+    Medians take no notice of single spikes that were trained on, nor of how large they are. All
+    ranks have the same losses, so that they decide alike.
+
+    Arguments:
+        losses: of the last steps that were trained on.
+        high: spikes in a row, whatever became of them.
+    """
+
+    def __init__(self, config: Spike) -> None:
+        super().__init__(config.policy, "resilience.spike.policy")
+        self.config = config
+        self.losses: deque[float] = deque(maxlen=config.window)
+        self.high = 0
+
+    @property
+    def middle(self) -> float:
+        """The median of the losses."""
+        return median(self.losses)
+
+    def is_high(self, loss: float) -> bool:
+        """Whether a loss is a spike."""
+        if len(self.losses) < self.config.window:
+            return False
+        middle = self.middle
+        deviation = NORMAL * median(abs(each - middle) for each in self.losses)
+        least = max((self.config.factor - 1) * abs(middle), self.config.deviations * deviation)
+        return loss > middle + least
+
+    def acts_on(self, loss: float) -> bool:
+        """Whether the policy takes effect on a step; nothing is counted yet."""
+        return self.high + 1 >= self.config.patience and self.is_high(loss)
+
+    def note(self, loss: float, trained_on: bool) -> None:
+        """Count a step whose loss is finite."""
+        self.high = self.high + 1 if self.is_high(loss) else 0
+        if trained_on:
+            self.losses.append(loss)
+            self.reset()
+
+    def describe(self, loss: float) -> str:
+        """What is wrong with a step."""
+        return (
+            f"the loss is {loss}, a spike: the median of the {len(self.losses)} steps before is "
+            f"{self.middle}"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {**super().state_dict(), "losses": list(self.losses), "high": self.high}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; one without losses starts the window anew."""
+        super().load_state_dict(state)
+        self.losses = deque(state.get("losses", ()), maxlen=self.config.window)
+        self.high = state.get("high", 0)
+
+
+def skipped_metrics(*policies: BadSteps | None) -> dict[str, int]:
+    """What a row of metrics says of the steps that were skipped."""
+    skipping = [each.skipped for each in policies if each is not None and each.skips]
+    return {"skipped_steps": sum(skipping)} if skipping else {}
+
+
+ADVICE = "Lower optimizer.lr, lengthen the warm-up, or compute in fp32 or bf16"
