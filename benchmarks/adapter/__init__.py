@@ -1,0 +1,1 @@
+"""Adapters and their quantized bases."""

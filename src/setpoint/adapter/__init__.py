@@ -1,0 +1,1 @@
+"""Adapters: few trained parameters on a frozen base, which may be quantized."""

@@ -1,0 +1,105 @@
+"""Checks of quantized bases: backends, blocks that do not divide, exclusions; no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from math import gcd, log
+from typing import TYPE_CHECKING, Final
+
+from setpoint.adapter.quantize.config import NF4, NVFP4
+from setpoint.config import Problem
+
+if TYPE_CHECKING:
+    from setpoint.adapter.quantize.config import Quantization
+
+BLOCKS: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Block sizes that bitsandbytes has kernels for."""
+
+
+def backend_in(config: Quantization, device: str) -> str:
+    """The library that computes.
+
+    Arguments:
+        device: kind of device, such as `cuda`.
+    """
+    if config.backend != "auto":
+        return config.backend
+    fits = isinstance(config, NF4) and config.block_size in BLOCKS and device == "cuda"
+    return "bitsandbytes" if fits and find_spec("bitsandbytes") is not None else "torch"
+
+
+def backend_problems(config: Quantization) -> Iterator[Problem]:
+    """Find a library that is not installed, or has no such blocks; paths are of the section."""
+    backend = config.backend
+    if backend not in ("auto", "torch") and find_spec(backend) is None:
+        yield Problem(
+            "backend",
+            f"the package {backend} is not installed (pip install {backend})",
+            valid=("auto", "torch"),
+        )
+    if backend == "bitsandbytes" and isinstance(config, NF4) and config.block_size not in BLOCKS:
+        yield Problem(
+            "block_size",
+            f"bitsandbytes has no blocks of {config.block_size}",
+            valid=tuple(map(str, BLOCKS)),
+            also=("backend",),
+        )
+    if backend == "torchao" and isinstance(config, NVFP4) and config.block_size != 16:
+        yield Problem(
+            "block_size",
+            f"torchao has no blocks of {config.block_size}",
+            valid=("16",),
+            also=("backend",),
+        )
+
+
+def block_problems(
+    config: Quantization, matrices: Mapping[str, tuple[int, int]]
+) -> Iterator[Problem]:
+    """Find what of a section does not fit the matrices that it quantizes.
+
+    Arguments:
+        matrices: rows and columns by the name of the layer; what is excluded among them.
+    """
+    excluded = config.exclude or ()
+    for index, pattern in enumerate(excluded):
+        if not any(re.search(pattern, name) for name in matrices):
+            yield Problem(
+                f"exclude.{index}",
+                "matches none of the model's linear layers",
+                valid=tuple(dict.fromkeys(n.rpartition(".")[2] for n in matrices))[:8],
+            )
+    quantized = {
+        name: shape
+        for name, shape in matrices.items()
+        if not any(re.search(pattern, name) for pattern in excluded)
+    }
+    if not quantized:
+        yield Problem("", "finds no linear layer: the model has none that is not excluded")
+    size = config.columns or 2
+    wrong = {
+        name: (rows, columns)
+        for name, (rows, columns) in quantized.items()
+        if columns % size or rows % config.rows
+    }
+    if wrong:
+        name, (rows, columns) = next(iter(wrong.items()))
+        others = f", and of {len(wrong) - 1} other layers" if len(wrong) > 1 else ""
+        square = f"{size} x {size}" if config.rows > 1 else f"{size} weights of a row"
+        yield Problem(
+            "block_size",
+            f"blocks of {square} do not divide the {rows} x {columns} weights of {name}{others}",
+            valid=_sizes(quantized.values(), size, config.rows > 1),
+            hint="Or name these layers in exclude.",
+        )
+
+
+def _sizes(shapes: Iterable[tuple[int, int]], size: int, square: bool) -> tuple[str, ...]:
+    """The nearest block sizes that divide all matrices."""
+    common = gcd(
+        *(n for rows, columns in shapes for n in ((rows, columns) if square else (columns,)))
+    )
+    fit = [n for n in range(2, common + 1, 2) if common % n == 0]
+    return tuple(map(str, sorted(sorted(fit, key=lambda n: abs(log(n / size)))[:3])))

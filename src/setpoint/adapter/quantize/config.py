@@ -1,0 +1,163 @@
+"""The section `adapter.quantize`: the format of frozen base weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import inf
+from typing import ClassVar, Literal
+
+from setpoint.config import RUNTIME, Config, Problem, check, dead, field
+
+Backend = Literal["auto", "torch", "bitsandbytes", "torchao"]
+
+
+class Noise(Config):
+    """Adaptive quantization noise (AQN; QeRL, Huang et al., 2025), in training only.
+
+    W' = dequantized W + alpha * half a quantization step * N(0, 1), elementwise, drawn anew in each
+    step from the seed, the step and the module's name.
+    """
+
+    alpha: float = field(default=1.0, gt=0, lt=inf, also_called=("aqn_alpha", "sigma_start"))
+    """Standard deviation of the noise, in halves of a quantization step."""
+
+    final_alpha: float | None = field(default=None, gt=0, lt=inf, also_called=("sigma_end",))
+    """alpha after decay_steps, where it stays; null: constant."""
+
+    decay: Literal["exponential", "linear"] = "exponential"
+    """Curve from alpha to final_alpha."""
+
+    decay_steps: int = field(default=1000, ge=1)
+    """Steps from alpha to final_alpha."""
+
+    @dead("decay", "decay_steps")
+    def _decay_is_dead(self) -> str | None:
+        return "alpha is constant: final_alpha is null" if self.final_alpha is None else None
+
+    def alpha_at(self, step: int) -> float:
+        """The standard deviation in a step.
+
+        Arguments:
+            step: how many were taken before.
+        """
+        if self.final_alpha is None:
+            return self.alpha
+        share = min(1.0, step / self.decay_steps)
+        if self.decay == "linear":
+            return self.alpha + share * (self.final_alpha - self.alpha)
+        return self.alpha * (self.final_alpha / self.alpha) ** share
+
+
+class Quantization(Config):
+    """Base weights in few bits; scales are computed per block."""
+
+    backends: ClassVar[tuple[str, ...]] = ("torch",)
+    """Those that have the format."""
+
+    exclude: tuple[str, ...] | None = field(
+        default=None, also_called=("exclude_modules", "modules_to_not_convert")
+    )
+    """Regular expressions searched in the names of linear layers that stay unquantized, beside
+    output matrices and routers; null: what quantization_config of the pretrained model names."""
+
+    backend: Backend = field(default="auto", role=RUNTIME)
+    """Library that quantizes and dequantizes: bitsandbytes has nf4, torchao nvfp4, torch all; auto:
+    bitsandbytes for nf4 on a GPU where it is installed, else torch."""
+
+    noise: Noise | None = field(default=None, also_called=("enable_aqn", "aqn"))
+    """Quantization noise in training (AQN); null: none."""
+
+    @property
+    def columns(self) -> int | None:
+        """Length of a block along a row; None: a whole row."""
+        return None
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return 1
+
+    @check
+    def _check_exclude(self) -> Iterator[Problem]:
+        for index, pattern in enumerate(self.exclude or ()):
+            if not pattern:
+                yield Problem(f"exclude.{index}", "is empty, and would match all names")
+                continue
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Problem(f"exclude.{index}", f"is no regular expression: {error}")
+
+    @check
+    def _check_backend(self) -> Iterator[Problem]:
+        if self.backend not in ("auto", *self.backends):
+            yield Problem(
+                "backend",
+                f"{self.backend} has no {type(self).__setpoint__.tag}",
+                valid=("auto", *self.backends),
+            )
+
+
+class NF4(Quantization, type="nf4"):
+    """4-bit NormalFloat (QLoRA, Dettmers et al., 2023): quantiles of a normal distribution."""
+
+    backends = ("torch", "bitsandbytes")
+
+    block_size: int = field(default=64, ge=2, also_called=("quant_group_size", "blocksize"))
+    """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
+
+    double: bool = field(
+        default=True, also_called=("bnb_4bit_use_double_quant", "compress_statistics")
+    )
+    """Double quantization: scales in 8 bits, with an fp32 scale per 256 of them."""
+
+    @property
+    def columns(self) -> int:
+        """See `Quantization.columns`."""
+        return self.block_size
+
+
+class Int8(Quantization, type="int8"):
+    """8-bit integers, symmetric: scales are the largest magnitude of a block / 127."""
+
+    block_size: int | None = field(default=None, ge=1, also_called=("quant_group_size",))
+    """Weights of a row that share a scale, a divisor of the number of inputs; null: a row."""
+
+    @property
+    def columns(self) -> int | None:
+        """See `Quantization.columns`."""
+        return self.block_size
+
+
+class FP8(Quantization, type="fp8"):
+    """8-bit floats (E4M3) in square blocks: scales are the largest magnitude / 448."""
+
+    block_size: int = field(
+        default=128, ge=1, also_called=("quant_group_size", "weight_block_size")
+    )
+    """Side of the squares of weights that share a scale; a divisor of both sides of a matrix."""
+
+    @property
+    def columns(self) -> int:
+        """See `Quantization.columns`."""
+        return self.block_size
+
+    @property
+    def rows(self) -> int:
+        """See `Quantization.rows`."""
+        return self.block_size
+
+
+class NVFP4(Quantization, type="nvfp4"):
+    """4-bit floats (E2M1) with an E4M3 scale per block and an fp32 scale of the matrix."""
+
+    backends = ("torch", "torchao")
+
+    block_size: int = field(default=16, ge=2, also_called=("quant_group_size",))
+    """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
+
+    @property
+    def columns(self) -> int:
+        """See `Quantization.columns`."""
+        return self.block_size

@@ -1,0 +1,399 @@
+"""Matrices in 4 or 8 bits: pure functions from weights to parts and back.
+
+A matrix is quantized whole, as its scales may be those of the whole; the parts are tensors that are
+divided among ranks like the matrix itself, by rows and by columns, as long as no block is cut. What
+has a fixed size (`Part.rows` and `.columns` false) is the same on all ranks.
+
+Blocks run along rows, so that a block of a flattened matrix and one of a row are the same: parts of
+NF4 equal those of bitsandbytes, and parts of NVFP4 those of torchao.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cache
+from math import ceil
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Parts = dict[str, Tensor]
+
+AT_ONCE: Final = 2**22
+"""Weights that are quantized at a time, at most or one row of blocks: what is held beside a matrix
+is a few times as many numbers."""
+
+NF4_LEVELS: Final = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
+"""QLoRA, Dettmers et al. (2023), appendix E."""
+NF4_GAP: Final = NF4_LEVELS[8]
+"""The least difference of two levels."""
+SCALES_PER_SCALE: Final = 256
+"""Of double quantization."""
+E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Magnitudes of a 4-bit float: one bit of sign, two of exponent, one of mantissa."""
+E2M1_BETWEEN: Final = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+E2M1_MAX: Final = 6.0
+E4M3_MAX: Final = 448.0
+E4M3_LEAST: Final = 2.0**-6
+"""The least normal number: a smaller scale would lose its mantissa."""
+AMAX_RATE: Final = 0.1
+"""Weight of the new largest magnitude where a matrix is quantized again (NVFP4)."""
+
+
+class Part(NamedTuple):
+    """One tensor of a quantized matrix.
+
+    Arguments:
+        rows, columns: whether its dimensions 0 and 1 are those of the matrix, so that it is divided
+            as the matrix is.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows: bool = True
+    columns: bool = True
+
+
+class Box(NamedTuple):
+    """The part of a matrix that quantized parts are of.
+
+    Arguments:
+        first: row and column of its first weight.
+        whole: shape of the matrix.
+    """
+
+    first: tuple[int, int]
+    whole: tuple[int, int]
+
+
+class Format(ABC):
+    """How a matrix is quantized. All computation is in fp32."""
+
+    rows = 1
+    """Rows of a block."""
+
+    def __init__(self, columns: int | None) -> None:
+        self._columns = columns
+
+    def block(self, columns: int) -> int:
+        """Columns of a block of a matrix with that many."""
+        return self._columns or columns
+
+    @abstractmethod
+    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+        """The tensors of a quantized matrix."""
+
+    @abstractmethod
+    def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
+        """Quantize a whole matrix.
+
+        Arguments:
+            before: its parts before it changed, whose range a format may continue.
+        """
+
+    @abstractmethod
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """The weights of a box."""
+
+    @abstractmethod
+    def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
+        """Half a quantization step of each block: (blocks along rows, blocks along columns)."""
+
+    def bits(self, rows: int, columns: int) -> float:
+        """Bits of storage per weight, scales counted."""
+        held = self.parts(rows, columns).values()
+        total = sum(part.dtype.itemsize * torch.Size(part.shape).numel() for part in held)
+        return 8 * total / (rows * columns)
+
+
+class _Rowwise(Format):
+    """Formats whose blocks run along rows, with one scale each."""
+
+    def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
+        return self._scales(parts, box) * self._half
+
+    _half: float
+
+    @abstractmethod
+    def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
+        """What multiplies the numbers of each block: (rows, blocks)."""
+
+    def _amax(self, matrix: Tensor) -> Tensor:
+        """The largest magnitude of each block: (rows, blocks)."""
+        size = self.block(matrix.shape[1])
+        found = torch.empty(matrix.shape[0], matrix.shape[1] // size, device=matrix.device)
+        for here in _chunks(matrix):
+            blocks = matrix[here].unflatten(1, (-1, size))
+            found[here] = torch.linalg.vector_norm(blocks, torch.inf, dim=-1, dtype=torch.float32)
+        return found
+
+    def _codes(
+        self, matrix: Tensor, scales: Tensor, encode: Callable[[Tensor], Tensor], codes: Tensor
+    ) -> Tensor:
+        """Fill codes with what is made of weights that scales have divided."""
+        size = self.block(matrix.shape[1])
+        divisors = scales.where(scales > 0, 1.0)
+        for here in _chunks(matrix):
+            blocks = matrix[here].float().unflatten(1, (-1, size))
+            codes[here] = encode((blocks / divisors[here].unsqueeze(-1)).flatten(1))
+        return codes
+
+    def _scaled(self, values: Tensor, scales: Tensor) -> Tensor:
+        """Multiply values in place."""
+        values.unflatten(1, (scales.shape[1], -1)).mul_(scales.unsqueeze(-1))
+        return values
+
+
+class NF4Format(_Rowwise):
+    """Levels are those of `NF4_LEVELS`; the first of two weights is in the high half of a byte."""
+
+    _half = 0.5 * NF4_GAP
+
+    def __init__(self, columns: int, double: bool) -> None:
+        super().__init__(columns)
+        self.double = double
+
+    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+        blocks = columns // self.block(columns)
+        codes = Part((rows, columns // 2), torch.uint8)
+        if not self.double:
+            return {"codes": codes, "scales": Part((rows, blocks), torch.float32)}
+        count = ceil(rows * blocks / SCALES_PER_SCALE)
+        return {
+            "codes": codes,
+            "scale_codes": Part((rows, blocks), torch.uint8),
+            "scale_scales": Part((count,), torch.float32, False, False),
+            "scale_mean": Part((1,), torch.float32, False, False),
+        }
+
+    def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
+        del before
+        codes, amax = self._blocks(matrix)
+        if not self.double:
+            return {"codes": codes, "scales": amax}
+        mean = amax.mean().reshape(1)
+        flat = _padded(amax.flatten() - mean)
+        largest = torch.linalg.vector_norm(flat, torch.inf, dim=1)
+        units = flat / largest.where(largest > 0, 1.0).unsqueeze(1)
+        levels = _dynamic_levels()
+        found = torch.bucketize(units, _between(levels, matrix.device)).to(torch.uint8)
+        return {
+            "codes": codes,
+            "scale_codes": found.flatten()[: amax.numel()].view_as(amax),
+            "scale_scales": largest,
+            "scale_mean": mean,
+        }
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        values = _unpacked(parts["codes"], NF4_LEVELS, high=True)
+        return self._scaled(values, self._scales(parts, box)).to(dtype)
+
+    def _blocks(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes, and the largest magnitude of each block."""
+        amax = self._amax(matrix)
+        between = _between(NF4_LEVELS, matrix.device)
+        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
+        self._codes(matrix, amax, lambda x: _packed(torch.bucketize(x, between), high=True), codes)
+        return codes, amax
+
+    def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
+        if not self.double:
+            return parts["scales"]
+        codes = parts["scale_codes"]
+        levels = _table(_dynamic_levels(), codes.device)
+        # Groups are of the flattened scales of the whole matrix, of which these may be a box.
+        size = self.block(box.whole[1])
+        rows = torch.arange(codes.shape[0], device=codes.device) + box.first[0]
+        blocks = torch.arange(codes.shape[1], device=codes.device) + box.first[1] // size
+        groups = (rows.unsqueeze(1) * (box.whole[1] // size) + blocks) // SCALES_PER_SCALE
+        return levels[codes.int()] * parts["scale_scales"][groups] + parts["scale_mean"]
+
+
+class Int8Format(_Rowwise):
+    """Integers from -127 to 127."""
+
+    _half = 0.5
+
+    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+        blocks = columns // self.block(columns)
+        return {
+            "codes": Part((rows, columns), torch.int8),
+            "scales": Part((rows, blocks), torch.float32, columns=self._columns is not None),
+        }
+
+    def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
+        del before
+        scales = self._amax(matrix) / 127
+        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
+        return {"codes": self._codes(matrix, scales, Tensor.round, codes), "scales": scales}
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        return self._scaled(parts["codes"].float(), self._scales(parts, box)).to(dtype)
+
+    def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
+        return parts["scales"]
+
+
+class NVFP4Format(_Rowwise):
+    """Two scales: E4M3 per block, and one in fp32 that brings these into the range of E4M3.
+
+    Codes are a sign bit and the place in `E2M1`; the first of two weights is in the low half of a
+    byte. Scales of blocks are the bits of E4M3.
+    """
+
+    _half = 0.5
+
+    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+        blocks = columns // self.block(columns)
+        return {
+            "codes": Part((rows, columns // 2), torch.uint8),
+            "scales": Part((rows, blocks), torch.uint8),
+            "scale": Part((1,), torch.float32, False, False),
+        }
+
+    def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
+        amax = self._amax(matrix)
+        scale = self._scale(amax, before)
+        blocks = amax / E2M1_MAX / scale.where(scale > 0, 1.0)
+        found = blocks.clamp(E4M3_LEAST, E4M3_MAX).to(torch.float8_e4m3fn)
+        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
+        self._codes(matrix, found.float() * scale, _e2m1, codes)
+        return {"codes": codes, "scales": found.view(torch.uint8), "scale": scale}
+
+    def _scale(self, amax: Tensor, before: Mapping[str, Tensor] | None) -> Tensor:
+        """What brings the largest scale of a block to the largest of E4M3."""
+        scale = amax.amax().reshape(1) / (E2M1_MAX * E4M3_MAX)
+        return scale if before is None else torch.lerp(before["scale"], scale, AMAX_RATE)
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        values = _unpacked(parts["codes"], (*E2M1, *(-each for each in E2M1)), high=False)
+        return self._scaled(values, self._scales(parts, box)).to(dtype)
+
+    def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
+        return parts["scales"].view(torch.float8_e4m3fn).float() * parts["scale"]
+
+
+class FP8Format(Format):
+    """E4M3 with one fp32 scale for a square of weights, as DeepSeek-V3 has it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.rows = size
+
+    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+        blocks = (rows // self.rows, columns // self.rows)
+        return {
+            "codes": Part((rows, columns), torch.uint8),
+            "scales": Part(blocks, torch.float32),
+        }
+
+    def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
+        del before
+        parts = {k: _empty(part, matrix) for k, part in self.parts(*matrix.shape).items()}
+        codes, scales = parts["codes"], parts["scales"]
+        for here in _chunks(matrix, self.rows):
+            squares = self._squares(matrix[here].float())
+            found = squares.abs().amax((1, 3)) / E4M3_MAX
+            scales[here.start // self.rows : here.stop // self.rows] = found
+            units = squares / found.where(found > 0, 1.0)[:, None, :, None]
+            flat = units.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+            codes[here] = flat.flatten(2).flatten(0, 1)
+        return parts
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        values = parts["codes"].view(torch.float8_e4m3fn).float()
+        self._squares(values).mul_(parts["scales"][:, None, :, None])
+        return values.to(dtype)
+
+    def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
+        return parts["scales"] * 0.125
+
+    def _squares(self, matrix: Tensor) -> Tensor:
+        """(R rows of blocks, rows, C columns of blocks, columns)."""
+        return matrix.unflatten(1, (-1, self.rows)).unflatten(0, (-1, self.rows))
+
+
+@cache
+def _dynamic_levels() -> tuple[float, ...]:
+    """The 256 levels of the dynamic tree (8-bit optimizers, Dettmers et al., 2022), ascending.
+
+    A number is a sign, zeros that count powers of ten, a one, and in the bits that are left a
+    fraction: the centers of equal parts of 0.1 to 1. Beside them are 0 and 1.
+    """
+    found = [0.0, 1.0]
+    for bits in range(7):
+        width = 0.9 / 2**bits
+        for part in range(2**bits):
+            level = 10.0 ** (bits - 6) * (0.1 + (part + 0.5) * width)
+            found += [level, -level]
+    return tuple(sorted(found))
+
+
+def _chunks(matrix: Tensor, multiple: int = 1) -> Iterator[slice]:
+    rows = max(1, AT_ONCE // (matrix.shape[1] * multiple)) * multiple
+    for first in range(0, matrix.shape[0], rows):
+        yield slice(first, min(first + rows, matrix.shape[0]))
+
+
+def _empty(part: Part, like: Tensor) -> Tensor:
+    return torch.empty(part.shape, dtype=part.dtype, device=like.device)
+
+
+def _table(levels: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(levels, dtype=torch.float32, device=device)
+
+
+def _between(levels: tuple[float, ...], device: torch.device) -> Tensor:
+    found = _table(levels, device)
+    return (found[1:] + found[:-1]) / 2
+
+
+def _padded(scales: Tensor) -> Tensor:
+    """(groups, scales of a group), the last filled up with zeros."""
+    count = -len(scales) % SCALES_PER_SCALE
+    return torch.nn.functional.pad(scales, (0, count)).view(-1, SCALES_PER_SCALE)
+
+
+def _packed(places: Tensor, high: bool) -> Tensor:
+    """Two numbers of four bits in a byte, the first in its high or its low half."""
+    pairs = places.to(torch.uint8).unflatten(-1, (-1, 2))
+    first, second = pairs.unbind(-1)
+    return first << 4 | second if high else second << 4 | first
+
+
+def _unpacked(codes: Tensor, levels: tuple[float, ...], high: bool) -> Tensor:
+    """The levels that packed places stand for, in fp32, by one look-up for two."""
+    table = _table(levels, codes.device)
+    upper = table.repeat_interleave(16)  # by the high half of a byte
+    lower = table.repeat(16)
+    pairs = torch.stack([upper, lower] if high else [lower, upper], dim=1)
+    return torch.nn.functional.embedding(codes.int(), pairs).flatten(-2)
+
+
+def _e2m1(x: Tensor) -> Tensor:
+    """Packed E2M1 numbers, rounded to the nearest and halves to the even mantissa."""
+    between = torch.tensor(E2M1_BETWEEN, device=x.device)
+    # Above these, the even neighbour is the upper one, so that the half belongs to it.
+    between[1::2] = torch.nextafter(between[1::2], torch.zeros((), device=x.device))
+    places = torch.bucketize(x.abs(), between) | (x < 0).long() << 3
+    return _packed(places, high=False)
