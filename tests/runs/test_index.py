@@ -42,8 +42,8 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     (run,) = indexed(tmp_path)
     assert run.facts == {
         "run": "exp/one", "status": "finished", "step": 3, "started": "2026-01-01T00:00:00Z",
-        "updated": "2026-01-02T00:00:00Z", "fingerprint": "abcdef01", "tags": [], "note": "",
-        "archived": False,
+        "updated": "2026-01-02T00:00:00Z", "fingerprint": "abcdef01",
+        "goodput": 0.0, "tags": [], "note": "", "archived": False,
     }  # fmt: skip
     expected = {
         "optimizer": "adamw", "optimizer.lr": 0.1, "optimizer.betas": [0.9, 0.95],

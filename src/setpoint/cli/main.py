@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before anything else is imported, which takes time enough for Ctrl-C.
     stop = StopRequest()
     stop.owns_process = True
+    if arguments is None:
+        stop.began = _process_began()
     try:
         with stop, Uncollected(words):
             status = guarded(lambda: _dispatch(words), words)
@@ -62,6 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # and again, which takes a tenth of the time of `setpoint check`.
         gc.freeze()
     return status
+
+
+def _process_began() -> float:
+    """When this process began, in seconds since 1970; now where the system does not say it."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])  # proc_pid_stat(5): starttime
+        up = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError, IndexError):
+        return time.time()
 
 
 def _dispatch(words: list[str]) -> int:

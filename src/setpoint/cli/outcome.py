@@ -36,6 +36,7 @@ COMMANDS = {
     "evaluate": "evaluate a trained model on text",
     "export": "export the weights of a run as a Hugging Face model",
     "runs list": "list runs: filter by any field or metric, sort",
+    "runs goodput": "show where the time of runs went",
     "runs tag": "tag runs",
     "runs note": "write a note to a run",
     "runs archive": "leave runs out of lists",

@@ -80,6 +80,8 @@ class StopRequest:
         """Whether the same command resumes later without a loss: SIGTERM gives status 75 then."""
         self.owns_process = False
         """Whether this is a process of Setpoint's own, which may be ended on the spot."""
+        self.began: float | None = None
+        """When that process began, in seconds since 1970; None where it did not begin with this."""
         self.grace = float("inf")
         """Seconds from a signal to the end of the step."""
         self.newest: Callable[[], str] = lambda: ""

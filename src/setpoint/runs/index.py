@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import ABSENT, SetpointError, did_you_mean
+from setpoint.report.goodput import goodput
 from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.lock import is_locked
@@ -26,7 +27,7 @@ from .labels import FILE as LABELS
 from .labels import read_labels
 
 INDEX = ".runs.sqlite3"
-VERSION = 1
+VERSION = 2
 """Of what is kept; another one is read anew."""
 DEPTH = 2
 """Folders between the one that is asked for and a run: that of an experiment."""
@@ -34,7 +35,7 @@ DEPTH = 2
 FINISHED, STOPPED, FAILED, RUNNING, ENDED = "finished", "stopped", "failed", "running", "killed"
 """finished its duration; left on request; by an error; holds the lock; without a word."""
 
-FACTS = ("run", "status", "step", "started", "updated", "fingerprint", "tags", "note")
+FACTS = ("run", "status", "step", "started", "updated", "fingerprint", "goodput", "tags", "note")
 """What can be asked of a run beside the fields of its configuration and its metrics."""
 
 SHORT = {"val": "evaluation", "eval": "evaluation", "validation": "evaluation"}
@@ -252,6 +253,7 @@ def _read(folder: Path, path: Path) -> IndexedRun:
         "started": events[0].get("time") if events else None,
         "updated": max((str(row["time"]) for row in rows if "time" in row), default=None),
         "fingerprint": record.get("setpoint", {}).get("fingerprint", "")[:8],
+        "goodput": goodput(events, metrics.rows).share,
         **said,
     }
     found: dict[str, list[float]] = {}

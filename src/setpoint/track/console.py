@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -29,7 +30,13 @@ def now() -> str:
     Returns:
         UTC in ISO 8601, for instance `2026-11-22T16:05:09.123Z`.
     """
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time_of(time.time())
+
+
+def time_of(seconds: float) -> str:
+    """A time in seconds since 1970 as `now` writes it."""
+    at = datetime.fromtimestamp(seconds, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def short_count(count: float) -> str:

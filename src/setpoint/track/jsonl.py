@@ -170,11 +170,14 @@ def build_jsonl(config: Jsonl, *, run_directory: RunDirectory) -> JsonlTracker:
     return JsonlTracker(run_directory.metrics)
 
 
-def read_jsonl(path: Path, damaged: list[str] | None = None) -> list[dict[str, Any]]:
+def read_jsonl(
+    path: Path, damaged: list[str] | None = None, offset: int = 0
+) -> list[dict[str, Any]]:
     """Read what `JsonlWriter` wrote, also while it is still writing.
 
     Arguments:
         damaged: receives what is wrong with lines that are not JSON, which are left out then.
+        offset: the byte to begin at, where a row begins.
 
     Returns:
         the rows; a last line without an end is left out.
@@ -183,7 +186,9 @@ def read_jsonl(path: Path, damaged: list[str] | None = None) -> list[dict[str, A
         SetpointError: if the file cannot be read, or a line is not JSON and `damaged` is None.
     """
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        with path.open("rb") as file:
+            file.seek(offset)
+            lines = file.read().split(b"\n")[:-1]
     except OSError as error:
         raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
     rows: list[dict[str, Any]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -61,6 +62,7 @@ def train(
         KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
     """
     # Signals are answered from here on, while the data is read, too.
+    began = time.time()
     with stop or active() or StopRequest() as stop, joined(job.parallel), ExitStack() as ending:
         world = world_of(job.parallel)
         shown = progress_of(job, world)
@@ -75,7 +77,7 @@ def train(
         stop.watch()
         with explain_oom(job):
             parts = build_components(job, plan.begins_anew, shown.work, *plan.kept, world)
-        with open_run(plan, parts, stop, shown) as run:
+        with open_run(plan, parts, stop, shown, stop.began or began) as run:
             report_uploads(fetched, run.events, run.progress)
             added = added_callbacks(run)
             start = resume(run)

@@ -39,6 +39,7 @@ def test_a_rollback_goes_on_behind_the_bad_batch(tmp_path: Path, poison: Poison)
     check_rows(ended.directory, results)
     (event,) = events(ended.directory, "rollback")
     assert (event["step"], event["failed"], event["rollbacks"]) == (4, 7, 1)
+    assert event["dropped"]["steps"] == 2 and event["dropped"]["seconds"] > 0
     assert event["loss"] == "NaN" and event["data"]["index"] == 7 * SEQUENCES
     assert ended.parts.feed.state_dict()["index"] == 15 * SEQUENCES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from setpoint.resilience.signals import Abandoned
@@ -92,6 +93,7 @@ class EvaluateCallback(Callback):
         """Evaluate, write a row, and end the loop where patience is over."""
         section, step = loop.job.evaluation, loop.position.step
         assert section is not None
+        began = time.perf_counter()
         try:
             loop.scores = evaluate(loop.job, loop.parts, loop.check, self.progress.work)
         except Abandoned:
@@ -104,6 +106,7 @@ class EvaluateCallback(Callback):
             "time": now(),
             "step": step,
             "tokens": loop.position.tokens,
+            "evaluation_seconds": round(time.perf_counter() - began, 3),
             **row_of(loop.scores),
         }
         self.trackers.write(row)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SKIPPED = "skipped_steps"
 # What depends on the machine and the hour; everything else in a row is exact under resume.
-TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu")
+TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu", "evaluation_seconds")
 
 
 class LogCallback(Callback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -126,16 +127,19 @@ class SaveCallback(Callback):
     def save(self, loop: Loop, weights_only: bool = False) -> None:
         """Save the present state."""
         loop.stop.saving = True
+        began, held = time.perf_counter(), None
         step, metric = loop.position.step, self.evaluation.metric_at(loop)
         part = {"part": "weights"} if weights_only else {}
 
         def saved(path: Path) -> None:
-            self.events.write("save", step=step, checkpoint=path.name, **part)
+            seconds = round(time.perf_counter() - began if held is None else held, 3)
+            self.events.write("save", step=step, checkpoint=path.name, seconds=seconds, **part)
             if loop.position.step == step:
                 loop.stop.busy = False
 
         dtype = loop.job.checkpoint.last_dtype
         with snapshot(self.states, loop.position, weights_only, dtype) as taken:
             self.store.save(step, taken.tensors, taken.state, metric, self.record, saved)
+        held = time.perf_counter() - began  # in the background it is written from here on
         self.saved = self.progress_of(loop)
         loop.stop.saving = False

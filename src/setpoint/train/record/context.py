@@ -35,6 +35,7 @@ class Run:
         job: as it was given, with its seed drawn.
         accepted: what differs from the record; None for a new run.
         environment: what differs from the environment that the record names.
+        began: when this session did, in seconds since 1970.
         heart: writes the heartbeat of this rank; None where none is asked for.
         uploads: what sends checkpoints to a URL; None where nothing is sent, or another rank does.
     """
@@ -50,6 +51,7 @@ class Run:
     accepted: Accepted | None
     environment: dict[str, Any]
     utilization: Utilization
+    began: float
     heart: Heart | None = None
     uploads: Cadence | None = None
 

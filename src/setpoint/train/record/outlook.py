@@ -10,6 +10,7 @@ from typing import Any
 from setpoint.checkpoint.layout import STATE, directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.config import SetpointError
+from setpoint.report.goodput import Goodput, goodput
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import is_drawn
@@ -91,6 +92,11 @@ def lengthened_from(folder: str, now: object) -> str | None:
     return None if first == now else str(first)
 
 
-def _rows(folder: str) -> list[dict[str, Any]]:
-    log = Path(folder, "events.jsonl")
+def goodput_of(folder: str | Path) -> Goodput:
+    """Where the time of a run went, by its record; lines that are damaged are left out."""
+    return goodput(_rows(folder), _rows(folder, "metrics.jsonl"))
+
+
+def _rows(folder: str | Path, name: str = "events.jsonl") -> list[dict[str, Any]]:
+    log = Path(folder, name)
     return read_jsonl(log, damaged=[]) if log.exists() else []

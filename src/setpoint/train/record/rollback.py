@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError
+from setpoint.track.trackers import JSONL
 from setpoint.train.record.session import report_damage
+from setpoint.train.record.start import lost_since
 from setpoint.train.record.state import restore
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Positio
     count = policy.roll_back_to(found.step, step, failed.wrong)
     states = {name: each for name, each in start.states.items() if name != "data"}
     position = restore(run.job, states, found)
+    lost: dict[str, Any] = {}
+    if loop.parts.world.is_main:
+        offset = run.trackers.states[JSONL]["offset"]
+        lost = lost_since(run, position, offset, reached=loop.position)
     run.events.write(
         "rollback",
         step=found.step,
@@ -46,6 +52,8 @@ def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Positio
         grad_norm=failed.grad_norm,
         rollbacks=count,
         data=loop.parts.feed.state_dict(),
+        seconds=round(position.seconds, 3),
+        **lost,
     )
     run.progress.note(
         f"{what}; going back to step {found.step}, and on with the data after it (rollback {count})"

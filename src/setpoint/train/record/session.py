@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -40,7 +41,7 @@ from setpoint.train.record.outlook import command_again, format_newest, outlook
 from setpoint.train.record.ranks import SharedStore, opened
 from setpoint.train.record.refuse import Plan, what_is_gone
 from setpoint.train.record.remote import fetch_undamaged, finish_uploads
-from setpoint.train.record.start import facts_of, write_start
+from setpoint.train.record.start import facts_of, lost_since, write_start
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import resume_uploads, start_uploads
 from setpoint.train.step.errors import explain
@@ -57,11 +58,18 @@ def progress_of(job: Job, world: World) -> Progress:
 
 
 @contextmanager
-def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) -> Iterator[Run]:
+def open_run(
+    plan: Plan,
+    parts: Components,
+    stop: StopRequest,
+    shown: Progress,
+    began: float | None = None,
+) -> Iterator[Run]:
     """Lock the run directory, compare its data, and open what is written to.
 
     Arguments:
         shown: shows the run to people.
+        began: when this session did, in seconds since 1970; None: now.
 
     Raises:
         SetpointError: if the data does not belong to the run, or another process writes to the
@@ -119,6 +127,7 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
             accepted=accepted,
             environment=environment,
             utilization=use,
+            began=time.time() if began is None else began,
             heart=heart,
             uploads=uploads,
         )
@@ -217,7 +226,8 @@ def run_loop(run: Run, loop: Loop) -> None:
     except Exception as error:
         shown = explain(error) or error
         reason = str(shown) if isinstance(shown, SetpointError) else repr(shown)
-        run.events.write("fault", step=loop.position.step, error=reason)
+        at = loop.position
+        run.events.write("fault", step=at.step, seconds=round(at.seconds, 3), error=reason)
         if shown is not error:
             raise shown from error
         raise
@@ -242,7 +252,8 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     why = {} if loop.ended is None else {"reason": loop.ended}
     if status and run.stop.signal is not None:
         why["signal"] = named(run.stop.signal)
-    run.events.write("end", step=loop.position.step, status=status, **why)
+    at = loop.position
+    run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     finish_uploads(run, done=status == 0)
     return Outcome(
         directory=run.directory.path,
@@ -306,7 +317,7 @@ def _start_again(run: Run) -> None:
         begin = "at step 0" if run.job.checkpoint.load is None else "from checkpoint.load"
         run.progress.note(f"{path} has no checkpoint yet: it starts again {begin}")
         return
-    metrics, to = run.directory.metrics, None
+    metrics, to, lost = run.directory.metrics, None, lost_since(run, Position(), 0)
     if metrics.exists():
         to = next(
             place
@@ -316,7 +327,7 @@ def _start_again(run: Run) -> None:
         metrics.rename(to)
     kept = f"; its metrics are kept as {to.name}" if to is not None else ""
     run.progress.note(f"{path} {gone}: it starts over at step 0{kept}")
-    run.events.write("restart", step=0, metrics=to and to.name)
+    run.events.write("restart", step=0, metrics=to and to.name, **lost)
 
 
 def _scores_at(path: Path, step: int) -> Scores:

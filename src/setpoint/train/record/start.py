@@ -18,13 +18,18 @@ from setpoint.config import (
     record_files,
     within,
 )
+from setpoint.report.goodput import dropped
+from setpoint.track.console import time_of
+from setpoint.track.jsonl import read_jsonl
 from setpoint.track.tracker import RunFacts
+from setpoint.track.trackers import JSONL
 from setpoint.train.build.data import where_in_data
 from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.record.accepted import Accepted, describe_accepted, describe_idle
 from setpoint.train.record.context import Run, Start
 from setpoint.train.record.environment import keep_diffs, write_data, write_environment
+from setpoint.train.step.position import Position
 
 
 def write_start(run: Run, start: Start) -> None:
@@ -56,6 +61,7 @@ def write_start(run: Run, start: Start) -> None:
     run.events.write(
         "resume",
         step=start.position.step,
+        **lost_since(run, start.position, run.trackers.states[JSONL]["offset"]),
         data_position=where_in_data(run.job, run.parts.feed.state_dict()),
         **facts,
         accepted=[difference.to_json() for difference in kept],
@@ -104,9 +110,39 @@ def _write_config(run: Run) -> None:
     run.directory.write_record(record_files(run.job), type(run.job).__setpoint__.schema)
 
 
+def lost_since(
+    run: Run, position: Position, offset: int, reached: Position | None = None
+) -> dict[str, Any]:
+    """What an event says of steps after a checkpoint that are lost, for `goodput`.
+
+    Arguments:
+        position: of the checkpoint.
+        offset: how long `metrics.jsonl` was when it was saved.
+        reached: where the run is; None where its record says how far it was.
+
+    Returns:
+        `dropped` alone, or nothing where no step is lost.
+    """
+    metrics, events = run.directory.metrics, run.directory.events
+    rows = read_jsonl(metrics, [], offset) if metrics.exists() else []
+    found = dropped(
+        read_jsonl(events, []) if reached is None else [],
+        rows,
+        position.step,
+        position.seconds,
+        None if reached is None else (reached.step, reached.seconds),
+    )
+    return {} if found is None else {"dropped": found}
+
+
 def _facts(run: Run, start: Start) -> dict[str, Any]:
     """What the event of a start or a resume says of the job."""
-    facts: dict[str, Any] = {"fingerprint": fingerprint(start.identity), "version": __version__}
+    facts: dict[str, Any] = {
+        "began": time_of(run.began),
+        "seconds": round(start.position.seconds, 3),
+        "fingerprint": fingerprint(start.identity),
+        "version": __version__,
+    }
     if run.parts.pretrained is not None:
         facts["pretrained"] = run.parts.pretrained
     facts["groups"] = [

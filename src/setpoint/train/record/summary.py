@@ -12,7 +12,7 @@ from setpoint.track.summary import print_table
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import eval_slice
 from setpoint.train.record.context import Outcome
-from setpoint.train.record.outlook import command_again, outlook
+from setpoint.train.record.outlook import command_again, goodput_of, outlook
 
 ENDINGS = {
     0: "finished",
@@ -37,6 +37,9 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     if at.seconds > before.seconds:
         speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
         rows.append(("tokens/s", f"{speed:,.0f}"))
+    spent = goodput_of(outcome.directory)
+    if spent.share is not None:
+        rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))
     rows += [
         (f"{name.replace('_', '-')} {metric}", f"{value:.4f}")
         for name, score in outcome.scores.items()

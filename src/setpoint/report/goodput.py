@@ -1,0 +1,240 @@
+"""Goodput: where the time of a run went, over all of its sessions, from its record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+Row = Mapping[str, Any]
+"""A row of `events.jsonl` or `metrics.jsonl`."""
+
+COUNTS = ("wall", "sessions", "lost_steps")
+"""What of `Goodput` is no part of `wall`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Seconds of a run by what they went to; those of the parts together are `wall`.
+
+    Arguments:
+        wall: from the start of the first process to the last trace of the last one, without the
+            time for which nothing was left to train.
+        trained: in steps that the run still has, without `waiting`.
+        waiting: for data, in these steps.
+        lost: in steps, and evaluations after them, that were trained again after a kill, a failure
+            or a rollback. What a killed process did after its last row is in `idle`.
+        starting: from the start of a process until the model is built and where the run is.
+        saving: for which checkpoints held up training.
+        evaluating: in evaluations that the run still has.
+        idle: between sessions.
+        other: the rest, such as logs, profiles and callbacks.
+        sessions: how often it was started with something to train.
+        lost_steps: steps that are in `lost`.
+    """
+
+    wall: float
+    trained: float
+    waiting: float
+    lost: float
+    starting: float
+    saving: float
+    evaluating: float
+    idle: float
+    other: float
+    sessions: int
+    lost_steps: int
+
+    @property
+    def share(self) -> float | None:
+        """The goodput: `trained` over `wall`; None where no time is recorded."""
+        return self.trained / self.wall if self.wall > 0 else None
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The seconds of each part that has any, the largest first."""
+        found = {n: s for n, s in asdict(self).items() if n not in COUNTS and s > 0}
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    def line(self) -> str:
+        """The shares of all parts of at least 1 %, for people."""
+        named = [
+            f"{name} {seconds / self.wall:.0%}"
+            for name, seconds in self.parts.items()
+            if seconds >= 0.01 * self.wall
+        ]
+        return ", ".join(named)
+
+
+@dataclass(slots=True)
+class _Session:
+    """One session: a process, or all ranks of it.
+
+    Arguments:
+        began, started, ended: seconds since 1970: of the process, of its first step, of its last
+            trace.
+        step, seconds: of the run where it started: its step, and seconds of training up to there.
+        end, reached: the same where it ended; None where it did not say so.
+        is_done: whether nothing was left to train at its end.
+    """
+
+    began: float
+    started: float
+    ended: float
+    step: int
+    seconds: float
+    end: int | None = None
+    reached: float | None = None
+    is_done: bool = False
+
+
+def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
+    """Divide the time of a run by what it went to.
+
+    Clocks that jump, and what older versions did not record, make parts smaller; none is negative.
+
+    Arguments:
+        events: the rows of `events.jsonl`, in their order.
+        metrics: those of `metrics.jsonl`.
+    """
+    sessions = _sessions(events)
+    train = [row for row in metrics if row.get("kind") == "train"]
+    if not sessions:
+        return Goodput(0, 0, 0, 0, 0, 0, 0, 0, 0, sessions=0, lost_steps=0)
+    _extend(sessions, metrics)
+    dropped = [row["dropped"] for row in events if isinstance(row.get("dropped"), Mapping)]
+    last = sessions[-1]
+    reached = last.reached
+    if reached is None:  # it goes on, was killed, or is of an older version
+        reached = max([last.seconds, *(_number(row, "seconds") for row in train[-1:])])
+    waiting = _waiting(train)
+    trained = max(0.0, reached - waiting)
+    lost = sum(_number(each, "seconds") + _number(each, "evaluating") for each in dropped)
+    starting = sum(max(0.0, each.started - each.began) for each in sessions)
+    saving = sum(_number(row, "seconds") for row in events if row.get("event") == "save")
+    evaluating = sum(_number(row, "evaluation_seconds") for row in metrics)
+    idle = sum(
+        max(0.0, after.began - before.ended)
+        for before, after in pairwise(sessions)
+        if not before.is_done
+    )
+    known = trained + waiting + lost + starting + saving + evaluating
+    spans = sum(max(0.0, each.ended - each.began) for each in sessions)
+    return Goodput(
+        wall=idle + max(spans, known),
+        trained=trained,
+        waiting=waiting,
+        lost=lost,
+        starting=starting,
+        saving=saving,
+        evaluating=evaluating,
+        idle=idle,
+        other=max(0.0, spans - known),
+        sessions=len(sessions),
+        lost_steps=sum(int(_number(each, "steps")) for each in dropped),
+    )
+
+
+def dropped(
+    events: Sequence[Row],
+    rows: Sequence[Row],
+    step: int,
+    seconds: float,
+    reached: tuple[int, float] | None = None,
+) -> dict[str, Any] | None:
+    """What a run loses that goes back to a checkpoint, as the event that says so holds it.
+
+    Arguments:
+        events: of the run so far.
+        rows: of metrics that are newer than the checkpoint.
+        step, seconds: of the checkpoint: its step, and the seconds of training up to there.
+        reached: the same of where the run was; None where it has to be found in its record.
+
+    Returns:
+        `steps`, their `seconds`, those of `evaluating` after them, how many `rows` are dropped,
+        and the `time` of the last one; None where nothing is lost.
+    """
+    for event in () if reached is not None else reversed(events):
+        if event.get("event") in ("end", "fault") and "seconds" in event:
+            reached = int(event["step"]), float(event["seconds"])
+        if event.get("event") in ("start", "resume", "restart", "end", "fault"):
+            break
+    train = [row for row in rows if row.get("kind") == "train" and "seconds" in row]
+    places = [(int(row["step"]), float(row["seconds"])) for row in train[-1:]]
+    last = max([*places, *([reached] if reached else [])], default=(step, seconds))
+    if last[0] <= step and not rows:
+        return None
+    return {
+        "steps": max(0, last[0] - step),
+        "seconds": round(max(0.0, last[1] - seconds), 3),
+        "evaluating": round(sum(_number(row, "evaluation_seconds") for row in rows), 3),
+        "rows": len(rows),
+        **({"time": rows[-1]["time"]} if rows and "time" in rows[-1] else {}),
+    }
+
+
+def _sessions(events: Sequence[Row]) -> list[_Session]:
+    """The sessions that had something to train."""
+    found: list[_Session] = []
+    for event in events:
+        time, name = _seconds(event.get("time")), event.get("event")
+        if time is None:
+            continue
+        last_row = _seconds((event.get("dropped") or {}).get("time"))
+        if found and last_row is not None and name != "rollback":
+            found[-1].ended = max(found[-1].ended, last_row)
+        if name in ("start", "resume"):
+            began = _seconds(event.get("began"))
+            began = time if began is None else began
+            step, at = int(_number(event, "step")), _number(event, "seconds")
+            found.append(_Session(began, time, time, step, at))
+        elif found and name != "restart":
+            session = found[-1]
+            session.ended = max(session.ended, time)
+            if name in ("end", "fault"):
+                session.end = int(_number(event, "step"))
+                session.reached = _number(event, "seconds") if "seconds" in event else None
+                session.is_done = name == "end" and event.get("status") == 0
+    return [
+        each
+        for before, each in zip([None, *found], found, strict=False)
+        if not (before and before.is_done and before.end == each.step == each.end)
+    ]
+
+
+def _extend(sessions: Sequence[_Session], metrics: Sequence[Row]) -> None:
+    """Let sessions last until their last row of metrics."""
+    bounds = [each.began for each in sessions[1:]]
+    place = 0
+    for row in metrics:
+        time = _seconds(row.get("time"))
+        if time is None or time < sessions[0].began:
+            continue
+        while place < len(bounds) and time >= bounds[place]:
+            place += 1
+        sessions[place].ended = max(sessions[place].ended, time)
+
+
+def _waiting(train: Sequence[Row]) -> float:
+    """Seconds of waiting for data: of each row a share of the time since the row before."""
+    waiting = before = 0.0
+    for row in train:
+        seconds = _number(row, "seconds")
+        waiting += _number(row, "data_wait") * max(0.0, seconds - before)
+        before = seconds
+    return waiting
+
+
+def _number(row: Row, name: str) -> float:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) and value == value else 0.0
+
+
+def _seconds(time: object) -> float | None:
+    """Seconds since 1970 of a time as rows have it; None for anything else."""
+    try:
+        return datetime.fromisoformat(str(time)).timestamp()
+    except ValueError:
+        return None
