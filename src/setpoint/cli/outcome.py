@@ -27,6 +27,7 @@ COMMANDS = {
     "schedule": "draw the learning rate of a configuration",
     "sweep": "train many points, all checked first",
     "compare": "show runs side by side",
+    "report": "write an HTML file about runs: curves, configuration, differences",
     "fingerprint": "print the hash of all identity fields",
     "schema": "print the JSON Schema of configuration files, for editors",
     "migrate": "bring files and records of older versions up to date",
@@ -56,7 +57,7 @@ COMMANDS = {
 LONG = frozenset(
     (
         *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
-        *("compare", "checkpoint convert", "checkpoint verify", "checkpoint diff"),
+        *("compare", "report", "checkpoint convert", "checkpoint verify", "checkpoint diff"),
         *("checkpoint prune", "data prepare", "data push", "data inspect", "data stats"),
         "tokenizer train",
     )

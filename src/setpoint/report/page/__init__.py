@@ -1,0 +1,1 @@
+"""The report of runs: one HTML file that needs nothing else."""

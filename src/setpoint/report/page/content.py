@@ -1,0 +1,327 @@
+"""What a report of runs says, as plain JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from setpoint import __version__
+from setpoint.config import DERIVED
+
+from .curves import curves_of, panels, parts_for
+from .knobs import Objective, knobs_of, sweep_of
+from .read import EVENTS, NOT_FINITE, Column, RunData, bounded, flat
+
+WHERE = frozenset(("name", "experiment", "workspace"))
+"""Fields that say where a run lies, which its label does as well."""
+MANY = 50
+"""Runs of which all metrics are drawn; of more the first panels alone."""
+ITEMS = 200
+"""Entries of a list or an object that are shown."""
+DEPTH = 8
+ROWS = 500
+"""Differences that are shown."""
+CHANGING = ("time", "data.", "command", "directory", "world.rank", "python.executable", "unread")
+"""What of the environment tells one start from another and says nothing of what was run with."""
+BEGINS = ("start", "resume", "restart")
+
+
+def document(
+    runs: Sequence[RunData],
+    title: str,
+    objective: Objective | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """All that the page shows.
+
+    Arguments:
+        objective: what the runs are compared by; chosen if None.
+        notes: what is to be said beside the runs' own problems.
+    """
+    notes = list(notes)
+    found = panels(runs)
+    if len(runs) > MANY:
+        kept = [panel for panel in found if panel["main"]]
+        notes.append(f"{len(found) - len(kept)} further metrics of {len(runs)} runs are left out")
+        found = kept
+        drawn = {name for panel in found for name in panel["columns"]}
+    else:
+        drawn = {name for run in runs for name in run.columns}
+    shared = _Shared()
+    parts = parts_for(runs)
+    events = max(20, 10 * EVENTS // max(10, len(runs)))
+    differing = list(_differences(runs))
+    if len(differing) > ROWS:
+        notes.append(f"{len(differing) - ROWS} further differences are left out")
+    return {
+        "title": title,
+        "version": __version__,
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "runs": [_run(run, shared, drawn, parts, events) for run in runs],
+        "panels": found,
+        "settings": shared.settings,
+        "environments": shared.environments,
+        "differences": differing[:ROWS],
+        "environment_differences": list(_environment_differences(runs))[:ROWS],
+        "sweep": sweep_of(runs, knobs_of(_fields(runs)), objective),
+        "notes": notes,
+    }
+
+
+class _Shared:
+    """What runs have in common, kept once."""
+
+    def __init__(self) -> None:
+        self.settings: list[list[Any]] = []
+        self.environments: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def setting(self, row: list[Any]) -> int:
+        return self._place("setting", row, self.settings)
+
+    def environment(self, value: Mapping[str, Any]) -> int:
+        kept = {key: each for key, each in value.items() if key != "time"}
+        return self._place("environment", pruned(kept), self.environments)
+
+    def _place(self, kind: str, value: Any, into: list[Any]) -> int:
+        key = kind + json.dumps(value)
+        if key not in self._places:
+            self._places[key] = len(into)
+            into.append(value)
+        return self._places[key]
+
+
+def _run(
+    run: RunData, shared: _Shared, drawn: set[str], parts: int, most_events: int
+) -> dict[str, Any]:
+    kept = RunData(**{**vars(run), "columns": {n: c for n, c in run.columns.items() if n in drawn}})
+    half = most_events // 2
+    events = run.events
+    if len(events) > most_events:
+        events = [*events[:half], *events[-half:]]
+    return {
+        "label": bounded(run.label),
+        "path": bounded(str(run.path)),
+        "status": status_of(run),
+        "facts": [[name, value] for name, value in _facts(run) if value is not None],
+        "tags": [bounded(str(tag)) for tag in _list(run.labels.get("tags"))[:20]],
+        "note": bounded(str(run.labels.get("note") or "")),
+        "problems": [bounded(text) for text in run.problems],
+        "cautions": list(_cautions(run)),
+        **curves_of(kept, parts),
+        "events": [_event(event) for event in events],
+        "event_count": run.event_count,
+        "shares": list(_shares(run)),
+        "samples": [pruned(row) for row in run.texts],
+        "settings": [shared.setting(_setting(path, entry)) for path, entry in run.settings.items()],
+        "environment": shared.environment(run.environment),
+    }
+
+
+def status_of(run: RunData) -> str:
+    """How a run stands, by its last event: finished, stopped, failed, running or killed."""
+    for event in reversed(run.events):
+        kind = event.get("event")
+        if kind == "end":
+            return "finished" if event.get("status") == 0 else "stopped"
+        if kind == "fault":
+            return "failed"
+        if kind in BEGINS:
+            break
+    return "running" if run.is_running else "killed" if run.events else "unknown"
+
+
+def last(column: Column | None) -> float | None:
+    """The last value of a column."""
+    return column.values[-1] if column is not None and column.values else None
+
+
+def _facts(run: RunData) -> Iterator[tuple[str, Any]]:
+    """The figures on top of the page."""
+
+    def largest(xs: Iterable[float]) -> float | None:
+        known = [x for x in xs if math.isfinite(x)]
+        return max(known) if known else None
+
+    yield "step", _json_number(largest(run.steps))
+    yield "tokens", _json_number(largest(run.tokens))
+    yield "training loss", _json_number(last(run.columns.get("train.loss")))
+    for name, column in run.columns.items():
+        if name.startswith("evaluation.") and name.endswith("_loss"):
+            known = [value for value in column.values if math.isfinite(value)]
+            word = name.removeprefix("evaluation.").removesuffix("_loss").replace("_", "-")
+            yield f"{word} loss", _json_number(last(column))
+            if len(known) > 1:
+                yield f"best {word} loss", _json_number(min(known))
+    yield "training time", _json_number(largest(run.seconds) or None)
+    speed = run.columns.get("train.tokens_per_second")
+    if speed is not None and speed.values:
+        yield "tokens/s (median)", _json_number(sorted(speed.values)[len(speed.values) // 2])
+    fingerprint = run.header.get("fingerprint")
+    yield "fingerprint", fingerprint[:8] if isinstance(fingerprint, str) else None
+
+
+def _cautions(run: RunData) -> Iterator[list[str]]:
+    """Field, message and code of what the run was warned of, each once."""
+    seen: set[str] = set()
+    for event in run.events:
+        for each in _list(event.get("cautions"))[:ITEMS]:
+            if isinstance(each, dict):
+                row = [bounded(str(each.get(key) or "")) for key in ("path", "message", "code")]
+                if (text := json.dumps(row)) not in seen:
+                    seen.add(text)
+                    yield row
+
+
+def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in event.items() if key not in ("time", "event", "step")}
+    step = event.get("step")
+    return {
+        "time": _epoch(event.get("time")),
+        "event": bounded(str(event.get("event"))),
+        "step": step if isinstance(step, int | float) and abs(step) < 2**53 else None,
+        "details": pruned(rest),
+    }
+
+
+def _epoch(text: Any) -> float | None:
+    """Seconds since 1970 of a time in UTC."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _shares(run: RunData) -> Iterator[dict[str, Any]]:
+    """What came from each source of data, over the whole run."""
+    prefix = "train.sequences_"
+    for name, column in run.columns.items():
+        if name.startswith(prefix):
+            source = name.removeprefix(prefix)
+            targets = run.columns.get(f"train.target_tokens_{source}")
+            yield {
+                "source": source,
+                "sequences": _json_number(math.fsum(_finite(column.values))),
+                "targets": None if targets is None
+                else _json_number(math.fsum(_finite(targets.values))),
+                "cross_entropy": _json_number(
+                    last(run.columns.get(f"train.cross_entropy_{source}"))
+                ),
+            }  # fmt: skip
+
+
+def _finite(values: Iterable[float]) -> Iterator[float]:
+    return (value for value in values if math.isfinite(value))
+
+
+def shown(value: Any) -> str:
+    """A value of the configuration as text."""
+    if isinstance(value, str):
+        return bounded(value)
+    try:
+        return bounded(json.dumps(value, ensure_ascii=False))
+    except (ValueError, TypeError, RecursionError):
+        return bounded(repr(value))
+
+
+def _setting(path: str, entry: Mapping[str, Any]) -> list[Any]:
+    """Path, value, role, and the layers that touched it with their origins, the winner last."""
+    layers = [
+        [shown(each.get("layer")), shown(each.get("origin")), shown(each.get("value"))]
+        for each in _list(entry.get("layers"))[:ITEMS]
+        if isinstance(each, dict)
+    ]
+    return [bounded(path), shown(entry["value"]), str(entry.get("role") or "")[:20], layers]
+
+
+def _is_derived(entry: Mapping[str, Any]) -> bool:
+    layers = _list(entry.get("layers"))
+    winner = layers[-1] if layers else None
+    return isinstance(winner, dict) and str(winner.get("origin", "")).startswith(DERIVED)
+
+
+def _fields(runs: Sequence[RunData]) -> dict[str, list[Mapping[str, Any] | None]]:
+    """The entries of the fields in which runs differ, none that is derived everywhere."""
+    paths = dict.fromkeys(path for run in runs for path in run.settings)
+    found: dict[str, list[Mapping[str, Any] | None]] = {}
+    for path in paths:
+        entries = [run.settings.get(path) for run in runs if run.settings]
+        texts = {None if each is None else shown(each["value"]) for each in entries}
+        there = [each for each in entries if each is not None]
+        if path not in WHERE and len(texts) > 1 and not all(map(_is_derived, there)):
+            found[path] = [run.settings.get(path) for run in runs]
+    return found
+
+
+def _differences(runs: Sequence[RunData]) -> Iterator[dict[str, Any]]:
+    for path, entries in _fields(runs).items():
+        cells = [None if entry is None else _setting(path, entry) for entry in entries]
+        yield {
+            "path": bounded(path),
+            "role": next(cell[2] for cell in cells if cell is not None),
+            "cells": [
+                None if cell is None else [cell[1], cell[3][-1][1] if cell[3] else ""]
+                for cell in cells
+            ],
+        }
+
+
+def _environment_differences(runs: Sequence[RunData]) -> Iterator[dict[str, Any]]:
+    if len(runs) < 2:
+        return
+    tables = [
+        {path: shown(value) for path, value in flat(run.environment)
+         if not path.startswith(CHANGING)}
+        for run in runs
+    ]  # fmt: skip
+    for path in dict.fromkeys(path for table in tables for path in table):
+        texts = [table.get(path) for table, run in zip(tables, runs, strict=True)]
+        known = {text for text, run in zip(texts, runs, strict=True) if run.environment}
+        if len(known) > 1:
+            cells = [None if text is None else [text, ""] for text in texts]
+            yield {"path": bounded(path), "role": "", "cells": cells}
+
+
+def pruned(value: Any, depth: int = DEPTH) -> Any:
+    """Data of any size and depth as JSON that people can look through."""
+    if isinstance(value, str):
+        return bounded(value)
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return _json_number(value)
+    if depth == 0:
+        return "..."
+    if isinstance(value, dict):
+        kept = {
+            bounded(str(key)): pruned(each, depth - 1) for key, each in list(value.items())[:2000]
+        }
+        return kept | ({"...": f"{len(value) - 2000} more"} if len(value) > 2000 else {})
+    if isinstance(value, list | tuple):
+        items = [pruned(each, depth - 1) for each in value[:ITEMS]]
+        return items + ([f"... {len(value) - ITEMS} more"] if len(value) > ITEMS else [])
+    return bounded(str(value))
+
+
+def _json_number(value: float | None) -> Any:
+    """A number as JSON has it, exact in JavaScript; one that is not finite as text."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else str(value)[:TEXT_DIGITS]
+    if math.isfinite(value):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    return next(
+        text for text, each in NOT_FINITE.items()
+        if each == value or (math.isnan(each) and math.isnan(value))
+    )  # fmt: skip
+
+
+TEXT_DIGITS = 40
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,268 @@
+"""What a report takes from a run directory: data alone, of bounded size, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import nan
+from pathlib import Path
+from typing import Any
+
+FILE_BYTES = 64 * 2**20
+"""Of a JSON file."""
+LOG_BYTES = 2**30
+"""Of a file of rows; what follows is left out."""
+LINE_BYTES = 4 * 2**20
+COLUMNS = 2000
+"""Columns of metrics of one run."""
+PARTS = 64
+"""Numbers of a list in a row that become columns of their own, such as the load of experts."""
+EVENTS = 2000
+"""Events of one run: the first half of them and the last ones."""
+SAMPLES = 200
+TEXT = 4000
+"""Characters of a text that a run brings."""
+SETTINGS = 20_000
+
+SAMPLE = "sample"
+"""The kind of rows that hold generated text."""
+NOT_FINITE = {"NaN": nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
+"""How a row of `metrics.jsonl` writes them."""
+
+
+@dataclass
+class Column:
+    """One metric: its values and the rows that they stand in."""
+
+    rows: array[int] = field(default_factory=lambda: array("I"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+
+@dataclass
+class RunData:
+    """One run, as far as its files can be read.
+
+    Arguments:
+        settings: of each field by its path: value, role, and layers with their origins.
+        steps, tokens, seconds: of each row of metrics; NaN where it has none.
+        columns: the metrics by `KIND.COLUMN`.
+        texts: the rows of the kind `SAMPLE`.
+        event_count: how many there are, of which `events` may be a part.
+        problems: what could not be read, in words.
+    """
+
+    label: str
+    path: Path
+    is_running: bool = False
+    header: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    steps: array[float] = field(default_factory=lambda: array("d"))
+    tokens: array[float] = field(default_factory=lambda: array("d"))
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    columns: dict[str, Column] = field(default_factory=dict)
+    texts: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    event_count: int = 0
+    environment: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_run(path: Path, label: str, is_running: bool = False) -> RunData:
+    """Read a run directory; what is damaged, too large or not a plain file is left out and said.
+
+    No code that the record names is imported, and no link is followed.
+
+    Arguments:
+        is_running: whether a process writes to it.
+    """
+    run = RunData(label, path, is_running)
+    config = _object(run, "config.json")
+    header = config.pop("setpoint", None)
+    run.header = header if isinstance(header, dict) else {}
+    run.settings = _settings(run, config)
+    run.environment = _object(run, "environment.json")
+    run.labels = _object(run, "labels.json", required=False)
+    _read_metrics(run)
+    _read_events(run)
+    return run
+
+
+def bounded(text: str) -> str:
+    """A text that is not longer than a report shows."""
+    return text if len(text) <= TEXT else f"{text[:TEXT]} ... ({len(text) - TEXT} more characters)"
+
+
+def _open(path: Path) -> Any:
+    """A plain file: neither a link nor a pipe, which would block."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a plain file")
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _object(run: RunData, name: str, required: bool = True) -> dict[str, Any]:
+    """A JSON object; empty, with the reason among the problems, if it cannot be read."""
+    try:
+        with _open(run.path / name) as file:
+            text = file.read(FILE_BYTES + 1)
+        if len(text) > FILE_BYTES:
+            raise ValueError(f"larger than {FILE_BYTES >> 20} MiB")
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("not an object")
+        return found
+    except FileNotFoundError:
+        if required:
+            run.problems.append(f"{name} is missing")
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        run.problems.append(f"{name} cannot be read: {bounded(reason)}")
+    return {}
+
+
+def _settings(run: RunData, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The fields with their origins; the values alone where there are no origins."""
+    found = {
+        path: entry
+        for path, entry in _object(run, "origins.json").items()
+        if isinstance(entry, dict) and "value" in entry
+    }
+    if not found:
+        found = {path: {"value": value} for path, value in flat(config) if path}
+    if len(found) > SETTINGS:
+        run.problems.append(f"{len(found) - SETTINGS} fields of the configuration are left out")
+    return dict(list(found.items())[:SETTINGS])
+
+
+def flat(value: Any, path: str = "", depth: int = 12) -> Iterator[tuple[str, Any]]:
+    """Nested values by dotted paths; a list of plain values is one, others go by their index."""
+    inner: Any = None
+    if isinstance(value, dict) and value:
+        inner = value.items()
+    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        inner = enumerate(value)
+    if inner is None or not depth:
+        yield path, value
+        return
+    for key, each in inner:
+        yield from flat(each, f"{path}.{key}" if path else str(key), depth - 1)
+
+
+def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a file; broken ones are counted, a last line without an end is left out."""
+    broken, first, number, size = 0, 0, 0, 0
+    try:
+        with _open(run.path / name) as file:
+            while line := file.readline(LINE_BYTES + 1):
+                number += 1
+                size += len(line)
+                if not line.endswith(b"\n"):
+                    if len(line) <= LINE_BYTES:
+                        break  # being written
+                    while line and not line.endswith(b"\n") and size <= LOG_BYTES:
+                        line = file.readline(LINE_BYTES)
+                        size += len(line)
+                    line = b""
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    row = None
+                if isinstance(row, dict):
+                    yield row
+                else:
+                    broken, first = broken + 1, first or number
+                if size > LOG_BYTES:
+                    run.problems.append(f"{name}: only the first {LOG_BYTES >> 20} MiB are read")
+                    break
+    except FileNotFoundError:
+        run.problems.append(f"{name} is missing")
+    except OSError as error:
+        run.problems.append(f"{name} cannot be read: {error.strerror or error}")
+    if broken:
+        lines = "1 line is" if broken == 1 else f"{broken} lines are"
+        run.problems.append(f"{name}: {lines} no row and left out; the first is line {first}")
+
+
+def number(value: Any) -> float | None:
+    """A number of a row as a float; None for anything else."""
+    if isinstance(value, str):
+        return NOT_FINITE.get(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _read_metrics(run: RunData) -> None:
+    dropped: set[str] = set()
+    samples, last = 0, 0.0
+    for at, row in enumerate(_rows(run, "metrics.jsonl")):
+        kind = row.get("kind")
+        prefix = f"{kind[:100]}." if isinstance(kind, str) else ""
+        seconds = number(row.get("seconds"))
+        last = last if seconds is None else seconds  # evaluations carry none
+        for xs, value in (
+            (run.steps, number(row.get("step"))),
+            (run.tokens, number(row.get("tokens"))),
+            (run.seconds, last),
+        ):
+            xs.append(nan if value is None else value)
+        if kind == SAMPLE:
+            samples += 1
+            if len(run.texts) < SAMPLES:
+                run.texts.append({key: _cut(value) for key, value in row.items()})
+            continue
+        for name, value in row.items():
+            found = value if isinstance(value, list) else None
+            for place, each in enumerate([value] if found is None else found[:PARTS]):
+                y = number(each)
+                if y is None:
+                    continue
+                key = f"{prefix}{name[:200]}" + ("" if found is None else f".{place}")
+                column = run.columns.get(key)
+                if column is None:
+                    if len(run.columns) >= COLUMNS:
+                        dropped.add(key[:100]) if len(dropped) < COLUMNS else None
+                        continue
+                    column = run.columns[key] = Column()
+                column.rows.append(at)
+                column.values.append(y)
+    if dropped:
+        run.problems.append(
+            f"metrics.jsonl: {len(dropped)} or more columns beyond {COLUMNS} are left out"
+        )
+    if samples > SAMPLES:
+        run.problems.append(f"metrics.jsonl: {samples - SAMPLES} samples of text are left out")
+
+
+def _read_events(run: RunData) -> None:
+    late: list[dict[str, Any]] = []
+    for event in _rows(run, "events.jsonl"):
+        run.event_count += 1
+        if len(run.events) < EVENTS // 2:
+            run.events.append(event)
+        else:
+            late.append(event)
+            if len(late) > EVENTS:
+                del late[: EVENTS // 2]
+    run.events += late[-EVENTS // 2 :]
+    if (gone := run.event_count - len(run.events)) > 0:
+        run.problems.append(f"events.jsonl: {gone} events between the first and the last ones "
+                            f"are left out")  # fmt: skip
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str):
+        return bounded(value)
+    return value if isinstance(value, bool | int | float) or value is None else bounded(str(value))

@@ -1,0 +1,75 @@
+"""Run directories are read as data of bounded size, whatever is in them."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from setpoint.report.page import read
+from setpoint.report.page.content import document
+from setpoint.report.page.read import read_run
+from setpoint.report.page.write import html_of
+
+from .records import train_row, write_run
+
+
+def test_rows_become_columns(tmp_path: Path) -> None:
+    rows = [
+        train_row(1, 2.0, expert_load=[0.25, 0.75], mfu=None),
+        {"kind": "evaluation", "step": 1, "held_out_loss": "NaN"},
+        {"kind": "sample", "step": 1, "prompt": "a", "text": "abc"},
+    ]
+    run = read_run(write_run(tmp_path, rows), "r")
+    assert not run.problems
+    assert list(run.columns["train.loss"].values) == [2.0]
+    assert list(run.columns["train.expert_load.1"].values) == [0.75]
+    assert math.isnan(run.columns["evaluation.held_out_loss"].values[0])
+    assert "train.mfu" not in run.columns and run.texts[0]["text"] == "abc"
+    # Rows without a time of their own are as late as the row of training before them.
+    assert list(run.seconds) == [0.5, 0.5, 0.5]
+
+
+def test_broken_rows_are_counted(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    huge = '{"kind": "train", "step": 11, "loss": 1' + "0" * 400 + "}\n"
+    texts = ["nonsense\n", "[1]\n", "[" * 100_000 + "\n", "\xff\n", huge, '{"kind": "train"']
+    with (tmp_path / "metrics.jsonl").open("a", encoding="latin-1") as file:
+        file.writelines(texts)
+    run = read_run(tmp_path, "r")
+    assert run.problems == ["metrics.jsonl: 4 lines are no row and left out; the first is line 12"]
+    assert run.columns["train.loss"].values[-1] == math.inf
+    html_of(document([run], "r"))
+
+
+def test_large_files_are_cut_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LOG_BYTES", 3500), ("LINE_BYTES", 1000), ("FILE_BYTES", 60),
+                        ("COLUMNS", 3), ("EVENTS", 2)):  # fmt: skip
+        monkeypatch.setattr(read, name, value)
+    write_run(
+        tmp_path, [train_row(1, 1.0, note="x" * 2000), *(train_row(s, 1.0) for s in range(9))]
+    )
+    said = " ".join(read_run(tmp_path, "r").problems)
+    for part in ("only the first 0 MiB", "line 1", "columns beyond 3", "larger than", "1 events"):
+        assert part in said, part
+
+
+def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (tmp_path / "secret.json").write_text('{"password": "hunter2"}')
+    for name in ("environment.json", "metrics.jsonl"):
+        (run / name).unlink()
+    (run / "environment.json").symlink_to(tmp_path / "secret.json")
+    os.mkfifo(run / "metrics.jsonl")  # which would block whoever opens it
+    found = read_run(run, "r")
+    assert found.environment == {} and len(found.problems) == 2
+    assert "hunter2" not in html_of(document([found], "r"))
+
+
+def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
+    content = document([read_run(tmp_path, "empty")], "empty")
+    assert content["runs"][0]["status"] == "unknown"
+    assert len(content["runs"][0]["problems"]) == 5
+    html_of(content)
