@@ -203,12 +203,12 @@ OVERRIDES = (
 BUDGETS = {
     "": 26,
     "--help": 43,
-    f"check tiny {OVERRIDES}": 192,
-    "check exp.toml": 201,
-    "show tiny": 180,
-    "diff tiny exp.toml": 203,
-    "fingerprint tiny": 185,
-    "__complete 2 check --opt": 197,
+    f"check tiny {OVERRIDES}": 194,
+    "check exp.toml": 203,
+    "show tiny": 182,
+    "diff tiny exp.toml": 205,
+    "fingerprint tiny": 187,
+    "__complete 2 check --opt": 199,
 }
 # What a slow part is needed for where it is allowed.
 NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}

@@ -51,6 +51,7 @@ from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
 from ..data.tokenizers_here import byte_level
+from .adapter_effects import ROWS as ADAPTER_ROWS
 from .compile_effects import ROWS as COMPILE_ROWS
 from .data_effects import ROWS as DATA_ROWS
 from .data_effects import prepare_sources
@@ -582,6 +583,7 @@ EFFECTS |= {name: Effect(*row) for name, row in EVALUATION_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in SAVING_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in DATA_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in LOAD_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in ADAPTER_ROWS.items()}
 
 # Sections that are always there and have no value of their own: what is in them has.
 SECTIONS = {

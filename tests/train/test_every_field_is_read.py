@@ -110,6 +110,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "optimizer=adafactor",
         "model.moe.experts=4",
         "model.moe.capacity_factor=1.5",
+        "adapter={type=lora, rank=2, ranks=[{pattern=query, rank=1}]}",
     ),
     "inverse root, groups, balanced experts": (
         "schedule=inverse_sqrt",
@@ -124,6 +125,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "evaluation.early_stopping={patience=2}",
         "evaluation.every=1 steps",
         "precision={params=bf16, compute=bf16, master=fp32, reduce=fp32}",
+        "adapter={type=dora, rank=2}",
     ),
     "plateau, profiled": (
         # The second evaluation is no gain, so that the rate falls.

@@ -1,7 +1,7 @@
 """Initialization that depends on the seed and a parameter's name, and on nothing else."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -56,6 +56,25 @@ class Normal:
         rows = min(size, of.shape[0] - number * size)
         generator = block_generator(of.seed, of.name, number)
         return torch.empty(rows, *of.shape[1:]).normal_(0.0, self.std, generator=generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Draw from a uniform distribution between -bound and bound, by blocks as `Normal` does."""
+
+    bound: float
+
+    def rows(self, of: Place, first: int, last: int) -> Tensor:
+        """See `Normal.rows`."""
+        size = block_rows(of.shape)
+        blocks: list[Tensor] = []
+        for number in range(first // size, -(-last // size)):
+            rows = min(size, of.shape[0] - number * size)
+            generator = block_generator(of.seed, of.name, number)
+            block = torch.empty(rows, *of.shape[1:])
+            blocks.append(block.uniform_(-self.bound, self.bound, generator=generator))
+        start = first - first // size * size
+        return torch.cat(blocks)[start : start + last - first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +141,7 @@ class PerExpert:
         return found
 
 
-Initializer = Normal | Constant | FirstRows | Values | PerExpert
+Initializer = Normal | Uniform | Constant | FirstRows | Values | PerExpert
 
 
 @runtime_checkable
@@ -135,7 +154,9 @@ class Initializable(Protocol):
 
 
 @torch.no_grad()
-def initialize(module: nn.Module, seed: int) -> None:
+def initialize(
+    module: nn.Module, seed: int, others: Mapping[str, Initializer] | None = None
+) -> None:
     """Give every parameter its first value, and every buffer that a module has a rule for.
 
     Each is drawn on the CPU and in fp32, by blocks of rows, each from a generator of its own that
@@ -146,14 +167,17 @@ def initialize(module: nn.Module, seed: int) -> None:
 
     Arguments:
         module: holds its memory already (not on the meta device); every parameter must be named
-            by the `initializers()` of a module above it.
+            by the `initializers()` of a module above it, or by `others`.
+        others: rules of parameters, by their names in `module`.
 
     Raises:
         SetpointError: a parameter without a rule, a rule without a parameter, or no rule at all in
             the place of one.
         ValueError: a parameter on the meta device.
     """
-    rules = collect_rules(module)
+    rules = collect_rules(module) | {
+        plain_name(name): each for name, each in (others or {}).items()
+    }
     parameters = {plain_name(name): parameter for name, parameter in module.named_parameters()}
     if missing := sorted(parameters.keys() - rules.keys()):
         raise SetpointError(f"no module says how to initialize: {', '.join(missing)}")
@@ -174,6 +198,18 @@ def initialize(module: nn.Module, seed: int) -> None:
                 f"{name} is on the meta device; call module.to_empty(device=...) first"
             )
         _fill(parameter, rules[name], seed, name)
+
+
+@torch.no_grad()
+def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], seed: int) -> None:
+    """Give some parameters of a model their first values, as `initialize` does for all.
+
+    Arguments:
+        parameters: by their names in the model, which they are drawn by.
+        rules: of these.
+    """
+    for name, parameter in parameters.items():
+        _fill(parameter, rules[name], seed, plain_name(name))
 
 
 def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.router import Router
+from setpoint.shapes.adapted import KnowsKinds
 from setpoint.shapes.parameter import Kind
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
@@ -40,7 +41,9 @@ def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
     for name, parameter in model.named_parameters():
         path, _, own = name.rpartition(".")
         module = owners[path]
-        if _is_norm(module, parameter.ndim):
+        if isinstance(module, KnowsKinds):
+            kinds[name] = module.parameter_kinds()[own]
+        elif _is_norm(module, parameter.ndim):
             kinds[name] = "norm"
         elif _BIAS.search(own):
             kinds[name] = "bias"

@@ -31,6 +31,15 @@ def parameters_of(config: Transformer, vocab_size: int) -> Iterator[Parameter]:
         yield Parameter(name, shape, kind, rate_multiplier(config, name, len(shape)))
 
 
+def fused_parts_of(config: Transformer) -> dict[str, tuple[int, ...]]:
+    """Find modules that hold several projections one above the other, and the outputs of each."""
+    if not config.merge_qkv or config.mla is not None:
+        return {}
+    query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    names = (f"layers.{layer}.attention.query_key_value" for layer in range(config.layers))
+    return dict.fromkeys(names, (query, key, key))
+
+
 def _model(c: Transformer, rows: int) -> Iterator[Sized]:
     yield "embedding.weight", (rows, c.dim), "embedding"
     if c.positions == "learned":

@@ -51,7 +51,7 @@ def rate_multiplier(config: "TransformerConfig", name: str, dims: int) -> float:
 
     Returns:
         The ratio for what maps width to width: the matrices of the layers, packed experts among
-        them; 1 for all others, and without muP.
+        them; 1 for all others, such as adapters, and without muP.
     """
-    hidden = name.startswith("layers.") and dims >= 2
+    hidden = name.startswith("layers.") and dims >= 2 and ".adapter." not in name
     return width_ratio(config) if hidden else 1.0

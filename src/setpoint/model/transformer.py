@@ -19,6 +19,7 @@ from setpoint.model.norm.norms import build_norm
 from setpoint.model.parts import LAYER, part_names
 from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
+from setpoint.shapes.adapted import weight_in_use
 from setpoint.shapes.expert_parts import ExpertPart
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart
 from setpoint.shapes.peers import Peers
@@ -175,7 +176,7 @@ class Transformer(nn.Module):
         """The way from the hidden states behind the last norm to logits."""
         matrix = self.embedding if self.config.tie_embeddings else self.output
         assert matrix is not None, "this part of the model has no output matrix"
-        weight = matrix.weight
+        weight = weight_in_use(matrix)
         scale = self.config.logit_scale * width_ratio(self.config)
         return Projection(
             weight,

@@ -83,9 +83,13 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
     length = job.batch.sequence_length
     size = estimate_size(model, vocab_size=vocabulary, sequence_length=length)
     facts["parameters"] = size.parameters
-    if job.optimizer.frozen:
-        from setpoint.train.build.parameters import trained  # most jobs need no list
+    if job.optimizer.frozen or job.adapter is not None:
+        # Most jobs need no list.
+        from setpoint.train.build.parameters import adapted, adapter_report, trained
 
+        found = adapted(job, vocabulary)
+        if found is not None:
+            facts["adapter"] = adapter_report(job, found).line()
         facts["trained parameters"] = sum(prod(each.shape) for each in trained(job, vocabulary))
     if model.moe is not None:
         facts["active parameters"] = size.active

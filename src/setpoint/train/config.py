@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from setpoint.adapter.config import AdapterConfig
 from setpoint.checkpoint.config import Checkpoint
 from setpoint.compile.config import Compile
 from setpoint.config import (
@@ -116,6 +117,13 @@ class Job(
 
     model: ModelConfig = field(factory=Transformer)
     """Model architecture."""
+
+    adapter: AdapterConfig | None = field(
+        default=None,
+        before=None,
+        also_called=("lora", "peft", "peft_config", "lora_config", "use_lora", "enable_lora"),
+    )
+    """Low-rank adapter (LoRA) of the frozen model; null: none, the model is trained itself."""
 
     tokenizer: TokenizerConfig = field(
         factory=Bytes,

@@ -211,6 +211,7 @@ def plain_names() -> Iterable[Operation]:
         *sources_of_many_kinds(*SOURCES),
         Renamed("schedule.judged_on", "schedule.evaluated_on", of="plateau"),
         Converted("silence", _codes, ""),
+        Added("adapter", None),
         Added("optimizer.frozen", []),
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
         *mixtures(*SOURCES),

@@ -15,6 +15,7 @@ from setpoint.model.autocast import cast_once
 from setpoint.model.initialize import Constant, Initializer, Normal
 from setpoint.model.norm.norms import build_norm
 from setpoint.model.scale import hidden_std, residual_std
+from setpoint.shapes.adapted import weight_in_use
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
@@ -137,7 +138,9 @@ class LatentAttention(nn.Module):
         context: AttentionContext,
     ) -> Tensor:
         """Let one key-value head, the latents (B, L, 1, kv_rank), serve all heads."""
-        up = self.key_value_up.weight.unflatten(0, (-1, self.nope_head_dim + self.value_head_dim))
+        up = weight_in_use(self.key_value_up).unflatten(
+            0, (-1, self.nope_head_dim + self.value_head_dim)
+        )
         to_key, to_value = up.split((self.nope_head_dim, self.value_head_dim), dim=1)
         query = torch.cat((torch.einsum("bshn,hnr->bshr", plain, to_key), turned), dim=-1)
         value = latent.unsqueeze(2)

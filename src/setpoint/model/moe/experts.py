@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,7 @@ from setpoint.model.autocast import cast_once
 from setpoint.model.feed_forward import FeedForward, activation
 from setpoint.model.initialize import Initializer, Normal, PerExpert
 from setpoint.model.moe.assign import Assignments
-from setpoint.model.moe.grouped_experts import ExpertKernels, grouped_experts
+from setpoint.model.moe.grouped_experts import ExpertKernels, Product, grouped_experts
 from setpoint.model.moe.product import (
     grouped_gradient,
     grouped_product,
@@ -44,17 +45,20 @@ class PackedExperts(nn.Module):
         self.gate = nn.Parameter(torch.empty(count, dim, inner)) if config.is_gated else None
         self.up = nn.Parameter(torch.empty(count, dim, inner))
         self.down = nn.Parameter(torch.empty(count, inner, dim))
+        self.adapter: nn.Module | None = None
+        """Changes the products with some projections; see `setpoint.adapter`."""
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how each projection starts: each expert as if it were a module by itself."""
         return {
             name: PerExpert(Normal(self.down_std if name == "down" else self.std))
-            for name, _ in self.named_parameters()
+            for name, _ in self.named_parameters(recurse=False)
         }
 
     def widths(self) -> dict[str, int]:
         """Return the dimension of the inner width of each projection."""
-        return {name: 1 if name == "down" else 2 for name, _ in self.named_parameters()}
+        names = [name for name, _ in self.named_parameters(recurse=False)]
+        return {name: 1 if name == "down" else 2 for name in names}
 
     def forward(
         self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
@@ -74,15 +78,38 @@ class PackedExperts(nn.Module):
             product, gradient, ends = grouped_product, grouped_gradient, ends.to(torch.int32)
         else:
             product, gradient = looped_product, looped_gradient
-        if not torch.compiler.is_compiling():
+        if self.adapter is None and not torch.compiler.is_compiling():
             kernels = ExpertKernels(product, gradient, self.activation, weights.shape[1])
             return grouped_experts(x, weights, gate, up, down, slots, ends, factors, kernels)
-        # A compiler decides by itself what to keep for the gradients.
+        # A compiler decides by itself what to keep for the gradients; and an adapter leaves out
+        # those of the matrices.
+        multiply = partial(self._multiply, product=product, ends=ends)
         rows = gather(x, slots, weights.shape[1])
-        inner = self.activation(product(rows, up if gate is None else gate, ends))
+        inner = self.activation(
+            multiply("up" if gate is None else "gate", rows, up if gate is None else gate)
+        )
         if gate is not None:
-            inner = inner * product(rows, up, ends)
-        return _add_up(product(inner, down, ends), weights, slots, factors)
+            inner = inner * multiply("up", rows, up)
+        return _add_up(multiply("down", inner, down), weights, slots, factors)
+
+    def _multiply(
+        self, name: str, rows: Tensor, matrices: Tensor, *, product: Product, ends: Tensor
+    ) -> Tensor:
+        """Products of rows with the matrices of their experts, and what an adapter adds to them."""
+        found = product(rows, matrices, ends)
+        if self.adapter is None:
+            return found
+
+        def low_rank(rows: Tensor, matrices: Tensor) -> Tensor:
+            if product is grouped_product and why_not_grouped(matrices) is None:
+                return grouped_product(rows, matrices, ends)
+            return looped_product(rows, matrices, ends)
+
+        def spread_over(rows: Tensor, vectors: Tensor) -> Tensor:
+            places = torch.arange(len(rows), device=rows.device)
+            return vectors[torch.searchsorted(ends.to(places.dtype), places, right=True)]
+
+        return self.adapter(name, rows, found, matrices, low_rank, spread_over)
 
     def _is_grouped(self, up: Tensor) -> bool:
         if self.implementation == "loop":

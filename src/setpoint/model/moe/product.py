@@ -55,10 +55,16 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> No
     ctx.save_for_backward(*inputs)
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
     rows, matrices, ends = ctx.saved_tensors
-    back = looped_product(gradient, matrices.transpose(1, 2), ends)
-    return back, looped_gradient(rows, gradient, ends), None
+    # Matrices beneath an adapter are frozen.
+    back = (
+        looped_product(gradient, matrices.transpose(1, 2), ends)
+        if ctx.needs_input_grad[0]
+        else None
+    )
+    own = looped_gradient(rows, gradient, ends) if ctx.needs_input_grad[1] else None
+    return back, own, None
 
 
 looped_product.register_autograd(_backward, setup_context=_save)

@@ -63,6 +63,8 @@ class Weights:
             materialize(module, device, dtype)  # in the place that what divides them knows
         with reader or TensorReader() as reader, torch.no_grad():
             for name, parameter in list(module.named_parameters()):
+                if plain_name(name) not in self.pieces:
+                    continue  # an adapter's: files hold the base
                 made = self._made(reader, name, parameter, device, dtype)
                 if made is not None:
                     _put(module, name, nn.Parameter(made, parameter.requires_grad))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from setpoint.adapter.plan import AdapterReport
 from setpoint.checkpoint.optimizer_state import Options
 from setpoint.compile.apply import Compiled
 from setpoint.config import SetpointError
@@ -68,6 +69,7 @@ class Components:
         sequence: which places of sequences this rank has.
         pipeline: runs the stages of this rank; None where it has the whole model.
         described: all parameters that the whole model trains, where this rank has a part.
+        adapter: what the adapter of the model adapts, trains and freezes; None without one.
         weights: the model's parameters as the optimizer gets them.
         options: those of its groups as they were built, by which it is seen what it has counted.
         schedule: from the position of the run to the factor on the peak learning rate.
@@ -99,6 +101,7 @@ class Components:
     sequence: SequenceParts = WHOLE
     pipeline: Pipeline | None = None
     described: list[Parameter] | None = None
+    adapter: AdapterReport | None = None
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
     eval_sets: dict[str, Windows] = field(default_factory=dict)
@@ -280,6 +283,7 @@ def build_components(
         sequence=sequence_parts(job.parallel, world),
         pipeline=made.pipeline,
         described=made.described,
+        adapter=made.adapter,
         compiled=made.compiled,
         pretrained=made.pretrained,
         eval_sets=eval_sets,

@@ -20,12 +20,20 @@ from setpoint.parallel.apply import divide
 from setpoint.parallel.world import World
 from setpoint.precision.build import sharding_policy, store_in
 from setpoint.shapes.reading import OneReader
+from setpoint.train.build.adapter import (
+    adapter_rules,
+    add_adapter,
+    materialize_adapter,
+    start_adapter,
+    start_magnitudes,
+)
 from setpoint.train.build.experts import build_exchange
 from setpoint.train.build.parameter_groups import freeze, trained_parameters
 from setpoint.train.build.parameters import is_listed
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
+    from setpoint.adapter.plan import Described
     from setpoint.parallel.pipeline import Stage
     from setpoint.shapes.parameter import Parameter
     from setpoint.train.config import Job
@@ -39,6 +47,7 @@ class FirstModel(NamedTuple):
         pretrained: what the record says of the weights that it starts from; None for random ones.
         stages: of a pipeline, that this rank has; none where the model is not cut.
         described: all parameters that the whole model would train, where this rank has a part.
+        adapted: what its adapter adapts, trains and freezes; None without one.
     """
 
     module: nn.Module
@@ -46,6 +55,7 @@ class FirstModel(NamedTuple):
     pretrained: dict[str, Any] | None
     stages: list[Stage]
     described: list[Parameter] | None
+    adapted: Described | None = None
 
 
 def build_first_model(
@@ -83,23 +93,31 @@ def build_first_model(
     cut = job.parallel.degrees["pipeline"] > 1
     if isinstance(job.model, Transformer):
         model = skeleton(job.model, vocab_size)
+        adapted = add_adapter(job, model)
         described = trained_parameters(model) if cut else None
         stages = division(model)
         # Masters are taken from the weights before these are rounded.
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
-            whole = skeleton(job.model, vocab_size) if cut else None
+            has_more = cut or job.adapter is not None
+            whole = skeleton(job.model, vocab_size) if has_more else None
             pretrained = start_from(job.model, model, begins, dtype, whole, one)
+            materialize_adapter(model, begins, dtype)
+            start_adapter(model, job.seed)
         else:
             materialize(model, begins, dtype)
             if filled:
-                initialize(model, job.seed)
+                initialize(model, job.seed, adapter_rules(model))
+                start_magnitudes(model)
     else:
         model = build_model(job.model, vocab_size, keys)
         if filled and isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:
             pretrained = start_from(job.model, model, one=one)
+        adapted = add_adapter(job, model)
+        if filled:
+            start_adapter(model, job.seed)
         described = trained_parameters(model) if cut else None
         stages = division(model.to(begins))
     freeze(job.optimizer, model, described)
@@ -108,7 +126,7 @@ def build_first_model(
         _move_buffers(model, device)
     else:
         model.to(device)
-    return FirstModel(model, full, pretrained, stages, described)
+    return FirstModel(model, full, pretrained, stages, described, adapted)
 
 
 def _move_buffers(model: nn.Module, device: torch.device) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from setpoint.adapter.plan import AdapterReport, Described, describe, report_of
 from setpoint.config import SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import Transformer
-from setpoint.model.parameters import parameters_of
+from setpoint.model.parameters import fused_parts_of, parameters_of
 from setpoint.model.size import estimate_size, unknown_size
 from setpoint.optim.frozen import is_frozen
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig
     from setpoint.shapes.parameter import Parameter
     from setpoint.train.config import Job
+
+WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
+"""Bytes of a number."""
 
 
 def is_listed(model: ModelConfig) -> bool:
@@ -45,21 +49,26 @@ def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], 
 
 
 def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
-    """List the parameters that a model would train without `optimizer.frozen`.
+    """List the parameters that a job would train without `optimizer.frozen`, with its adapter.
 
     Those of models that are not Setpoint's own are found by building the model on the meta device.
 
     Returns:
-        the parameters, and how many numbers there are in those that the model itself freezes.
+        the parameters, and how many numbers there are in those that the model itself or its
+        adapter freezes.
 
     Raises:
         SetpointError: the model cannot be built.
     """
     model = job.model
     if isinstance(model, Transformer) and is_listed(model):
+        found = adapted(job, vocabulary)
+        if found is not None:
+            return found.trained, sum(prod(each.shape) for each in found.frozen)
         return list(parameters_of(model, vocabulary)), 0
     try:
         from setpoint.model.build import build_outline
+        from setpoint.train.build.adapter import add_adapter
         from setpoint.train.build.parameter_groups import trained_parameters
     except ModuleNotFoundError as error:
         raise SetpointError(
@@ -67,8 +76,32 @@ def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
             f"{error.name!r}: install PyTorch"
         ) from None
     built = build_outline(model, vocabulary)
+    add_adapter(job, built)
     frozen = sum(each.numel() for each in built.parameters() if not each.requires_grad)
     return trained_parameters(built), frozen
+
+
+def adapted(job: Job, vocabulary: int) -> Described | None:
+    """Say what the adapter of a job does to a model whose parameters are listed.
+
+    Returns:
+        None without an adapter, and where only building the model tells.
+    """
+    model = job.model
+    if job.adapter is None or not isinstance(model, Transformer) or not is_listed(model):
+        return None
+    base = list(parameters_of(model, vocabulary))
+    return describe(job.adapter, base, fused_parts_of(model))
+
+
+def adapter_report(job: Job, found: Described) -> AdapterReport:
+    """Count what is adapted, trained and frozen, `optimizer.frozen` included."""
+    frozen = [each for each in found.trained if is_frozen(job.optimizer, each.name)]
+    names = {each.name for each in frozen}
+    trained = [each for each in found.trained if each.name not in names]
+    rest = found._replace(trained=trained, frozen=[*found.frozen, *frozen])
+    width = WIDTHS[job.precision.params]
+    return report_of(rest, width, width)
 
 
 def least_weights(job: Job) -> int | None:
@@ -83,6 +116,10 @@ def least_weights(job: Job) -> int | None:
         return None
     words, length = model.vocab_size or BYTES_VOCABULARY, job.batch.sequence_length
     count = estimate_size(model, vocab_size=words, sequence_length=length).parameters
-    frozen = trained_and_frozen(job, words)[1] if job.optimizer.frozen else 0
-    width = 4 if job.precision.params == "fp32" else 2
-    return width * (count + (count - frozen) * (2 if job.optimizer.keeps_state else 1))
+    trained = count
+    if job.optimizer.frozen or job.adapter is not None:
+        held, frozen = trained_and_frozen(job, words)
+        trained = sum(prod(each.shape) for each in held)
+        count = trained + frozen
+    width = WIDTHS[job.precision.params]
+    return width * (count + trained * (2 if job.optimizer.keeps_state else 1))

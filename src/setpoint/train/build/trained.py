@@ -15,6 +15,7 @@ from setpoint.parallel.replicas import Replicas
 from setpoint.precision.build import build_weights, state_dtype
 from setpoint.train.build.model import build_first_model, divide_model, reader_of
 from setpoint.train.build.parameter_groups import groups_of, trained_parameters
+from setpoint.train.build.parameters import adapter_report
 from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
 from setpoint.train.build.zero import build_zero
 from setpoint.train.step.objective import Objective
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from setpoint.adapter.plan import AdapterReport
     from setpoint.parallel.pipeline import Pipeline
     from setpoint.parallel.world import World
     from setpoint.parallel.zero import ZeroReplicas
@@ -44,6 +46,7 @@ class Trained(NamedTuple):
     described: list[Parameter] | None
     compiled: Compiled | None
     pretrained: dict[str, Any] | None
+    adapter: AdapterReport | None = None
 
 
 def build_trained(
@@ -67,7 +70,7 @@ def build_trained(
     """
     assert job.seed is not None
     device = world.device
-    model, full, pretrained, stages, described = build_first_model(
+    model, full, pretrained, stages, described, adapted = build_first_model(
         job,
         vocab_size,
         device,
@@ -117,4 +120,5 @@ def build_trained(
         described,
         compiled,
         pretrained,
+        None if adapted is None else adapter_report(job, adapted),
     )

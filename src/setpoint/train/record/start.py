@@ -148,6 +148,8 @@ def _facts(run: Run, start: Start) -> dict[str, Any]:
     facts["groups"] = [
         row.to_json() for row in rows_of(run.job.optimizer, run.parts.model, run.parts.described)
     ]
+    if run.parts.adapter is not None:
+        facts["adapter"] = run.parts.adapter.to_json()
     facts["utilization"] = run.utilization.record()
     cautions = cautions_of(start.identity)
     if cautions:
@@ -157,6 +159,8 @@ def _facts(run: Run, start: Start) -> dict[str, Any]:
 
 def _notes(run: Run, start: Start) -> Iterator[str]:
     """What people should know of the job before it trains."""
+    if run.parts.adapter is not None:
+        yield f"adapter: {run.parts.adapter.line()}"
     use = run.utilization
     if use.unknown is not None and use.peak is not None:
         yield f"mfu will be null: {use.unknown}"

@@ -29,6 +29,7 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
         ("state", state if outcome.reason is None else f"{state} early: {outcome.reason}"),
         ("fingerprint", fingerprint(outcome.job)[:SHORT]),
         ("parameters", f"{outcome.parts.parameter_count:,}"),
+        *adapter_rows(outcome),
         ("steps", f"{at.step:,}"),
         ("tokens", f"{at.tokens:,}"),
         ("epochs", f"{at.epochs:.3f}"),
@@ -56,6 +57,12 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     finished, section = outcome.status == 0, job.evaluation
     if finished and outcome.score is not None and section is not None and section.baselines:
         _print_baselines(job, outcome, outcome.score.bits_per_byte, stream)
+
+
+def adapter_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """What is adapted, trained and frozen; nothing without an adapter."""
+    found = outcome.parts.adapter
+    return [] if found is None else [("adapter", found.line())]
 
 
 def _print_baselines(job: Job, outcome: Outcome, bits: float, stream: TextIO | None) -> None:

@@ -13,13 +13,12 @@ from setpoint.train.build.parameters import described, is_listed
 from setpoint.train.rules.vocabulary import known_vocabulary
 
 if TYPE_CHECKING:
-    from setpoint.optim.section import OptimizerConfig
     from setpoint.train.config import Job
 
 
 def listed_pattern_problems(job: Job) -> Iterator[Problem]:
     """Find patterns that match no parameter of a model whose parameters are known."""
-    if is_listed(job.model) and _can_be_searched(job.optimizer):
+    if is_listed(job.model) and _can_be_searched(job):
         yield from _unmatched(job, vocabulary=1)
 
 
@@ -46,8 +45,11 @@ def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
         )
 
 
-def _can_be_searched(config: OptimizerConfig) -> bool:
-    """Whether all patterns are regular expressions, which the section itself sees to."""
+def _can_be_searched(job: Job) -> bool:
+    """Whether all patterns are regular expressions, which the sections themselves see to."""
+    config = job.optimizer
+    if job.adapter is not None and not job.adapter.can_be_searched:
+        return False
     patterns = [*config.frozen, *(group.pattern for group in config.groups)]
     for field in config.patterns:
         patterns.extend(getattr(config, field))

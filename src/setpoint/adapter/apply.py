@@ -1,0 +1,149 @@
+"""Putting an adapter beneath the modules of a model, which keep their names and their weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from setpoint.adapter.config import AdapterConfig
+from setpoint.adapter.low_rank import (
+    EmbeddingAdapter,
+    ExpertAdapter,
+    ExpertAdapters,
+    LinearAdapter,
+    LowRank,
+)
+from setpoint.adapter.merge import merged_weight
+from setpoint.adapter.plan import CHILD, Described, Target, adapter_problems, describe
+from setpoint.config import SetpointError
+from setpoint.shapes.parameter import Parameter
+
+
+def adapt(
+    config: AdapterConfig,
+    model: nn.Module,
+    parameters: Sequence[Parameter],
+    fused: Mapping[str, tuple[int, ...]] | None = None,
+) -> Described:
+    """Add an adapter to a model, and freeze all that is not trained.
+
+    The adapter's parameters hang beneath the modules that they change, as
+    `layers.0.attention.query.adapter.a`. They have no values yet: see `LowRank.spreads`, and
+    `start_magnitudes` for their lengths. It must happen before a model is divided among ranks, so
+    that A and B are divided as the weights that they belong to.
+
+    Arguments:
+        model: the base; on the meta device, too.
+        parameters: what the model would train.
+        fused: outputs of the projections that are fused in a module, by its name.
+
+    Raises:
+        SetpointError: the section does not fit the model, or it has an adapter already.
+    """
+    modules = {name: module for name, module in model.named_modules() if name}
+    for problem in adapter_problems(config, parameters, fused, list(modules)):
+        valid = f"\nValid: {', '.join(problem.valid)}" if problem.valid else ""
+        raise SetpointError(
+            f"adapter.{problem.path} {problem.message}{valid} {problem.hint}".strip()
+        )
+    described = describe(config, parameters, fused)
+    owners: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        for weight in module.parameters(recurse=False):
+            owners.setdefault(id(weight), []).append(name)
+    for target in described.targets:
+        holder = modules[target.site.holder]
+        _require_form(target, holder)
+        shared = owners[id(model.get_parameter(target.site.weight))]
+        if len(shared) > 1:
+            raise SetpointError(
+                f"adapter.targets: {' and '.join(shared)} have one weight, and an adapter of one "
+                f"of them would not be one of the other once it is merged\nValid: leave it out by "
+                f"adapter.exclude, or do not tie them"
+            )
+        _adapt_one(config, target, holder)
+    freeze_base(config, model)
+    return described
+
+
+def freeze_base(config: AdapterConfig, model: nn.Module) -> None:
+    """Freeze all parameters but those of the adapter and those that are trained whole."""
+    held = set(adapter_parameters(model))
+    for name, parameter in model.named_parameters():
+        if name not in held and not any(re.search(each, name) for each in config.train):
+            parameter.requires_grad_(False)
+
+
+def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of the adapters of a model, by their names in it."""
+    return {
+        f"{path}.{name}": parameter
+        for path, module in model.named_modules()
+        if isinstance(module, LowRank)
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+
+
+def _require_form(target: Target, holder: nn.Module) -> None:
+    fits = {
+        "linear": isinstance(holder, nn.Linear) or target.site.inputs_first,
+        "embedding": isinstance(holder, nn.Embedding),
+        "experts": hasattr(holder, CHILD),
+    }
+    if CHILD in holder._modules and target.site.form != "experts":
+        raise SetpointError(f"adapter: {target.site.path} has an adapter already")
+    if not fits[target.site.form]:
+        raise SetpointError(
+            f"adapter.targets: {target.site.path} is a {type(holder).__name__}, which is no linear "
+            f"layer, embedding or packed experts of Setpoint\nValid: leave it out by "
+            f"adapter.exclude"
+        )
+
+
+def _adapt_one(config: AdapterConfig, target: Target, holder: nn.Module) -> None:
+    own = target.site.path.rpartition(".")[2]
+    given = (target, config.dropout, config.b_std)
+    if target.site.form == "experts":
+        if getattr(holder, CHILD) is None:
+            setattr(holder, CHILD, ExpertAdapters())
+        adapters: Any = getattr(holder, CHILD)
+        adapters[own] = ExpertAdapter(*given, getattr(holder, own))
+        return
+    weight: Any = holder.weight
+    is_linear = target.site.form == "linear"
+    holder.add_module(CHILD, (LinearAdapter if is_linear else EmbeddingAdapter)(*given, weight))
+    holder.__class__ = _class_of(type(holder), _AdaptedLinear if is_linear else _AdaptedEmbedding)
+
+
+@cache
+def _class_of(cls: type[nn.Module], behaves: type) -> type:
+    """A class of modules with an adapter: one for all of a kind, as compilers tell them apart."""
+    return type(cls.__name__, (behaves, cls), {"__module__": cls.__module__})
+
+
+class _Adapted:
+    """What stands before the class of an adapted module."""
+
+    weight: Tensor
+    adapter: Any
+    forward: Any
+
+    def adapted_weight(self) -> Tensor:
+        """See `setpoint.shapes.adapted.Adapted`."""
+        return merged_weight(self.weight, self.adapter)
+
+
+class _AdaptedLinear(_Adapted):
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.adapter(x, super().forward(x), self.weight, self.bias)
+
+
+class _AdaptedEmbedding(_Adapted):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.adapter(tokens, super().forward(tokens), self.weight)

@@ -1,0 +1,242 @@
+"""The modules that compute an adapter's update: of a linear layer, an embedding, packed experts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from setpoint.shapes.parameter import Kind
+
+if TYPE_CHECKING:
+    from setpoint.adapter.plan import Target
+    from setpoint.shapes.peers import Peers
+
+Multiply = Callable[[Tensor, Tensor], Tensor]
+"""Rows, sorted by their experts, times the matrix of each expert: (R, in), (E, in, out)."""
+
+
+class LowRank(nn.Module):
+    """What all adapters share: A, B, a scale, and with a magnitude the length of each row.
+
+    Arguments:
+        dropout: of the input of A, in training.
+        like: whose dtype and device the parameters have.
+    """
+
+    a: nn.Parameter
+    b: nn.Parameter
+    magnitude: nn.Parameter | None
+
+    def __init__(self, target: Target, dropout: float, b_std: float, like: Tensor) -> None:
+        super().__init__()
+        self.scale = target.scale
+        self.rank = target.rank
+        self.dropout = dropout
+        self.b_std = b_std
+        self.inputs = target.site.inputs
+        self.register_parameter("a", None)
+        self.register_parameter("b", None)
+        self.register_parameter("magnitude", None)
+        for parameter in target.parameters():
+            empty = torch.empty(parameter.shape, dtype=like.dtype, device=like.device)
+            setattr(self, parameter.name.rpartition(".")[2], nn.Parameter(empty))
+        self.sum_squares: Callable[[Tensor], Tensor] | None = None
+        """Adds up what ranks find of the squared length of a row; None: each has whole rows."""
+
+    def spreads(self) -> dict[str, tuple[str, float]]:
+        """How A and B start: `uniform` up to a bound, or `normal` with a standard deviation.
+
+        A is Kaiming-uniform with a = sqrt(5), that is uniform up to 1 / sqrt(inputs), as in the
+        code of the authors of LoRA and in PEFT.
+        """
+        return {"a": ("uniform", self.inputs**-0.5), "b": ("normal", self.b_std)}
+
+    def parameter_kinds(self) -> dict[str, Kind]:
+        """See `setpoint.shapes.adapted.KnowsKinds`."""
+        return {"a": "matrix", "b": "matrix", "magnitude": "vector"}
+
+    def follow(
+        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
+    ) -> tuple[dict[str, int], tuple[str, ...]]:
+        """See `setpoint.shapes.adapted.FollowsDivision`."""
+        del word, rows, peers
+        return {}, ()
+
+    def delta(self) -> Tensor:
+        """The update, without the magnitude, in the form of the weight."""
+        return self.delta_of(self.a, self.b)
+
+    @abstractmethod
+    def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
+        """The update by an A and a B; see `delta`."""
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"rank={self.rank}, scale={self.scale:g}, dropout={self.dropout:g}"
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout) if self.dropout and self.training else x
+
+    @property
+    def row_dim(self) -> int:
+        """The dimension of the weight that a row runs along, whose length a magnitude is."""
+        return 1
+
+    def lengths(self, weight: Tensor) -> Tensor:
+        """The lengths of the rows of W + scale * B A, taken as constants (DoRA, section 4.3)."""
+        with torch.no_grad():
+            merged = weight.to(torch.promote_types(weight.dtype, torch.float32)) + self.delta()
+            if self.sum_squares is None:
+                return torch.linalg.vector_norm(merged, dim=self.row_dim)
+            return self.sum_squares(merged.square().sum(self.row_dim)).sqrt()
+
+
+class LinearAdapter(LowRank):
+    """y + scale * B A x; with a magnitude m, m / |W + scale * B A| times that, row by row.
+
+    Arguments:
+        target: with pieces, each has its own rows of A, and B is theirs one below the other.
+    """
+
+    def __init__(self, target: Target, dropout: float, b_std: float, like: Tensor) -> None:
+        super().__init__(target, dropout, b_std, like)
+        self.pieces = self.whole_pieces = target.pieces
+        self.inputs_first = target.site.inputs_first
+
+    def follow(
+        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
+    ) -> tuple[dict[str, int], tuple[str, ...]]:
+        """See `setpoint.shapes.adapted.FollowsDivision`."""
+        has = [name for name in ("b", "magnitude") if getattr(self, name) is not None]
+        if word == "row":
+            self.sum_squares = peers.reduce
+            return {"a": 1}, ()
+        if word in ("column", "column_gathered", "vocabulary_columns"):
+            if rows:
+                if self.pieces:
+                    self.pieces = tuple(count for _, count in rows)
+                return {}, tuple(has)
+            return dict.fromkeys(has, 0), ()
+        return {}, ()
+
+    @property
+    def row_dim(self) -> int:
+        """See `LowRank.row_dim`."""
+        return 0 if self.inputs_first else 1
+
+    def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
+        """See `LowRank.delta`: (outputs, inputs), or the other way round where the weight is."""
+        if not self.pieces:
+            product = b @ a
+        else:
+            sizes = self.pieces if b.shape[0] == sum(self.pieces) else self.whole_pieces
+            parts = zip(a.split(self.rank), b.split(sizes), strict=True)
+            product = torch.cat([part_b @ part_a for part_a, part_b in parts])
+        return (product.T if self.inputs_first else product) * self.scale
+
+    def forward(self, x: Tensor, found: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Add the update to what the layer gives.
+
+        Arguments:
+            found: W x + bias.
+            weight: W; read where there is a magnitude.
+        """
+        inner = F.linear(self._dropped(x), self.a)
+        if not self.pieces:
+            update = F.linear(inner, self.b)
+        else:
+            parts = zip(inner.split(self.rank, -1), self.b.split(self.pieces), strict=True)
+            update = torch.cat([F.linear(part, b) for part, b in parts], dim=-1)
+        if self.magnitude is None:
+            return found + update * self.scale
+        factor = (self.magnitude / self.lengths(weight)).to(found.dtype)
+        if bias is None:
+            return factor * (found + update * self.scale)
+        bias = bias.to(found.dtype)
+        return factor * (found - bias + update * self.scale) + bias
+
+
+class EmbeddingAdapter(LowRank):
+    """The vector of a token plus scale * B A[token]; A is (tokens, rank).
+
+    With a magnitude the columns of the embedding have trained lengths, as in PEFT.
+    """
+
+    def spreads(self) -> dict[str, tuple[str, float]]:
+        """How A and B start: A is zero and B normal, as in the code of the authors of LoRA."""
+        return {"a": ("normal", self.b_std), "b": ("normal", 1.0)}
+
+    def follow(
+        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
+    ) -> tuple[dict[str, int], tuple[str, ...]]:
+        """See `setpoint.shapes.adapted.FollowsDivision`."""
+        del rows
+        if word != "vocabulary_rows":
+            return {}, ()
+        self.sum_squares = peers.reduce
+        return {"a": 0}, ()
+
+    @property
+    def row_dim(self) -> int:
+        """See `LowRank.row_dim`: PEFT takes the columns of an embedding for rows."""
+        return 0
+
+    def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
+        """See `LowRank.delta`: (tokens, size of a vector)."""
+        return (a @ b.T) * self.scale
+
+    def forward(self, tokens: Tensor, found: Tensor, weight: Tensor) -> Tensor:
+        """Add the update to the vectors of tokens."""
+        update = F.linear(F.embedding(tokens, self.a), self.b).to(found.dtype)
+        if self.magnitude is None:
+            return found + update * self.scale
+        factor = (self.magnitude / self.lengths(weight)).to(found.dtype)
+        return factor * (found + update * self.scale)
+
+
+class ExpertAdapter(LowRank):
+    """The update of one packed matrix (E, in, out): A is (E, in, rank), and B (E, rank, out)."""
+
+    def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
+        """See `LowRank.delta`: (E, in, out)."""
+        return torch.bmm(a, b) * self.scale
+
+    def forward(self, rows: Tensor, found: Tensor, weight: Tensor, multiply: Multiply,
+                spread: Multiply) -> Tensor:  # fmt: skip
+        """Add the update to the products of rows with the matrices of their experts.
+
+        Arguments:
+            rows: (R, in), sorted by their experts.
+            found: (R, out).
+            weight: (E, in, out); read where there is a magnitude.
+            multiply: computes such products.
+            spread: takes rows, and a vector for each expert, to the vector of each row.
+        """
+        a, b = self.a.to(rows.dtype), self.b.to(rows.dtype)
+        update = multiply(multiply(self._dropped(rows), a), b) * self.scale
+        if self.magnitude is None:
+            return found + update
+        factor = (self.magnitude / self.lengths(weight)).to(found.dtype)
+        return spread(found, factor) * (found + update)
+
+
+class ExpertAdapters(nn.ModuleDict):
+    """The adapters of packed experts, by the names of their projections."""
+
+    def forward(self, name: str, rows: Tensor, found: Tensor, weight: Tensor, multiply: Multiply,
+                spread: Multiply) -> Tensor:  # fmt: skip
+        """Add the update of one projection, if it has any; see `ExpertAdapter.forward`."""
+        if name not in self:
+            return found
+        return self[name](rows, found, weight, multiply, spread)
+
+
+def adapters_of(model: nn.Module) -> Mapping[str, LowRank]:
+    """Find the adapters of a model by their names, in its order."""
+    found: dict[str, Any] = dict(model.named_modules())
+    return {name: each for name, each in found.items() if isinstance(each, LowRank)}

@@ -1,0 +1,65 @@
+"""The weight of a module with its adapter folded in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.adapter.low_rank import EmbeddingAdapter, ExpertAdapter, LinearAdapter, LowRank
+from setpoint.config import SetpointError
+
+
+def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
+    """Compute W + scale * B A; with a magnitude, each row of it with that length.
+
+    It is computed in fp32 at least, and gradients reach the adapter through it, but for the lengths
+    of the rows (DoRA, 4.3).
+
+    Arguments:
+        weight: the dense weight of the module, as the adapter's own parameters whole or this rank's
+            part.
+
+    Returns:
+        a weight in the dtype of the module's.
+    """
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    merged = weight.to(wide) + adapter.delta()
+    if adapter.magnitude is not None:
+        factor = adapter.magnitude / adapter.lengths(weight)
+        merged = merged * factor.unsqueeze(adapter.row_dim)
+    return merged.to(weight.dtype)
+
+
+@torch.no_grad()
+def merge_all(model: nn.Module) -> None:
+    """Fold all adapters of a model into its weights, and take them out.
+
+    Arguments:
+        model: whole, on one rank; its modules are plain ones afterwards.
+
+    Raises:
+        SetpointError: weights are divided among ranks.
+    """
+    for module in list(model.modules()):
+        for name, adapter in list(module.named_children()):
+            if name != "adapter":
+                continue
+            if isinstance(adapter, LinearAdapter | EmbeddingAdapter):
+                weight = _dense(module, "weight")
+                weight.copy_(merged_weight(weight, adapter))
+                del module._modules[name]
+                # The class that it had before it was adapted, which stands behind the one of that.
+                module.__class__ = type(module).__bases__[1]
+            elif adapter and all(isinstance(each, ExpertAdapter) for each in adapter.children()):
+                for own, each in adapter.named_children():
+                    weight = _dense(module, own)
+                    assert isinstance(each, ExpertAdapter)
+                    weight.copy_(merged_weight(weight, each))
+                module.adapter = None  # type: ignore[assignment]
+
+
+def _dense(module: nn.Module, name: str) -> Tensor:
+    weight = module.get_parameter(name)
+    if hasattr(weight, "placements"):
+        raise SetpointError("adapters of divided weights are merged when they have been gathered")
+    return weight

@@ -1,0 +1,386 @@
+"""Which modules an adapter changes, with which ranks, and what is trained; no torch is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from math import prod
+from typing import Literal, NamedTuple
+
+from setpoint.adapter.config import AdapterConfig
+from setpoint.config import Problem, nearest
+from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.units.size import in_units
+
+Form = Literal["linear", "embedding", "experts"]
+LEFT_OUT: tuple[Kind, ...] = ("output",)
+"""What is not adapted unless `exclude` is given. Routers (MoE gates) never are."""
+CHILD = "adapter"
+"""The name of the module with the adapter's own parameters, beneath the adapted one."""
+SHOWN = 8
+
+
+class Site(NamedTuple):
+    """A matrix that can be adapted.
+
+    Arguments:
+        path: the name of its module; of packed experts that of their parameter.
+        inputs, outputs: of an embedding its rows, and the size of a vector.
+        experts: how many there are; 0 where it is one matrix.
+        inputs_first: whether it is (inputs, outputs), as `Conv1D` of transformers has it.
+        pieces: outputs of the projections that are fused in it; none where it is one.
+    """
+
+    path: str
+    form: Form
+    inputs: int
+    outputs: int
+    kind: Kind
+    experts: int = 0
+    inputs_first: bool = False
+    pieces: tuple[int, ...] = ()
+
+    @property
+    def holder(self) -> str:
+        """The module that the adapter hangs beneath."""
+        return self.path.rpartition(".")[0] if self.form == "experts" else self.path
+
+    @property
+    def name(self) -> str:
+        """What the names of the adapter's parameters begin with."""
+        own = self.path.rpartition(".")[2]
+        middle = f"{CHILD}.{own}" if self.form == "experts" else CHILD
+        return f"{self.holder}.{middle}" if self.holder else middle
+
+    @property
+    def weight(self) -> str:
+        """The name of the matrix."""
+        return self.path if self.form == "experts" else f"{self.path}.weight"
+
+
+class Target(NamedTuple):
+    """A matrix that is adapted.
+
+    Arguments:
+        pieces: outputs of the projections with an A and a B of their own; none for one of each.
+    """
+
+    site: Site
+    rank: int
+    scale: float
+    has_magnitude: bool
+    pieces: tuple[int, ...] = ()
+
+    def parameters(self) -> Iterator[Parameter]:
+        """The parameters of its adapter, in the order of the module."""
+        site, rank = self.site, self.rank
+        many = (site.experts,) if site.form == "experts" else ()
+        first = rank * max(1, len(self.pieces))
+        if site.form == "linear":
+            shapes = {"a": (first, site.inputs), "b": (site.outputs, rank)}
+        elif site.form == "embedding":
+            shapes = {"a": (site.inputs, rank), "b": (site.outputs, rank)}
+        else:
+            shapes = {"a": (*many, site.inputs, rank), "b": (*many, rank, site.outputs)}
+        for name, shape in shapes.items():
+            yield Parameter(f"{site.name}.{name}", shape, "matrix")
+        if self.has_magnitude:
+            yield Parameter(f"{site.name}.magnitude", (*many, site.outputs), "vector")
+
+
+def sites_of(
+    parameters: Iterable[Parameter], fused: Mapping[str, tuple[int, ...]] | None = None
+) -> list[Site]:
+    """Find what can be adapted among the parameters of a model.
+
+    Arguments:
+        fused: outputs of the projections that are fused in a module, by its name.
+    """
+    found: list[Site] = []
+    for each in parameters:
+        path, _, own = each.name.rpartition(".")
+        if each.kind == "embedding" and own == "weight":
+            found.append(Site(path, "embedding", *each.shape, kind="embedding"))
+        elif each.kind in ("matrix", *LEFT_OUT) and own == "weight" and len(each.shape) == 2:
+            sizes = each.shape if each.inputs_first else each.shape[::-1]
+            pieces = (fused or {}).get(path, ())
+            found.append(Site(path, "linear", *sizes, each.kind, 0, each.inputs_first, pieces))
+        elif each.kind == "matrix" and len(each.shape) == 3:
+            found.append(Site(each.name, "experts", *each.shape[1:], "matrix", each.shape[0]))
+    return found
+
+
+def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[Target]:
+    """Choose among what can be adapted."""
+    return [_target(config, site) for site in sites if _is_chosen(config, site)]
+
+
+def _is_chosen(config: AdapterConfig, site: Site) -> bool:
+    if config.targets is None:
+        wanted = site.kind in ("matrix", *(LEFT_OUT if config.exclude is not None else ()))
+    else:
+        wanted = _is_found(config.targets, site.path)
+    return wanted and not _is_excluded(config, site)
+
+
+def _is_excluded(config: AdapterConfig, site: Site) -> bool:
+    if config.exclude is None:
+        return site.kind in LEFT_OUT
+    return _is_found(config.exclude, site.path)
+
+
+def _is_found(patterns: Iterable[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def _rule(config: AdapterConfig, path: str) -> int | None:
+    return next((i for i, each in enumerate(config.ranks) if re.search(each.pattern, path)), None)
+
+
+def _target(config: AdapterConfig, site: Site) -> Target:
+    rule = _rule(config, site.path)
+    rank, alpha = config.rank, config.alpha
+    if rule is not None:
+        rank = config.ranks[rule].rank or rank
+        alpha = config.ranks[rule].alpha or alpha
+    pieces = site.pieces if config.fused == "split" else ()
+    return Target(site, rank, config.scale_of(rank, alpha), config.has_magnitude, pieces)
+
+
+class Described(NamedTuple):
+    """The parameters of an adapted model.
+
+    Arguments:
+        trained: those of the adapter, and those of the base that are trained whole, in the order
+            of the model.
+        frozen: those of the base that stay as they are.
+    """
+
+    targets: list[Target]
+    trained: list[Parameter]
+    frozen: list[Parameter]
+
+
+def describe(
+    config: AdapterConfig,
+    parameters: Sequence[Parameter],
+    fused: Mapping[str, tuple[int, ...]] | None = None,
+) -> Described:
+    """Say what becomes of the parameters of a model.
+
+    Arguments:
+        parameters: of the base, in the order of the model.
+        fused: see `sites_of`.
+    """
+    targets = chosen(config, sites_of(parameters, fused))
+    by_holder = {
+        holder: list(of) for holder, of in groupby(targets, key=lambda target: target.site.holder)
+    }
+    trained: list[Parameter] = []
+    frozen: list[Parameter] = []
+    for holder, own in groupby(parameters, key=lambda each: each.name.rpartition(".")[0]):
+        for each in own:
+            (trained if _is_found(config.train, each.name) else frozen).append(each)
+        for target in by_holder.get(holder, ()):
+            trained += target.parameters()
+    return Described(targets, trained, frozen)
+
+
+def adapter_problems(
+    config: AdapterConfig,
+    parameters: Sequence[Parameter],
+    fused: Mapping[str, tuple[int, ...]] | None = None,
+    modules: Sequence[str] = (),
+) -> Iterator[Problem]:
+    """Find what of a section does not fit a model.
+
+    Arguments:
+        parameters: of the base.
+        modules: the names of all its modules, where they are known; else those with parameters.
+
+    Returns:
+        problems with paths relative to the section.
+    """
+    sites = sites_of(parameters, fused)
+    names = list(modules) or list(
+        dict.fromkeys(each.name.rpartition(".")[0] for each in parameters)
+    )
+    yield from _unmatched(config, sites, names)
+    targets = chosen(config, sites)
+    if not targets:
+        if config.targets is None:
+            yield Problem(
+                "exclude" if config.exclude else "targets",
+                "leaves nothing that is adapted",
+                valid=_examples([site.path for site in sites]),
+            )
+        return
+    yield from _wrong_ranks(config, targets)
+    adapted = {target.site.weight for target in targets}
+    for index, pattern in enumerate(config.train):
+        matching = [each.name for each in parameters if re.search(pattern, each.name)]
+        both = [name for name in matching if name in adapted]
+        if not matching:
+            yield _nothing(f"train.{index}", pattern, [each.name for each in parameters],
+                           "parameters of the model")  # fmt: skip
+        elif both:
+            yield Problem(
+                f"train.{index}",
+                f"matches {both[0]}, which is adapted: a weight is adapted or trained whole, not "
+                f"both",
+                also=("targets",),
+                hint="Leave its module out by exclude, or train less.",
+            )
+    if config.fused == "split" and not any(target.pieces for target in targets):
+        yield Problem(
+            "fused",
+            "split has no effect: no adapted module holds several projections",
+            valid=("whole",),
+            also=("targets",),
+        )
+
+
+def _unmatched(
+    config: AdapterConfig, sites: Sequence[Site], modules: Sequence[str]
+) -> Iterator[Problem]:
+    """Patterns that are found in no name, or in none that can be adapted."""
+    paths = [site.path for site in sites]
+    for index, pattern in enumerate(config.targets or ()):
+        matching = [site for site in sites if re.search(pattern, site.path)]
+        if not matching:
+            others = [name for name in modules if re.search(pattern, name)]
+            if others:
+                yield Problem(
+                    f"targets.{index}",
+                    f"matches {others[0]}, which is no linear layer, embedding or packed experts",
+                    valid=_examples(paths),
+                )
+            else:
+                yield _nothing(f"targets.{index}", pattern, paths, "modules that can be adapted")
+        elif all(_is_excluded(config, site) for site in matching):
+            default = config.exclude is None
+            yield Problem(
+                f"targets.{index}",
+                f"matches {matching[0].path} alone, which exclude leaves out"
+                f"{' where it is null' if default else ''}"
+                if len(matching) == 1
+                else "matches only what exclude leaves out",
+                also=("exclude",),
+                hint="Set exclude to [], which leaves out nothing." if default else "",
+            )
+    for index, pattern in enumerate(config.exclude or ()):
+        if not any(re.search(pattern, path) for path in paths):
+            yield _nothing(f"exclude.{index}", pattern, paths, "modules that can be adapted")
+    targets = [target.site.path for target in chosen(config, sites)]
+    taken = {_rule(config, path) for path in targets}
+    for index, each in enumerate(config.ranks):
+        if index in taken or not targets:
+            continue
+        if any(re.search(each.pattern, path) for path in targets):
+            yield Problem(
+                f"ranks.{index}.pattern",
+                "gets nothing: patterns before it take all that it matches",
+                hint="Put it before them, or remove it.",
+            )
+        else:
+            yield _nothing(f"ranks.{index}.pattern", each.pattern, targets, "adapted modules")
+
+
+def _wrong_ranks(config: AdapterConfig, targets: Sequence[Target]) -> Iterator[Problem]:
+    """Ranks above the smaller side of a matrix: more than the whole matrix has numbers for."""
+    said: set[int | None] = set()
+    for target in targets:
+        site, rule = target.site, _rule(config, target.site.path)
+        smaller = min(site.inputs, site.outputs, *target.pieces)
+        if target.rank <= smaller:
+            continue
+        if rule is not None and config.ranks[rule].rank is None:
+            rule = None
+        if rule in said:
+            continue
+        said.add(rule)
+        yield Problem(
+            "rank" if rule is None else f"ranks.{rule}.rank",
+            f"is above the smaller side of {site.path}, "
+            f"{site.inputs} inputs and {min((site.outputs, *target.pieces))} outputs",
+            valid=(f"{smaller} or less",),
+        )
+
+
+def _nothing(path: str, pattern: str, names: Sequence[str], of: str) -> Problem:
+    words = dict.fromkeys(part for name in names for part in name.split("."))
+    parts = [part for part in re.findall(r"\w+", pattern.replace("\\", " ")) if part not in words]
+    close = [word for part in parts for word in nearest(part, [*words], 1)]
+    return Problem(
+        path,
+        f"matches none of the {len(names)} {of}",
+        valid=_examples(names),
+        hint=f"Did you mean {close[0]}?" if close else "",
+    )
+
+
+def _examples(names: Iterable[str]) -> list[str]:
+    """One name for all that differ in numbers only, as layers are alike."""
+    alike: dict[str, str] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "0", name), name)
+    return list(alike.values())[:SHOWN]
+
+
+class AdapterReport(NamedTuple):
+    """What is adapted, trained and frozen.
+
+    Arguments:
+        modules: matrices with an adapter.
+        ranks: of these, in rising order.
+        adapter, trained, frozen: numbers in the parameters of the adapter, in those of the base
+            that are trained whole, and in those that are frozen.
+        trained_bytes, frozen_bytes: of the weights alone; of the first the adapter's included.
+    """
+
+    modules: int
+    ranks: tuple[int, ...]
+    adapter: int
+    trained: int
+    frozen: int
+    trained_bytes: int
+    frozen_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        """The report for machines."""
+        return {**self._asdict(), "ranks": list(self.ranks)}
+
+    def line(self) -> str:
+        """The report for people."""
+        ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else (
+            f"ranks {self.ranks[0]} to {self.ranks[-1]}"
+        )  # fmt: skip
+        whole = f", and {self.trained:,} of the base" if self.trained else ""
+        return (
+            f"{self.modules} modules adapted with {ranks}: {self.adapter:,} parameters of the "
+            f"adapter trained{whole} ({in_units(self.trained_bytes)}), {self.frozen:,} frozen "
+            f"({in_units(self.frozen_bytes)})"
+        )
+
+
+def report_of(described: Described, trained_width: int, frozen_width: int) -> AdapterReport:
+    """Count what is adapted, trained and frozen.
+
+    Arguments:
+        trained_width, frozen_width: bytes of a number.
+    """
+    own = {each.name for target in described.targets for each in target.parameters()}
+    numbers = {each.name: prod(each.shape) for each in described.trained}
+    adapter = sum(count for name, count in numbers.items() if name in own)
+    whole = sum(numbers.values()) - adapter
+    frozen = sum(prod(each.shape) for each in described.frozen)
+    return AdapterReport(
+        len(described.targets),
+        tuple(sorted({target.rank for target in described.targets})),
+        adapter,
+        whole,
+        frozen,
+        (adapter + whole) * trained_width,
+        frozen * frozen_width,
+    )
