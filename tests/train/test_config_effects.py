@@ -170,6 +170,11 @@ def logged(job: Job) -> list[dict[str, Any]]:
     return rows(run) if (run / "metrics.jsonl").exists() else []
 
 
+def reports(job: Job) -> list[str]:
+    """Which pages the run leaves."""
+    return [path.name for path in train(job).directory.glob("*.html")]
+
+
 def saved(job: Job) -> tuple[list[int], list[str]]:
     """Which checkpoints are there at the end, and what is pointed to."""
     run = train(job).directory
@@ -561,6 +566,7 @@ EFFECTS = {
     "Tracking.every": Effect("tracking.every=2 steps", logged),
     "Tracking.progress": Effect("tracking.progress=lines", told, gives="lines"),
     "Tracking.trackers": Effect("tracking.trackers=[]", logged, gives=[]),
+    "Tracking.report": Effect("tracking.report=false", reports, gives=[]),
 }  # fmt: skip
 
 EFFECTS |= {

@@ -23,7 +23,7 @@ def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names == {
         ".lock", "config.json", "config.toml", "origins.json", "environment.json",
-        "metrics.jsonl", "events.jsonl", "checkpoints", "logs", "traces",
+        "metrics.jsonl", "events.jsonl", "report.html", "checkpoints", "logs", "traces",
     }  # fmt: skip
     checkpoints = {path.name for path in (run / "checkpoints").iterdir()}
     assert checkpoints == {"step-00000004", "step-00000006", "latest", "best"}

@@ -193,6 +193,9 @@ class Tracking(Config, role=RUNTIME):
     )
     """Trackers (loggers) of metrics; an empty list logs nothing."""
 
+    report: bool = True
+    """Write report.html, as `setpoint report` does, into the run directory at the end of a run."""
+
     flops: Literal["palm", "palm_causal", "all_parameters"] = field(
         default="palm", also_called=("mfu_formula", "flops_formula")
     )

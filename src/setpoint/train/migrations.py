@@ -224,6 +224,7 @@ def plain_names() -> Iterable[Operation]:
         Added("checkpoint.exclude", []),
         Added("checkpoint.division", "any", role=RUNTIME),
         *(Added(f"checkpoint.{name}", value, role=RUNTIME) for name, value in SAVES.items()),
+        Added("tracking.report", False, role=RUNTIME),
         Added("compile.artifacts", None, role=RUNTIME),
         Added("compile.optimize_ddp", True, role=RUNTIME),
     ]

@@ -11,6 +11,7 @@ from typing import Any
 from setpoint import __version__
 from setpoint.config import DERIVED
 
+from ..goodput import goodput
 from .curves import curves_of, panels, parts_for
 from .knobs import Objective, knobs_of, sweep_of
 from .read import EVENTS, NOT_FINITE, Column, RunData, bounded, flat
@@ -97,6 +98,7 @@ class _Shared:
 def _run(
     run: RunData, shared: _Shared, drawn: set[str], parts: int, most_events: int
 ) -> dict[str, Any]:
+    time = _goodput(run)
     kept = RunData(**{**vars(run), "columns": {n: c for n, c in run.columns.items() if n in drawn}})
     half = most_events // 2
     events = run.events
@@ -114,6 +116,8 @@ def _run(
         **curves_of(kept, parts),
         "events": [_event(event) for event in events],
         "event_count": run.event_count,
+        "goodput": time,
+        "parts": list(_parts(run)),
         "shares": list(_shares(run)),
         "samples": [pruned(row) for row in run.texts],
         "settings": [shared.setting(_setting(path, entry)) for path, entry in run.settings.items()],
@@ -211,6 +215,37 @@ def _shares(run: RunData) -> Iterator[dict[str, Any]]:
                     last(run.columns.get(f"train.cross_entropy_{source}"))
                 ),
             }  # fmt: skip
+
+
+def _parts(run: RunData) -> Iterator[list[Any]]:
+    """Seconds of the parts of steps, over the whole run, the largest first."""
+    prefix = "train.seconds_"
+    sums = {
+        name.removeprefix(prefix): math.fsum(_finite(column.values))
+        for name, column in run.columns.items()
+        if name.startswith(prefix)
+    }
+    for name, seconds in sorted(sums.items(), key=lambda each: -each[1]):
+        yield [name, _json_number(seconds)]
+
+
+def _goodput(run: RunData) -> dict[str, Any] | None:
+    """Where the time of the run went; None where the record does not say."""
+    try:
+        found = goodput(run.events, run.times)
+        parts = [[name, _json_number(seconds)] for name, seconds in found.parts.items()]
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        run.problems.append(f"events.jsonl: goodput is not known: {bounded(str(error))}")
+        return None
+    if found.share is None or not parts:
+        return None
+    return {
+        "wall": _json_number(found.wall),
+        "share": _json_number(found.share),
+        "sessions": found.sessions,
+        "lost_steps": found.lost_steps,
+        "parts": parts,
+    }
 
 
 def _finite(values: Iterable[float]) -> Iterator[float]:

@@ -19,18 +19,21 @@ AXES = frozenset(("step", "tokens", "epoch", "seconds"))
 MAIN = (
     ("Loss", ("train.loss",), ("evaluation.", "_loss")),
     ("Learning rate", ("train.lr",), ("train.lr_", "")),
-    ("Gradient norm", ("train.grad_norm",), ("train.grad_norm_", "")),
+    ("Gradient norm", ("train.grad_norm",), None),
     ("Tokens per second", ("train.tokens_per_second",), None),
 )
 """Panels that are shown first: title, columns, and prefix and suffix of further columns."""
 
 GROUPS = (
+    "train.grad_norm_",
     "train.sequences_",
     "train.target_tokens_",
     "train.cross_entropy_",
     "train.expert_load.",
-    "train.parameter_norm_",
-    "train.update_norm_",
+    "train.share_",
+    "train.seconds_",
+    "train.param_norm",
+    "train.update_ratio",
 )
 """Prefixes of columns that are drawn together."""
 

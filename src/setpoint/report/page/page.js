@@ -7,7 +7,7 @@ const main = el("main");
 
 /** A section of the page and its link; none where there is nothing to show. */
 function section(id, title, ...content) {
-  const nodes = content.flat().filter((node) => node);
+  const nodes = content.flat(Infinity).filter((node) => node);
   if (!nodes.length) return;
   navigation.append(el("a", { href: `#${id}` }, title));
   main.append(el("section", { id }, el("h2", {}, title), nodes));
@@ -129,7 +129,6 @@ function remarks() {
   return items.length ? [el("article", { class: "card" }, el("ul", { class: "plain" }, items))] : [];
 }
 
-const card = (...content) => el("article", { class: "card" }, content);
 if (report.sweep && report.runs.length > 8) view.colours = colourBySweep(report.sweep);
 const title = el("div", {}, el("h1", {}, report.title), el("p", { class: "soft small" }, report.runs.length === 1 ? report.runs[0].path : `${report.runs.length} runs`));
 document.body.append(el("header", { class: "top" }, title, themeSwitch()), el("div", { class: "bar" }, navigation), main);
@@ -142,6 +141,7 @@ if (report.runs.length > 1) {
   section("differences", "Differences", card(report.differences.length ? differenceTable(report.differences) : el("p", { class: "empty" }, "The configurations do not differ.")),
     report.environment_differences.length ? card(el("details", {}, el("summary", {}, el("h3", {}, `${report.environment_differences.length} differences of the environment`)), differenceTable(report.environment_differences))) : null);
 }
+section("time", "Time", time());
 section("data", "Data", shares());
 if (report.runs.some((run) => run.samples.length)) section("samples", "Samples", ofOneRun(samples));
 section("events", "Events", card(timeline()), card(ofOneRun(events)));

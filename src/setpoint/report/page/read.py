@@ -30,6 +30,8 @@ SETTINGS = 20_000
 
 SAMPLE = "sample"
 """The kind of rows that hold generated text."""
+TIMES = ("kind", "time", "step", "seconds", "data_wait", "evaluation_seconds")
+"""Columns of rows that say where the time of a run went."""
 NOT_FINITE = {"NaN": nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
 """How a row of `metrics.jsonl` writes them."""
 
@@ -51,6 +53,7 @@ class RunData:
         steps, tokens, seconds: of each row of metrics; NaN where it has none.
         columns: the metrics by `KIND.COLUMN`.
         texts: the rows of the kind `SAMPLE`.
+        times: what of each row says where time went.
         event_count: how many there are, of which `events` may be a part.
         problems: what could not be read, in words.
     """
@@ -65,6 +68,7 @@ class RunData:
     seconds: array[float] = field(default_factory=lambda: array("d"))
     columns: dict[str, Column] = field(default_factory=dict)
     texts: list[dict[str, Any]] = field(default_factory=list)
+    times: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     event_count: int = 0
     environment: dict[str, Any] = field(default_factory=dict)
@@ -218,6 +222,7 @@ def _read_metrics(run: RunData) -> None:
             (run.seconds, last),
         ):
             xs.append(nan if value is None else value)
+        run.times.append({key: row[key] for key in TIMES if key in row})
         if kind == SAMPLE:
             samples += 1
             if len(run.texts) < SAMPLES:

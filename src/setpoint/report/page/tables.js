@@ -196,31 +196,55 @@ function events(run) {
   return searched("search events", rows, line, ["time (UTC)", "event", "step", ""]);
 }
 
-function shares() {
-  if (!report.runs.some((run) => run.shares.length)) return [];
-  return report.runs.length > 6 ? ofOneRun(sharesOf) : report.runs.map(sharesOf);
-}
-
-function sharesOf(run, index) {
-  if (!run.shares.length) return el("p", { class: "empty" }, "This run has one source.");
-  const total = run.shares.reduce((sum, each) => sum + each.sequences, 0) || 1;
-  const bar = el("div", { class: "share", role: "img", "aria-label": run.shares.map((each) => `${each.source} ${(100 * each.sequences / total).toFixed(1)} %`).join(", ") },
-    run.shares.map((each, place) => {
-      const part = el("div", { title: each.source });
-      part.style.flex = `${each.sequences} 0 0`;
-      part.style.background = `var(--c${place % 8})`;
+/** A bar of parts with its legend as a table; parts: [name, amount, text...]. */
+function stacked(parts, heads) {
+  const total = parts.reduce((sum, [, amount]) => sum + amount, 0) || 1;
+  const percent = (amount) => `${(100 * amount / total).toFixed(1)} %`;
+  const bar = el("div", { class: "share", role: "img", "aria-label": parts.map(([name, amount]) => `${name} ${percent(amount)}`).join(", ") },
+    parts.map(([name, amount], place) => {
+      const part = el("div", { title: `${name} ${percent(amount)}` });
+      part.style.flex = `${amount} 0 0`;
+      part.style.background = partColour(place);
       return part;
     }));
-  const rows = run.shares.map((each, place) => {
+  const rows = parts.map(([name, amount, ...texts], place) => {
     const swatch = el("span", { class: "swatch" });
-    swatch.style.background = `var(--c${place % 8})`;
-    return el("tr", {}, el("td", {}, swatch, each.source), el("td", { class: "number" }, `${(100 * each.sequences / total).toFixed(1)} %`),
-      el("td", { class: "number" }, digits(each.sequences)), el("td", { class: "number" }, each.targets === null ? "" : digits(each.targets)),
-      el("td", { class: "number" }, each.cross_entropy === null ? "" : digits(each.cross_entropy, 5)));
+    swatch.style.background = partColour(place);
+    return el("tr", {}, el("td", {}, swatch, name), [percent(amount), ...texts].map((text) => el("td", { class: "number" }, text)));
   });
-  const head = ["source", "share", "sequences", "target tokens", "cross-entropy, last"];
-  return el("article", { class: "card" }, report.runs.length > 1 && report.runs.length <= 6 ? el("h3", {}, named(index)) : null, bar,
-    el("div", { class: "scroll" }, el("table", { class: "data" }, el("thead", {}, el("tr", {}, head.map((title, at) => el("th", { scope: "col", class: at ? "number" : "" }, title)))), el("tbody", {}, rows))));
+  return [bar, el("div", { class: "scroll" }, el("table", { class: "data parts" },
+    el("thead", {}, el("tr", {}, heads.map((head, at) => el("th", { scope: "col", class: at ? "number" : "" }, head)))), el("tbody", {}, rows)))];
+}
+
+/** Past the palette the same colours again, paler. */
+function partColour(place) {
+  return place < 8 ? `var(--c${place})` : `color-mix(in srgb, var(--c${place % 8}) 50%, var(--card))`;
+}
+
+/** Cards of what each run has: all beside one another, or one at a time where runs are many. */
+function ofEachRun(has, make) {
+  if (!report.runs.some(has)) return [];
+  if (report.runs.length > 6) return ofOneRun((run) => has(run) ? card(make(run)) : el("p", { class: "empty" }, "This run has none."));
+  return el("div", { class: report.runs.length > 1 ? "grid" : "" }, report.runs.map((run, index) =>
+    has(run) ? card(report.runs.length > 1 ? el("h3", {}, named(index)) : null, make(run)) : null));
+}
+
+function time() {
+  const goodput = ofEachRun((run) => run.goodput, (run) => {
+    const { wall, share, sessions, lost_steps, parts } = run.goodput;
+    const more = [sessions > 1 ? `${sessions} sessions` : null, lost_steps ? `${digits(lost_steps)} steps trained again` : null].filter((text) => text);
+    return [el("p", {}, el("strong", {}, `goodput ${(100 * share).toFixed(1)} %`), ` of ${duration(wall)}${more.map((text) => `, ${text}`).join("")}`),
+      stacked(parts.map(([name, seconds]) => [name, seconds, duration(seconds)]), ["of the whole run", "share", "time"])];
+  });
+  const parts = ofEachRun((run) => run.parts.length, (run) =>
+    stacked(run.parts.map(([name, seconds]) => [name, seconds, duration(seconds)]), ["of a step", "share", "time"]));
+  return [goodput, parts];
+}
+
+function shares() {
+  return ofEachRun((run) => run.shares.length, (run) => stacked(run.shares.map((each) =>
+    [each.source, each.sequences, digits(each.sequences), each.targets === null ? "" : digits(each.targets), each.cross_entropy === null ? "" : digits(each.cross_entropy, 5)]),
+  ["source", "share", "sequences", "target tokens", "cross-entropy, last"]));
 }
 
 function samples(run) {

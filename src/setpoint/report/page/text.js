@@ -63,6 +63,10 @@ function marked(text, wanted) {
   return [text.slice(0, at), el("mark", {}, text.slice(at, at + wanted.length)), text.slice(at + wanted.length)];
 }
 
+function card(...content) {
+  return el("article", { class: "card" }, content);
+}
+
 function button(text, click, attributes = {}) {
   return el("button", { type: "button", on: { click }, ...attributes }, text);
 }

@@ -41,6 +41,7 @@ from setpoint.train.record.outlook import command_again, format_newest, outlook
 from setpoint.train.record.ranks import SharedStore, opened
 from setpoint.train.record.refuse import Plan, what_is_gone
 from setpoint.train.record.remote import fetch_undamaged, finish_uploads
+from setpoint.train.record.report import write_report
 from setpoint.train.record.start import facts_of, lost_since, write_start
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import resume_uploads, start_uploads
@@ -228,6 +229,7 @@ def run_loop(run: Run, loop: Loop) -> None:
         reason = str(shown) if isinstance(shown, SetpointError) else repr(shown)
         at = loop.position
         run.events.write("fault", step=at.step, seconds=round(at.seconds, 3), error=reason)
+        write_report(run)
         if shown is not error:
             raise shown from error
         raise
@@ -254,6 +256,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
         why["signal"] = named(run.stop.signal)
     at = loop.position
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
+    write_report(run)
     finish_uploads(run, done=status == 0)
     return Outcome(
         directory=run.directory.path,

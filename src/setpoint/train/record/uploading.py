@@ -19,8 +19,8 @@ from setpoint.train.config import Job
 from setpoint.train.step.position import Position, is_due
 from setpoint.units import Period
 
-RECORD = ("metrics.jsonl", "events.jsonl", "environment.json", "labels.json", "origins.json",
-          "config.toml", "config.json")  # fmt: skip
+RECORD = ("report.html", "metrics.jsonl", "events.jsonl", "environment.json", "labels.json",
+          "origins.json", "config.toml", "config.json")  # fmt: skip
 """The files of a run that go with its checkpoints; the last makes a directory that of a run."""
 
 
