@@ -140,3 +140,10 @@ def test_a_start_is_measured_by_part(load: Any) -> None:
     found = startup.start([*small, "--duration", "2 steps", "--evaluation", "null"])
     assert found.keys() == startup.MEANINGS.keys()
     assert all(wall > 0 and cpu >= 0 for wall, cpu in found.values())
+
+
+def test_the_cost_of_metrics_is_measured(load: Any, capsys: Any) -> None:
+    load("train.metrics_cost").main(["--model", "dust", "--rounds", "2"])
+    wall, cpu, alone, share = capsys.readouterr().out.splitlines()
+    assert wall.startswith("with / without, wall") and cpu.startswith("with / without, cpu")
+    assert "us a step" in alone and share.endswith("by themselves")

@@ -74,6 +74,7 @@ from .saving_effects import ROWS as SAVING_ROWS
 from .schedule_effects import ROWS as SCHEDULE_ROWS
 from .schedule_effects import rates, updates
 from .small import events, rows, small_job
+from .tracking_effects import ROWS as TRACKING_ROWS
 from .zero_effects import ROWS as ZERO_ROWS
 
 BASE = ("duration=4 steps", "model.dropout=0")
@@ -590,13 +591,14 @@ EFFECTS |= {name: Effect(*row) for name, row in SAVING_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in DATA_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in LOAD_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in ADAPTER_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in TRACKING_ROWS.items()}
 
 # Sections that are always there and have no value of their own: what is in them has.
 SECTIONS = {
     "Job.model", "Job.tokenizer", "Job.data", "Job.batch", "Job.optimizer", "Job.loss",
     "Job.precision", "Job.parallel", "Job.checkpoint", "Job.memory", "Job.tracking",
     "Job.resilience", "Parallel.pipelining", "Data.mixture", "Data.loader", "Loader.evaluation",
-    "Data.packing", "Data.prepare",
+    "Data.packing", "Data.prepare", "Tracking.metrics",
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from setpoint.optim.base import is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
 
 EPSILON = 1e-6
 """What torch adds to the norm that it divides by."""
@@ -79,6 +81,62 @@ def global_norm(tensors: Iterable[Tensor], stages: ProcessGroup | None = None) -
     return squares.sqrt().to(norm.dtype)
 
 
+@torch.no_grad()
+def norms_of_sets(
+    sets: Sequence[Sequence[Tensor]], device: torch.device, stages: ProcessGroup | None = None
+) -> Tensor:
+    """Compute the norm of each of several sets of tensors.
+
+    Arguments:
+        sets: each as `global_norm` takes it; as many, and on the same meshes, on all ranks.
+        device: where the norms are to be, also where a rank holds no tensor.
+        stages: the ranks that hold other tensors; None: this one holds all.
+
+    Returns:
+        (sets,) fp64, the same on all ranks; 0 for no tensors.
+    """
+    squares = torch.zeros(len(sets), dtype=torch.float64, device=device)
+    # A tensor is in several sets, such as its layer and its group.
+    places: dict[int, list[int]] = {}
+    tensors: dict[int, Tensor] = {}
+    for number, each in enumerate(sets):
+        for tensor in each:
+            tensors[id(tensor)] = tensor
+            places.setdefault(id(tensor), []).append(number)
+    for held in _by_mesh(tensors.values()):
+        own = torch.zeros_like(squares)
+        for tensor in held:
+            own[places[id(tensor)]] += _own_square(tensor).to(device)
+        if is_dtensor(held[0]):
+            _sum_over_mesh(own, held[0].device_mesh)
+        squares += own
+    if stages is not None:
+        distributed.all_reduce(squares, group=stages)
+    return squares.sqrt()
+
+
+def _own_square(tensor: Tensor) -> Tensor:
+    """The square of the norm of the part that lies here, divided by the ranks that hold it."""
+    copies = 1
+    if is_dtensor(tensor):
+        copies = _copies(tensor)
+        tensor = tensor.to_local()
+    norm = torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+    return norm.double().square() / copies
+
+
+def _copies(tensor: DTensor) -> int:
+    """How many ranks of its mesh hold the same part of a tensor."""
+    mesh = tensor.device_mesh
+    return prod(mesh.size(dim) for dim, each in enumerate(tensor.placements) if each.is_replicate())
+
+
+def _sum_over_mesh(squares: Tensor, mesh: DeviceMesh) -> None:
+    for dim in range(mesh.ndim):
+        if mesh.size(dim) > 1:
+            distributed.all_reduce(squares, group=mesh.get_group(dim))
+
+
 def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """The tensors that lie on one mesh of ranks each: torch works on no others beside them."""
     meshes: dict[Any, list[Tensor]] = {}
@@ -97,15 +155,11 @@ def _norm(tensors: list[Tensor]) -> Tensor:
     by_copies: dict[int, list[Tensor]] = {}
     for tensor in tensors:
         assert is_dtensor(tensor)
-        whole = [dim for dim, each in enumerate(tensor.placements) if each.is_replicate()]
-        copies = prod(mesh.size(dim) for dim in whole)
-        by_copies.setdefault(copies, []).append(tensor.to_local())
+        by_copies.setdefault(_copies(tensor), []).append(tensor.to_local())
     norms = [_local_norm(parts) / copies**0.5 for copies, parts in by_copies.items()]
     norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
     squares = norm.double().square()
-    for dim in range(mesh.ndim):
-        if mesh.size(dim) > 1:
-            distributed.all_reduce(squares, group=mesh.get_group(dim))
+    _sum_over_mesh(squares, mesh)
     return squares.sqrt().to(norm.dtype)
 
 

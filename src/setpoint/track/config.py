@@ -10,6 +10,7 @@ from setpoint.config import RUNTIME, Caution, Config, Problem, Rule, check, fiel
 from setpoint.units import Period
 
 NO_METRICS = "no-metrics-file"
+NORMS = ("grad_norms", "param_norms", "update_ratios")
 
 
 class TrackerConfig(Config, role=RUNTIME):
@@ -166,6 +167,43 @@ class Comet(ServiceConfig, type="comet", **_SERVICE):
     """Directory of offline archives; null: logs in the run directory."""
 
 
+class Metrics(Config, role=RUNTIME):
+    """Metrics of a row beside the loss, the learning rate and the speed."""
+
+    step_time: Literal["host", "device", "none"] = "host"
+    """Seconds and shares of the parts of steps. host: by the clock of the main rank; device:
+    forward, backward and optimizer by CUDA events, which need a GPU."""
+
+    memory: bool = True
+    """The most memory that the process, and on a GPU its tensors, have taken."""
+
+    ema: float | None = field(default=None, ge=0, lt=1, also_called=("smoothing", "loss_ema"))
+    """Weight of the past in an exponential moving average of the loss; null: none."""
+
+    grad_norms: tuple[Literal["groups", "layers"], ...] = field(
+        default=(), also_called=("log_grad_norms", "layerwise_grad_norm")
+    )
+    """Gradient norms before clipping beside that of the model: of optimizer groups, of layers."""
+
+    param_norms: tuple[Literal["model", "groups", "layers"], ...] = field(
+        default=(), also_called=("log_params_norm", "weight_norms")
+    )
+    """Norms of trained weights."""
+
+    update_ratios: tuple[Literal["model", "groups", "layers"], ...] = field(
+        default=(), also_called=("update_to_weight_ratio",)
+    )
+    """Norm of a step's change of the weights, divided by their norm before it."""
+
+    @check
+    def _check_norms(self) -> Iterator[Problem]:
+        for name in NORMS:
+            chosen = getattr(self, name)
+            for index, each in enumerate(chosen):
+                if each in chosen[:index]:
+                    yield Problem(f"{name}.{index}", f"{each} stands twice", hint="Remove one.")
+
+
 class Tracking(Config, role=RUNTIME):
     """Logging, progress and trackers."""
 
@@ -195,6 +233,8 @@ class Tracking(Config, role=RUNTIME):
 
     report: bool = True
     """Write report.html, as `setpoint report` does, into the run directory at the end of a run."""
+    metrics: Metrics = field(factory=Metrics)
+    """What rows of metrics hold."""
 
     flops: Literal["palm", "palm_causal", "all_parameters"] = field(
         default="palm", also_called=("mfu_formula", "flops_formula")

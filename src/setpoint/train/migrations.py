@@ -204,6 +204,10 @@ SAVES = {"mode": "sync", "in_flight": 1, "wait_timeout": None, "at": None, "last
 HEALTH: dict[str, Any] = {"spike": None}
 
 
+METRICS = {"step_time": "host", "memory": True, "ema": None, "grad_norms": [],
+           "param_norms": [], "update_ratios": []}  # fmt: skip
+
+
 @migration(to=7)
 def plain_names() -> Iterable[Operation]:
     """Names are plain, steps that are not finite may be passed over; data has more forms."""
@@ -225,6 +229,7 @@ def plain_names() -> Iterable[Operation]:
         Added("checkpoint.division", "any", role=RUNTIME),
         *(Added(f"checkpoint.{name}", value, role=RUNTIME) for name, value in SAVES.items()),
         Added("tracking.report", False, role=RUNTIME),
+        Added("tracking.metrics", METRICS, role=RUNTIME),
         Added("compile.artifacts", None, role=RUNTIME),
         Added("compile.optimize_ddp", True, role=RUNTIME),
     ]

@@ -124,7 +124,7 @@ def rehearse(
             "auto", on_damaged=lambda where, why: damaged.append(f"{where.name}: {why}")
         )
         at, loaded = Position(), None
-        best, mean = best_metric_of(job, parts), LossMean()
+        best, mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
         states = states_of(job, parts, best, mean, Trackers())
         if newest is not None:
             at = restore(job, states, newest)

@@ -15,7 +15,7 @@ from setpoint.track.config import TrackerConfig
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
-from setpoint.train.callbacks.log import TIMING, LogCallback
+from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.run import train
 from setpoint.train.step.loop import StepResult
 from setpoint.train.step.position import Position
@@ -73,7 +73,7 @@ def test_rows_hold_all_digits(tmp_path: Path) -> None:
         row = json.loads(line)
         assert json.dumps(row) == line
         if row["kind"] == "train":
-            assert set(TIMING) - {"evaluation_seconds"} < row.keys()
+            assert {"time", "seconds", "tokens_per_second", "data_wait", "mfu"} < row.keys()
             assert len(repr(row["loss"])) > 10
 
 
@@ -113,6 +113,33 @@ def test_a_resumed_run_writes_the_same_mean(tmp_path: Path) -> None:
     (run / "checkpoints" / "latest").write_text("step-00000006\n")
     assert train(job).started.step == 6
     assert rows(run) == expected
+
+
+def test_a_moving_average_of_the_loss(tmp_path: Path) -> None:
+    """Of all steps, in rows of some; a resume between two rows goes on with it."""
+    flags = ("duration=8 steps", "tracking.every=3 steps", "checkpoint.every=4 steps",
+             "evaluation=null", "checkpoint.keep=null")  # fmt: skip
+    each = rows(train(small_job(tmp_path / "each", *flags, "tracking.every=1 steps")).directory)
+    job = small_job(tmp_path, *flags, "tracking.metrics.ema=0.8")
+    run = train(job).directory
+    found = rows(run)
+    for row in found:
+        losses = [each[step]["loss"] for step in range(row["step"])]
+        weights = [0.8 ** (len(losses) - 1 - step) for step in range(len(losses))]
+        mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights)
+        assert row["loss_ema"] == pytest.approx(mean, rel=1e-12)
+    shutil.rmtree(run / "checkpoints" / "step-00000008")
+    (run / "checkpoints" / "latest").write_text("step-00000004\n")
+    assert train(job).started.step == 4
+    assert rows(run) == found
+
+
+def test_the_learning_rate_of_each_group(tmp_path: Path) -> None:
+    """Where they differ."""
+    flags = ("duration=2 steps", "optimizer.groups=[{pattern: embedding, lr_multiplier: 0.5}]")
+    row = rows(train(small_job(tmp_path, *flags, "evaluation=null")).directory)[-1]
+    assert row["lr_decay"] == row["lr_no_decay"] == row["lr"]
+    assert row["lr_/embedding/ decay x 0.5"] == row["lr"] / 2
 
 
 SOURCES = """data.sources=[{type: random, name: a, documents: 30, length: 200, alphabet: 8},

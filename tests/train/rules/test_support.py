@@ -9,6 +9,7 @@ import torch
 
 from setpoint.config import ConfigError, Problem, all_fields
 from setpoint.config.resolving.checks import verify
+from setpoint.track.config import NORMS
 from setpoint.train.config import Job
 from setpoint.train.rules.support import CONFLICTS, Conflict
 
@@ -85,6 +86,7 @@ MET: tuple[tuple[str, ...], ...] = (
     (*ZERO, "precision.params=bf16", "precision.compute=bf16", "precision.float8={}"),
     (*ZERO, "precision.compute=fp16", "parallel.device=cuda", "memory.optimizer_offload={}"),
     (*ZERO, "precision.optimizer_state=bf16", "memory.activation_offload={}"),
+    (*ZERO, *(f"tracking.metrics.{name}=[layers]" for name in NORMS)),
     (*SHARDED, "parallel.read_weights=rank_0_broadcasts"),
     (*RING, "model={type=huggingface, config=org/theirs}"),
     (*RING, "model.moe={experts: 4, capacity_factor: 1.0}"),
@@ -137,6 +139,7 @@ MET: tuple[tuple[str, ...], ...] = (
 WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
     ("memory.activation_offload={}", "memory.optimizer_offload={}", "memory.empty_cache=9 steps"),
     ("compile.mode=reduce-overhead", "profiling.snapshot=true"),
+    ("tracking.metrics.step_time=device",),
     (*SHARDED, "parallel.sharding.offload=true"),
     (*ZERO, "parallel.engine.offload=optimizer"),
     ("parallel.init_device=cpu", "checkpoint.mode=async_pinned"),

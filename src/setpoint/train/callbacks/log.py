@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from setpoint.memory.report import process_peak
 from setpoint.model.moe.routing import expert_metrics
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
@@ -14,14 +18,20 @@ from setpoint.train.step.bad_steps import skipped_metrics
 from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import is_due, share_done
+from setpoint.train.step.times import PARTS
 
 if TYPE_CHECKING:
     from setpoint.train.step.loop import Loop, StepResult
     from setpoint.train.step.position import Position
 
 SKIPPED = "skipped_steps"
+SECONDS, SHARES = (
+    {part: f"{start}_{part}" for part in (*PARTS, "other")} for start in ("seconds", "share")
+)
+"""The columns of the parts of steps."""
 # What depends on the machine and the hour; everything else in a row is exact under resume.
-TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu", "evaluation_seconds")
+TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu", "evaluation_seconds",
+          "peak_rss", "peak_gpu_memory", *SECONDS.values(), *SHARES.values())  # fmt: skip
 
 
 class LogCallback(Callback):
@@ -51,12 +61,16 @@ class LogCallback(Callback):
         self.logged: Position | None = None
         # Seconds of the loop when the last row was written: in steps, and waiting for data.
         self.stepping = self.waited = 0.0
+        # Seconds of the parts of steps by then, and that time by the clock.
+        self.parts = dict.fromkeys(PARTS, 0.0)
+        self.began = 0.0
         self.pending: StepResult | None = None
 
     def start(self, loop: Loop) -> None:
         """Measure speed from where the session begins."""
         self.logged = loop.position
         self.stepping, self.waited = loop.stepping, loop.waited
+        self.parts, self.began = loop.times.read(), time.perf_counter()
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if one is due; the bar moves at each step."""
@@ -83,7 +97,12 @@ class LogCallback(Callback):
     def write(self, loop: Loop, result: StepResult) -> None:
         """Write a row and show it."""
         at = loop.position
-        row = self.row(at, result, _metrics(loop) | self._by_source(loop), self._waited(loop))
+        more = _metrics(loop) | _rates(loop, result) | self._by_source(loop) | self._times(loop)
+        if self.mean.ema is not None:
+            more["loss_ema"] = self.mean.ema
+        if loop.engine.norms is not None:
+            more |= loop.engine.norms.columns()
+        row = self.row(at, result, more, self._waited(loop))
         self.start(loop)
         self.trackers.write(row)
         done = share_done(loop.job.duration, at)
@@ -103,6 +122,21 @@ class LogCallback(Callback):
         """The share of the time of the steps since the last row."""
         seconds = loop.stepping - self.stepping
         return (loop.waited - self.waited) / seconds if seconds > 0 else None
+
+    def _times(self, loop: Loop) -> dict[str, float]:
+        """Seconds and shares of the parts of steps since the last row, and the rest of the time."""
+        if not loop.times.is_on:
+            return {}
+        now, whole = loop.times.read(), time.perf_counter() - self.began
+        device = loop.parts.device.type != "cpu" and not loop.times.on_device
+        idle = {"communication": loop.is_shared, "device": device}
+        spent = {
+            part: now[part] - before for part, before in self.parts.items() if idle.get(part, True)
+        }
+        spent["other"] = max(0.0, whole - sum(spent.values()))
+        return {SECONDS[part]: seconds for part, seconds in spent.items()} | {
+            SHARES[part]: seconds / whole for part, seconds in spent.items()
+        }
 
     def _by_source(self, loop: Loop) -> dict[str, Any]:
         """What came of each source since the last row, where there are several."""
@@ -154,6 +188,20 @@ class LogCallback(Callback):
             "mfu": mfu,
             **(more or {}),
         }
+
+
+def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:
+    """The learning rates of groups where they differ; and the most memory taken so far."""
+    groups, found = loop.parts.optimizer.param_groups, dict[str, Any]()
+    if any("lr_multiplier" in group for group in groups):
+        for number, group in enumerate(groups):
+            rate = result.lr * group.get("lr_multiplier", 1.0)
+            found[f"lr_{group.get('name', number)}"] = rate
+    if loop.job.tracking.metrics.memory:
+        found["peak_rss"] = process_peak()
+        if loop.parts.device.type == "cuda":
+            found["peak_gpu_memory"] = torch.cuda.max_memory_allocated(loop.parts.device)
+    return found
 
 
 def _metrics(loop: Loop) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def resume(run: Run) -> Start:
         RunError: if all checkpoints are damaged, or the record cannot be written.
     """
     job, parts = run.job, run.parts
-    best, mean = best_metric_of(job, parts), LossMean()
+    best, mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
     refrozen = run.accepted is not None and run.accepted.has("optimizer.frozen")
     # The data has been compared with the record: a kill may lie between it and a checkpoint.
     states = states_of(job, parts, best, mean, run.trackers, True, refrozen)

@@ -15,6 +15,7 @@ from setpoint.memory.config import SAVE
 from setpoint.optim.config import SGD, ImportedOptimizer
 from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU
 from setpoint.profile.config import SNAPSHOT_ON_CPU
+from setpoint.track.config import NORMS
 
 NO_GPU = "parallel.device = cpu, or auto without a GPU"
 """The term that holds for `device = cpu`, and where torch finds no GPU for `device = auto`."""
@@ -397,6 +398,13 @@ CONFLICTS = (
         ZERO, ("memory.optimizer_offload = set",),
         "moves the optimizer state itself: parallel.engine.offload", ("torch",),
         where=_uses_deepspeed, hint="Or set memory.optimizer_offload to null."),
+    *(Conflict(
+        f"tracking.metrics.{name} = set", (ZERO,),
+        "cannot be measured: DeepSpeed holds gradients and weights in a form of its own", ("[]",))
+        for name in NORMS),
+    Conflict(
+        "tracking.metrics.step_time = device", (NO_GPU,),
+        "measures with CUDA events, and {device}", ("host", "none")),
     Conflict(
         "parallel.engine.offload = optimizer or all", (NO_GPU,),
         "has no effect: the model is computed on the CPU, whose memory is the host's already",

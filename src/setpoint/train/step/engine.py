@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
+    from setpoint.train.step.norms import NormMetrics
 
 
 class Sums(NamedTuple):
@@ -98,10 +99,12 @@ class Engine(Protocol):
     """Takes the steps of a loop, one `forward_backward` and one `finish` each.
 
     Arguments:
-        span: names the parts of a step in the traces of a profiler.
+        span: measures the parts of a step, and names them in the traces of a profiler.
+        norms: measures gradients, weights and updates; None: nothing does.
     """
 
     span: Callable[[str], AbstractContextManager[Any]]
+    norms: NormMetrics | None
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
         """Compute the gradients of the mean over the whole global batch.
@@ -129,6 +132,7 @@ class PlainEngine:
     def __init__(self, job: Job, parts: Components) -> None:
         self.job, self.parts = job, parts
         self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
+        self.norms: NormMetrics | None = None
         self.clip_norm = job.optimizer.clip_norm
         self.clip_value = job.optimizer.clip_value
         self.is_graph = job.compile is not None and job.compile.scope == "graph"
@@ -179,11 +183,15 @@ class PlainEngine:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         parts.weights.grads_to_master()
         if parts.groups is not None:
-            sums = sum_over_groups(parts.groups, self.parameters, sums, self.sources)
+            with self.span("communication"):
+                sums = sum_over_groups(parts.groups, self.parameters, sums, self.sources)
         scaler.unscale_(optimizer)
-        grad_norm = clip_gradients(
-            self.parameters, self.clip_norm, self.clip_value, self.stages, self.elsewhere
-        )
+        if self.norms is not None:
+            self.norms.gradients()
+        with self.span("clip"):
+            grad_norm = clip_gradients(
+                self.parameters, self.clip_norm, self.clip_value, self.stages, self.elsewhere
+            )
         found = self._agree(sums, grad_norm, scaler.overflows(optimizer), report)
         answer = Finished(
             Verdict.TAKEN,
@@ -210,6 +218,8 @@ class PlainEngine:
         with self.span("optimizer step"):
             with stepping(self.job.optimizer):
                 taken = scaler.update_by(optimizer, found.overflows)
+            if self.norms is not None:
+                self.norms.updated()
             parts.weights.master_to_params()
             optimizer.zero_grad(set_to_none=True)
         if not taken:  # biases of routers move with the weights, or not at all
@@ -224,7 +234,8 @@ class PlainEngine:
         sources = 0 if by_source is None else len(by_source)
         if world.size == 1:
             numbers = losses if by_source is None else torch.cat((losses, by_source))
-            loss, nats, *found = _to_host(numbers, norm, *overflows)
+            with self.span("device"):
+                loss, nats, *found = _to_host(numbers, norm, *overflows)
             own, over = found[sources], found[sources + 1 :]
             broken = not math.isfinite(own)
             return _Agreed(loss, nats, own, broken, any(over), *report, found[:sources], routing)
@@ -238,13 +249,15 @@ class PlainEngine:
             chosen = None if chosen is None else torch.zeros_like(chosen)
         numbers = [*own, told, broken.reshape(1), over.reshape(1)]
         shared = torch.cat(numbers if chosen is None else [*numbers, chosen])
-        world.sum(shared)
+        with self.span("communication"):
+            world.sum(shared)
         if routing is not None and chosen is not None:
             shared, chosen = shared.split((len(shared) - len(chosen), len(chosen)))
             routing = routing_of(chosen, routing)
         for flag in overflows:  # by which the scale of the loss follows
             flag.copy_(shared[-1] > 0)
-        found = _to_host(shared, norm)
+        with self.span("device"):
+            found = _to_host(shared, norm)
         loss, nats, stop, save, seconds, broken, over, own_norm = found[sources:]
         agreed = Report(stop > 0, save > 0, seconds / world.size)
         return _Agreed(

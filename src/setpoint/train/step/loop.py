@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import nan
@@ -20,6 +20,7 @@ from setpoint.train.step.engine import Engine, Rates, Report
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.pipeline import engine_of
 from setpoint.train.step.position import Position, is_due, is_over, share_done
+from setpoint.train.step.times import StepTimes
 from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class Phase(IntEnum):
     """Frees what is not needed any more."""
     LAST = 5
     """After everything that Setpoint does itself."""
+
+
+PARTS_OF_PHASES = {Phase.EVALUATE: "evaluation", Phase.KEEP: "save"}
+NO_PART = nullcontext()
 
 
 class Callback:
@@ -172,6 +177,9 @@ class Loop:
         # How the experts were chosen in the last step that was taken, by all ranks.
         self.routing: Routing | None = None
         self.engine: Engine = engine_of(job, parts)
+        metrics = job.tracking.metrics
+        self.times = StepTimes(metrics.step_time != "none", metrics.step_time == "device")
+        self.engine.span = self.times
         self.roll_back = roll_back
         self.liveness = liveness
         # What is being done, for those who look at a run from outside: which phase it belongs to,
@@ -211,7 +219,8 @@ class Loop:
             ending.callback(self.parts.feed.close)
             for callback in self.callbacks:
                 ending.callback(callback.close, self)
-                callback.start(self)
+                with self.part_of(callback):
+                    callback.start(self)
             while self.goes_on:
                 result = self.step()
                 step_has_ended()
@@ -220,7 +229,8 @@ class Loop:
                     continue
                 for callback in self.callbacks:
                     self.doing = callback.phase
-                    callback.after_step(self, result)
+                    with self.part_of(callback):
+                        callback.after_step(self, result)
             self.stop.answer()
             for callback in self.callbacks:
                 self.doing = callback.phase
@@ -229,11 +239,16 @@ class Loop:
     @property
     def span(self) -> Callable[[str], AbstractContextManager[Any]]:
         """Names the parts of a step in the traces of a profiler."""
-        return self.engine.span
+        return self.times.trace
 
     @span.setter
     def span(self, span: Callable[[str], AbstractContextManager[Any]]) -> None:
-        self.engine.span = span
+        self.times.trace = span
+
+    def part_of(self, callback: Callback) -> AbstractContextManager[Any]:
+        """The span that the time of a callback belongs to."""
+        part = PARTS_OF_PHASES.get(callback.phase)
+        return NO_PART if part is None else self.times(part)
 
     @property
     def is_over(self) -> bool:
@@ -285,7 +300,7 @@ class Loop:
                 self.liveness(self.position.step + 1)
         started = time.perf_counter()
         self.began = started - self.unshared
-        with self.span(f"step {self.position.step + 1}"):
+        with self.times(f"step {self.position.step + 1}"):
             result = self.take_step()
         self.stepping += time.perf_counter() - started
         if result.verdict is Verdict.ROLLED_BACK:
@@ -342,11 +357,12 @@ class Loop:
         lr = self.job.optimizer.lr * parts.schedule.factor(at)
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.
-        with self.span("data"):
+        with self.times("data"):
             asked = time.perf_counter()
             step = parts.feed.take()
             self.waited += time.perf_counter() - asked
-        whole, by_source = count_over_ranks(step, parts.world, parts.groups)
+        with self.times("communication"):
+            whole, by_source = count_over_ranks(step, parts.world, parts.groups)
         # All ranks are here now, whatever each has done since the last step.
         step_begins(first=not self.stepping)
         if parts.groups is not None and parts.groups.is_broken:
@@ -355,12 +371,12 @@ class Loop:
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in step.batches))
         sums = self.engine.forward_backward(step, whole)
-        done = 0.0
-        if sums.routing is not None:
-            after = replace(
-                at, step=at.step + 1, tokens=at.tokens + whole.tokens, epochs=parts.feed.epoch
-            )
-            done = share_done(self.job.horizon(), after)
+        after = replace(
+            at, step=at.step + 1, tokens=at.tokens + whole.tokens, epochs=parts.feed.epoch
+        )
+        done = 0.0 if sums.routing is None else share_done(self.job.horizon(), after)
+        if self.engine.norms is not None:
+            self.engine.norms.is_on = self.has_row(at, after)
         self.reported = time.perf_counter() - self.began
         own = Report(self.stop.requested, self.stop.saves_now, self.reported)
         ended = self.engine.finish(sums, Rates(lr, done), own)
@@ -382,6 +398,18 @@ class Loop:
             ended.verdict,
         )
         return self.decide(result)
+
+    def has_row(self, at: Position, after: Position) -> bool:
+        """Whether a row of metrics may follow a step, as far as is known before its end.
+
+        Arguments:
+            after: where the step leads, but for its time, which the ranks do not agree on yet.
+        """
+        every = self.job.tracking.every
+        if every.unit in ("never", "seconds"):
+            return every.unit == "seconds"
+        last = is_over(self.job.duration, after)
+        return last or is_due(every, at, after, last)
 
     def decide(self, result: StepResult) -> StepResult:
         """Say what becomes of a step, which is the engine's verdict unless it was refused.

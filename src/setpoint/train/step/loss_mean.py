@@ -12,19 +12,28 @@ _N = TypeVar("_N", int, float)
 
 
 class LossMean:
-    """Adds up losses, and what is known of each source.
+    """Adds up losses, and what is known of each source; and smooths the losses of all steps.
 
     A checkpoint keeps the sums, so that a resumed run writes the same rows.
+
+    Arguments:
+        smoothing: weight of the past in the moving average of losses; None: there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, smoothing: float | None = None) -> None:
         self.sum, self.steps = 0.0, 0
         self.by_source = BySource()
+        self.smoothing = smoothing
+        # The average as if it had begun at 0, and how far it is from having forgotten that.
+        self._average, self._weight = 0.0, 0.0
 
     def add(self, loss: float, by_source: BySource = ONE_SOURCE) -> None:
         """Take one more step."""
         self.sum += loss
         self.steps += 1
+        if self.smoothing is not None:
+            self._average = self.smoothing * self._average + (1 - self.smoothing) * loss
+            self._weight = self.smoothing * self._weight + 1 - self.smoothing
         before = self.by_source
         if self.steps == 1 or len(before.sequences) != len(by_source.sequences):
             self.by_source = by_source  # also where a resume accepted other sources
@@ -34,6 +43,16 @@ class LossMean:
             _sums(before.targets, by_source.targets),
             _sums(before.nats, by_source.nats),
         )
+
+    @property
+    def ema(self) -> float | None:
+        """The moving average, without the bias of its beginning (Kingma and Ba, 2015, section 3).
+
+        NaN before the first finite loss; None where there is none.
+        """
+        if self.smoothing is None:
+            return None
+        return self._average / self._weight if self._weight else math.nan
 
     def take(self) -> float:
         """Return the mean, NaN where no step had a finite loss, and begin anew."""
@@ -46,13 +65,15 @@ class LossMean:
         names = (("by_source", "sequences"), ("targets", "targets"), ("nats", "nats"))
         of_sources = {key: list(getattr(self.by_source, name)) for key, name in names}
         several = {key: numbers for key, numbers in of_sources.items() if numbers}
-        return {"sum": self.sum, "updates": self.steps, **several}
+        smooth = {} if self.smoothing is None else {"ema": [self._average, self._weight]}
+        return {"sum": self.sum, "updates": self.steps, **several, **smooth}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a sum; checkpoints of older versions have none."""
         self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("updates", 0))
         keys = ("by_source", "targets", "nats")
         self.by_source = BySource(*(tuple(state.get(key, ())) for key in keys))
+        self._average, self._weight = map(float, state.get("ema", (0.0, 0.0)))
 
 
 def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:

@@ -15,6 +15,7 @@ from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
 from setpoint.train.step.engine import Engine, PlainEngine, Sums
+from setpoint.train.step.norms import NormMetrics
 from setpoint.train.step.objective import Objective, add_routing, sum_by_source
 from setpoint.train.step.zero import ZeroEngine
 
@@ -101,4 +102,8 @@ def engine_of(job: Job, parts: Components) -> Engine:
     """The engine that takes the steps of a job."""
     if isinstance(parts.replicas, ZeroReplicas):
         return ZeroEngine(job, parts)
-    return PlainEngine(job, parts) if parts.pipeline is None else PipelineEngine(job, parts)
+    engine = PlainEngine(job, parts) if parts.pipeline is None else PipelineEngine(job, parts)
+    metrics = job.tracking.metrics
+    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
+        engine.norms = NormMetrics(metrics, parts, engine.elsewhere)
+    return engine

@@ -1,0 +1,67 @@
+"""Seconds of the parts of steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torch.profiler import record_function
+
+from setpoint.train.callbacks.log import SECONDS, SHARES
+from setpoint.train.run import train
+from setpoint.train.step import times as module
+from setpoint.train.step.times import StepTimes
+
+from ..small import small_job
+
+
+def test_each_second_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a part does inside another is its own."""
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    times = StepTimes(is_on=True)
+    with times("step 1"):
+        clock[0] += 1
+        with times("pipeline"):
+            clock[0] += 2
+            with times("forward of stage 3"):
+                clock[0] += 4
+            clock[0] += 8
+        clock[0] += 16
+        with pytest.raises(ValueError), times("optimizer step"):
+            clock[0] += 32
+            raise ValueError
+    found = {part: seconds for part, seconds in times.read().items() if seconds}
+    assert found == {"forward": 4, "backward": 10, "optimizer": 32}
+
+
+def test_a_profiler_sees_the_same_spans() -> None:
+    times = StepTimes(is_on=True)
+    seen: list[str] = []
+    times.trace = lambda name: seen.append(name) or record_function(name)
+    with times("step 1"), times("data"), times("save"), times("forward"):
+        pass
+    times.is_on = False
+    with times("backward"):
+        pass
+    assert seen == ["step 1", "data", "forward", "backward"]
+    assert times.read()["data"] > 0 == times.read()["backward"]
+
+
+def test_rows_say_where_the_time_went(tmp_path: Path) -> None:
+    """Evaluations and checkpoints after a row are in the next one."""
+    flags = ("duration=3 steps", "evaluation.every=2 steps", "checkpoint.every=2 steps")
+    text = (train(small_job(tmp_path, *flags)).directory / "metrics.jsonl").read_text()
+    found = [row for line in text.splitlines() if (row := json.loads(line))["kind"] == "train"]
+    for row in found:
+        parts = [name for name in SECONDS if SECONDS[name] in row]
+        assert parts == ["data", "forward", "backward", "optimizer", "evaluation", "save", "other"]
+        assert sum(row[SHARES[name]] for name in parts) == pytest.approx(1)
+        assert all(row[SECONDS[name]] >= 0 for name in parts) and row["seconds_forward"] > 0
+        assert row["peak_rss"] > 1e7
+    assert [row["seconds_evaluation"] > 0.001 for row in found] == [False, False, True]
+    off = ("tracking.metrics.step_time=none", "tracking.metrics.memory=false")
+    last = train(small_job(tmp_path / "off", "duration=1 steps", "evaluation=null", *off))
+    row = json.loads((last.directory / "metrics.jsonl").read_text())
+    assert not any(name.startswith(("seconds_", "share_", "peak_")) for name in row)
