@@ -23,14 +23,15 @@ def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names == {
         ".lock", "config.json", "config.toml", "origins.json", "environment.json",
-        "metrics.jsonl", "events.jsonl", "report.html", "checkpoints", "logs", "traces",
+        "metrics.jsonl", "events.jsonl", "chain.jsonl", "report.html", "checkpoints", "logs",
+        "traces",
     }  # fmt: skip
     checkpoints = {path.name for path in (run / "checkpoints").iterdir()}
     assert checkpoints == {"step-00000004", "step-00000006", "latest", "best"}
     files = {path.name for path in (run / "checkpoints/step-00000006").iterdir()}
     assert files == {
         "model.safetensors", "optimizer.safetensors", "state.json",
-        "manifest.json", "config.json", "origins.json", "config.toml",
+        "manifest.json", "config.json", "origins.json", "config.toml", "chain.txt",
     }  # fmt: skip
     for name in ("config.json", "origins.json", "config.toml"):
         assert (run / "checkpoints/step-00000006" / name).read_bytes() == (run / name).read_bytes()

@@ -35,6 +35,7 @@ OnDamaged = Callable[[Path, str], None]
 
 OnSetAside = Callable[[Path, Path], None]
 OnCommitted = Callable[[int, Path], None]
+OnSealed = Callable[[int, bytes], None]
 
 
 class CheckpointStore:
@@ -51,6 +52,8 @@ class CheckpointStore:
         keep, keep_every, keep_at: what stays, see `Retention`.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
+        on_sealed: called with the step and the text of the manifest of each checkpoint, once its
+            files are on the disk and before any of it has its name.
         on_committed: called with the step and the directory of each checkpoint, once it is on the
             disk and `latest` names it.
         protected: gives steps that are not to be removed yet, whatever `keep` says.
@@ -68,6 +71,7 @@ class CheckpointStore:
         keep_at: At = None,
         keep_best: bool = True,
         on_set_aside: OnSetAside | None = None,
+        on_sealed: OnSealed | None = None,
         on_committed: OnCommitted | None = None,
         protected: Callable[[], Collection[int]] = frozenset,
         backend: Backend = SAFETENSORS,
@@ -76,6 +80,7 @@ class CheckpointStore:
     ) -> None:
         self.root = Path(root)
         self.on_set_aside = on_set_aside
+        self.on_sealed = on_sealed
         self.on_committed = on_committed
         self.protected = protected
         self.retention = Retention(keep, keep_every, keep_at)
@@ -364,8 +369,11 @@ class CheckpointStore:
             content = text if isinstance(text, bytes) else text.encode()
             files[name] = write_file(directory / name, [content])
         metric = None if metric is None else float(metric)
-        write_file(directory / MANIFEST, [Manifest(step, metric, files).render()])
+        manifest = Manifest(step, metric, files).render()
+        write_file(directory / MANIFEST, [manifest])
         sync_directory(directory)
+        if self.on_sealed is not None:
+            self.on_sealed(step, manifest)
 
     def _load_newest(
         self, on_damaged: OnDamaged | None, only: Collection[str] | None

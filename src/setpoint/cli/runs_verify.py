@@ -5,25 +5,34 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
+from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.runs import run_directories
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.runs.labels import read_labels
+from setpoint.runs.sealed import verify_chain
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
 
+HEAD = Option("--head", "The chain of the run must have this head.", "HASH")
 COMMAND = Command(
     "runs verify",
     "RUN...",
     "Read the records of runs: the configuration resolves to the fingerprint that it was\n"
-    "recorded with, each row of metrics and each event is whole, and steps of rows only grow.\n"
-    "Exit status 1 if one is not so. `setpoint checkpoint verify` compares the bytes of\n"
-    "checkpoints.",
-    [JSON],
-    [("setpoint runs verify runs/*", "all runs")],
+    "recorded with, each row of metrics and each event is whole, steps of rows only grow, and\n"
+    "rows and the manifests of checkpoints are those that the chain of hashes of the run has\n"
+    "sealed (chain.jsonl): a row that was changed, removed, inserted or moved is named. The head\n"
+    "of the chain, which the end of training prints, stands for all of it: --head compares it\n"
+    "with one from elsewhere. Exit status 1 if something is not so. `setpoint checkpoint verify`\n"
+    "compares the bytes of checkpoints.",
+    [HEAD, JSON],
+    [
+        ("setpoint runs verify runs/*", "all runs"),
+        ("setpoint runs verify runs/tiny-3fa94c21 --head 5d0c...", "the run whose head this is"),
+    ],
     positional=(1, sys.maxsize),
 )
 
@@ -31,15 +40,30 @@ COMMAND = Command(
 def run(arguments: Arguments) -> int:
     """Verify the runs."""
     refuse_overrides(arguments)
-    found = {str(path): list(_problems(path)) for path in run_directories(arguments.positional)}
+    paths, head = run_directories(arguments.positional), arguments.value(HEAD.name)
+    if head is not None and len(paths) > 1:
+        raise SetpointError(f"{HEAD.name} is of one run, and {len(paths)} are given")
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        seal = verify_chain(path)
+        problems = [*_problems(path), *seal.problems]
+        if head is not None and seal.head != head:
+            problems.append(f"the head of its chain is {seal.head or 'not there'}, not {head}")
+        rows.append({"run": str(path), **asdict(seal), "problems": problems})
     if arguments.has(JSON.name):
-        print(json.dumps({"runs": [{"run": k, "problems": v} for k, v in found.items()]}, indent=2))
+        print(json.dumps({"runs": rows}, indent=2))
     else:
-        for path, problems in found.items():
-            print(f"{path}: {'ok' if not problems else ''}".rstrip())
-            for problem in problems:
-                print(f"  {problem}")
-    return 1 if any(found.values()) else 0
+        for row in rows:
+            print(f"{row['run']}: {'ok' if not row['problems'] else ''}".rstrip())
+            for line in (*row["problems"], *_sealed(row)):
+                print(f"  {line}")
+    return 1 if any(row["problems"] for row in rows) else 0
+
+
+def _sealed(row: dict[str, Any]) -> Iterator[str]:
+    if row["head"] is not None:
+        yield f"sealed: {row['rows']} rows, {row['checkpoints']} checkpoints; head {row['head']}"
+    yield from row["notes"]
 
 
 def _problems(path: Path) -> Iterator[str]:

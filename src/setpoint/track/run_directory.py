@@ -37,6 +37,7 @@ FILES = (
     "environment.json",
     "metrics.jsonl",
     "events.jsonl",
+    "chain.jsonl",
     "report.html",
     "labels.json",
     ".lock",

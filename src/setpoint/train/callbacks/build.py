@@ -16,6 +16,7 @@ from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
 from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
+from setpoint.train.callbacks.seal import SealCallback
 from setpoint.train.callbacks.upload import UploadCallback
 from setpoint.train.record.context import Run, Start
 from setpoint.train.record.start import change_record
@@ -50,11 +51,14 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
             evaluation,
             trackers,
             progress,
+            run.chain,
             start.resumed_at is None,
         )
         if job.checkpoint.write
         else LoadOnlyCallback(progress),
     ]
+    if parts.world.is_main:
+        callbacks.append(SealCallback(run.chain))
     if run.uploads is not None:
         callbacks.append(UploadCallback(run.uploads.uploads, events, progress))
     if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):

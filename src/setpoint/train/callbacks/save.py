@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.retention import is_named
 from setpoint.config import record_files
+from setpoint.track.chain import HEAD
 from setpoint.train.record.state import Stateful, snapshot
 from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
@@ -15,6 +16,7 @@ from setpoint.train.step.position import is_due
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from setpoint.track.chain import Chain
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
     from setpoint.track.trackers import Trackers
@@ -52,6 +54,7 @@ class SaveCallback(Callback):
         states: all that has a state; the rows of a step are on disk before a checkpoint counts on
             them.
         evaluation: knows the metric of the present step.
+        chain: each checkpoint has its head.
         is_new: whether the run has no checkpoint yet.
     """
 
@@ -65,6 +68,7 @@ class SaveCallback(Callback):
         evaluation: EvaluateCallback,
         trackers: Trackers,
         progress: Progress,
+        chain: Chain,
         is_new: bool = True,
     ) -> None:
         self.store = store
@@ -73,6 +77,7 @@ class SaveCallback(Callback):
         self.evaluation = evaluation
         self.trackers = trackers
         self.progress = progress
+        self.chain = chain
         self.is_new = is_new
         self.saved: tuple[Any, ...] | None = None
         self.record: dict[str, str | bytes] = {}
@@ -138,8 +143,10 @@ class SaveCallback(Callback):
                 loop.stop.busy = False
 
         dtype = loop.job.checkpoint.last_dtype
+        head = {} if self.chain.head is None else {HEAD: self.chain.head}
         with snapshot(self.states, loop.position, weights_only, dtype) as taken:
-            self.store.save(step, taken.tensors, taken.state, metric, self.record, saved)
+            texts = {**self.record, **head}
+            self.store.save(step, taken.tensors, taken.state, metric, texts, saved)
         held = time.perf_counter() - began  # in the background it is written from here on
         self.saved = self.progress_of(loop)
         loop.stop.saving = False

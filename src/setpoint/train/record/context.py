@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.resilience.signals import StopRequest
+from setpoint.track.chain import Chain
 from setpoint.track.events import EventLog
 from setpoint.track.heartbeat import Heart
 from setpoint.track.progress import Progress
@@ -47,6 +48,7 @@ class Run:
     events: EventLog
     progress: Progress
     trackers: Trackers
+    chain: Chain
     stop: StopRequest
     accepted: Accepted | None
     environment: dict[str, Any]
@@ -89,6 +91,8 @@ class Outcome:
         job: see `Start.identity`.
         scores: of the last evaluation by the name of the data set; empty if there was none.
         reason: why training ended before its duration was over; None if it did not.
+        head: of the chain of hashes over its rows and checkpoints; None on other than the main
+            rank.
     """
 
     directory: Path
@@ -98,6 +102,7 @@ class Outcome:
     ended: Position
     scores: Scores
     reason: str | None
+    head: str | None
     parts: Components = field(repr=False)  # megabytes of text otherwise
 
     @property

@@ -28,7 +28,7 @@ from setpoint.train.record.context import Run
 from setpoint.train.record.outlook import command_again, newest_whole
 from setpoint.train.record.ranks import opened
 from setpoint.train.record.run_name import run_directory_of
-from setpoint.train.record.uploading import RECORD, add_named, remote_of, report_uploads
+from setpoint.train.record.uploading import RECORD, ROWS, add_named, remote_of, report_uploads
 from setpoint.train.rules.remote import protocol_problems
 
 LOOK = 1.0
@@ -348,7 +348,7 @@ def _fetch_record(remote: RemoteRun, path: Path) -> None:
     """Fetch the rows of metrics up to the checkpoint, and what is not here of the record."""
     with _writing(path):
         for name in RECORD:
-            if name == RECORD[0] or not (path / name).exists():
+            if name in ROWS or not (path / name).exists():
                 repeated(partial(remote.download_record, name, path / name))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError
 from setpoint.track.trackers import JSONL
-from setpoint.train.record.session import report_damage
+from setpoint.train.record.session import cut_chain, report_damage
 from setpoint.train.record.start import lost_since
 from setpoint.train.record.state import restore
 
@@ -61,5 +61,6 @@ def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Positio
     run.store.set_aside_after(found.step)
     if run.uploads is not None:
         run.uploads.set_aside_after(position)
+    cut_chain(run)
     run.trackers.rewind(found.step, run.progress.note)
     return position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,10 +13,12 @@ from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.pointers import read_pointer
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
-from setpoint.config import SetpointError, read_record, resolve
+from setpoint.config import SetpointError, fingerprint, read_record, resolve
 from setpoint.parallel.watch import keep_hangs_in
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest, named
+from setpoint.track.chain import Chain, NoChain
+from setpoint.track.config import Jsonl
 from setpoint.track.display import make_progress
 from setpoint.track.events import EventLog, NoEvents
 from setpoint.track.heartbeat import Heart
@@ -24,7 +26,7 @@ from setpoint.track.heartbeat import Progress as Standing
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.progress_log import LoggedProgress
-from setpoint.track.trackers import Trackers
+from setpoint.track.trackers import JSONL, Trackers
 from setpoint.train.build.companions import companions_in
 from setpoint.train.build.components import Components, data_line
 from setpoint.train.build.data import where_in_data
@@ -94,6 +96,8 @@ def open_run(
             ending.enter_context(heart)
         trackers = Trackers()
         ending.callback(trackers.close)
+        chain = Chain(directory.path, directory.metrics) if world.is_main else NoChain()
+        ending.callback(chain.close)
 
         def set_aside(before: Path, now: Path) -> None:
             progress.note(f"{before.name} is set aside as {now.name}, with all its files")
@@ -111,6 +115,7 @@ def open_run(
             keep_best=section.keep_best,
             writes=section.write,
             on_set_aside=set_aside,
+            on_sealed=lambda step, manifest: chain.seal((step, manifest)),
             on_committed=None if uploads is None else uploads.committed,
             protected=frozenset if uploads is None else lambda: uploads.uploads.protected,
         )
@@ -124,6 +129,7 @@ def open_run(
             events=events,
             progress=progress,
             trackers=trackers,
+            chain=chain,
             stop=stop,
             accepted=accepted,
             environment=environment,
@@ -195,6 +201,9 @@ def resume(run: Run) -> Start:
             run.progress.note(f"data position: {where_in_data(job, parts.feed.state_dict())}")
     parts.world.on_main(lambda: write_start(run, start))
     if parts.world.is_main:
+        cut_chain(run)
+        if not over:
+            run.chain.open(step=position.step, fingerprint=fingerprint(identity))
         facts, note = facts_of(run, start), run.progress.note
         run.trackers.open(job.tracking.trackers, run.directory, facts, position.step, note)
     if not over and best.changed:
@@ -229,6 +238,8 @@ def run_loop(run: Run, loop: Loop) -> None:
         reason = str(shown) if isinstance(shown, SetpointError) else repr(shown)
         at = loop.position
         run.events.write("fault", step=at.step, seconds=round(at.seconds, 3), error=reason)
+        with suppress(SetpointError):  # what ends the run is said, whatever else fails
+            run.chain.seal()
         write_report(run)
         if shown is not error:
             raise shown from error
@@ -255,6 +266,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     if status and run.stop.signal is not None:
         why["signal"] = named(run.stop.signal)
     at = loop.position
+    run.chain.seal()
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     write_report(run)
     finish_uploads(run, done=status == 0)
@@ -267,6 +279,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
         scores=loop.scores or _scores_at(run.directory.metrics, loop.position.step),
         reason=loop.ended,
         parts=run.parts,
+        head=run.chain.head,
     )
 
 
@@ -302,6 +315,12 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
     return found
 
 
+def cut_chain(run: Run) -> None:
+    """Drop the rows from the chain that the trackers are about to drop."""
+    if any(isinstance(each, Jsonl) for each in run.job.tracking.trackers):
+        run.chain.cut(run.trackers.states[JSONL]["offset"])
+
+
 def report_damage(run: Run) -> OnDamaged:
     """Note and record each damaged checkpoint that is passed over."""
 
@@ -322,6 +341,7 @@ def _start_again(run: Run) -> None:
         return
     metrics, to, lost = run.directory.metrics, None, lost_since(run, Position(), 0)
     if metrics.exists():
+        run.chain.cut(0)
         to = next(
             place
             for number in count(1)

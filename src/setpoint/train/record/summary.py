@@ -41,6 +41,8 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     spent = goodput_of(outcome.directory)
     if spent.share is not None:
         rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))
+    if outcome.head is not None:
+        rows.append(("chain head", outcome.head))
     rows += [
         (f"{name.replace('_', '-')} {metric}", f"{value:.4f}")
         for name, score in outcome.scores.items()

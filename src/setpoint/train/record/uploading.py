@@ -12,6 +12,7 @@ from setpoint.checkpoint.remote import RemoteRun
 from setpoint.checkpoint.state_file import decode_state
 from setpoint.checkpoint.uploads import Report, Uploads
 from setpoint.parallel.world import World
+from setpoint.track.chain import CHAIN
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
@@ -19,8 +20,10 @@ from setpoint.train.config import Job
 from setpoint.train.step.position import Position, is_due
 from setpoint.units import Period
 
-RECORD = ("report.html", "metrics.jsonl", "events.jsonl", "environment.json", "labels.json",
-          "origins.json", "config.toml", "config.json")  # fmt: skip
+ROWS = (CHAIN, "metrics.jsonl")
+"""The rows and, before them, what seals them: rows that came in between are not sealed yet."""
+RECORD = ("report.html", *ROWS, "events.jsonl", "environment.json", "labels.json", "origins.json",
+          "config.toml", "config.json")  # fmt: skip
 """The files of a run that go with its checkpoints; the last makes a directory that of a run."""
 
 
