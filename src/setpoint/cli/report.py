@@ -69,7 +69,8 @@ def run(arguments: Arguments) -> int:
             f"no run has the metric {objective.column!r}\nValid: {', '.join(list(known)[:30])}"
         )
     several = len(words) > 1 or len(runs) > 1
-    title = Path(words[0]).resolve().name if len(words) == 1 else f"{len(runs)} runs"
+    title = f"{len(runs)} runs" if len(runs) > 3 else ", ".join(each.label for each in runs)
+    title = Path(words[0]).resolve().name if len(words) == 1 else title
     content = document(runs, title if several else runs[0].label, objective, notes)
     size = write_html(content, path)
     notes += [f"{each.label}: {text}" for each in runs for text in each.problems]

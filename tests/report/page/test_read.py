@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from setpoint.report.page.content import document
 from setpoint.report.page.read import read_run
 from setpoint.report.page.write import html_of
 
-from .records import train_row, write_run
+from .records import setting, train_row, write_run
 
 
 def test_rows_become_columns(tmp_path: Path) -> None:
@@ -73,3 +75,47 @@ def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
     assert content["runs"][0]["status"] == "unknown"
     assert len(content["runs"][0]["problems"]) == 5
     html_of(content)
+
+
+def deep(levels: int) -> Any:
+    """An object in an object in an object."""
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": [value]}
+    return value
+
+
+ODD: tuple[Any, ...] = (
+    None, True, -1, 10**400, 1e308, "NaN", "", "\ud800", [], [[]], {}, {"": None}, {"a": [{}, 1]},
+    deep(300),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_no_shape_of_data_stops_a_report(tmp_path: Path, odd: Any) -> None:
+    """Every value that a report looks at, as something else."""
+    keys = ("kind", "time", "step", "seconds", "tokens", "loss", "lr", "event", "status", "began",
+            "dropped", "cautions", "data_wait", "evaluation_seconds", "prompt", "text")  # fmt: skip
+    row = train_row(1, 1.0)
+    rows = [row, *({**row, key: odd} for key in keys), {"kind": "sample", "text": odd}, odd]
+    starts = {"event": "start", "time": "2026-01-01T00:00:00Z", "step": 0}
+    events = [
+        starts, *({**starts, key: odd} for key in keys), {**starts, "cautions": [odd]},
+        {**starts, "event": "rollback", "dropped": {"time": odd, "seconds": odd, "steps": odd}},
+    ]  # fmt: skip
+    entry = setting(1)
+    settings = {
+        "a": odd, "b": {**entry, "value": odd}, "c": {**entry, "layers": odd},
+        "d": {**entry, "layers": [odd]}, "e": {**entry, "role": odd},
+        "f": {**entry, "layers": [{"layer": odd, "origin": odd, "value": odd}]},
+    }  # fmt: skip
+    environment = {"packages": odd, "code": odd, "command": odd, "system": {"host": odd}}
+    runs = []
+    for name in ("a", "b", "c"):
+        run = write_run(tmp_path / name, rows, settings, events, environment)
+        (run / "labels.json").write_text(json.dumps({"tags": odd, "note": odd}))
+        if name == "b":
+            for file in ("config.json", "origins.json", "environment.json", "labels.json"):
+                (run / file).write_text(json.dumps(odd))
+        runs.append(read_run(run, name))
+    html_of(document(runs, "odd"))

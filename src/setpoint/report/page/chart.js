@@ -2,7 +2,7 @@
 const AXES = { step: "step", tokens: "tokens", time: "training time" };
 const LEFT = 56, RIGHT = 12, TOP = 8, BOTTOM = 26;
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 2 1 2", "12 3"];
-const view = { axis: "step", smooth: 0, log: false, clip: false, range: null, cursor: null, hidden: new Set(), colours: null };
+const view = { axis: "step", smooth: 0, log: false, clip: false, range: null, cursor: null, hidden: new Set(), filtered: new Set(), colours: null };
 const charts = new Set();
 
 /** The colour of a run or a curve: of a palette that colour-blind people can tell apart. */
@@ -47,6 +47,11 @@ function smoothed(run, curve, axis, weight) {
     });
   }
   return curve.cache[key];
+}
+
+/** Whether a curve is smoothed: schedules and evaluations have no noise of single steps. */
+function smooths(name) {
+  return view.smooth > 0 && !/^(train\.lr|evaluation\.)/.test(name);
 }
 
 /** The place of the first point at or after x. */
@@ -116,7 +121,7 @@ class Chart {
     const many = this.runs.length > 1;
     const found = [];
     this.runs.forEach((run, place) => {
-      if (view.hidden.has(place)) return;
+      if (view.hidden.has(place) || view.filtered.has(place)) return;
       this.columns.forEach((name, index) => {
         const curve = run.curves[name];
         if (!curve) return;
@@ -148,7 +153,7 @@ class Chart {
     const shown = lines.map((line) => ({
       ...line,
       raw: within(line.points, view.range),
-      smooth: view.smooth ? within(smoothed(line.run, line.curve, view.axis, view.smooth), view.range) : null,
+      smooth: smooths(line.name) ? within(smoothed(line.run, line.curve, view.axis, view.smooth), view.range) : null,
     }));
     const values = [];
     for (const line of shown) for (const [x, y] of line.raw) if (typeof y === "number" && x >= x0 && x <= x1) values.push(y);
@@ -177,7 +182,7 @@ class Chart {
     const visible = (y) => typeof y === "number" && !(log && y <= 0);
     for (const line of shown) {
       const style = { stroke: line.colour, "stroke-dasharray": line.dash || null };
-      const few = line.raw.length <= 60 && line.raw.length < (right - LEFT) / 12;
+      const few = !line.smooth && lines.length <= 8 && line.raw.length <= 60 && line.raw.length < (right - LEFT) / 12;
       body.append(svg("path", { class: line.smooth ? "curve raw" : "curve", d: pathOf(line.raw, toX, toY, visible), ...style }));
       if (line.smooth) body.append(svg("path", { class: "curve", d: pathOf(line.smooth, toX, toY, visible), ...style }));
       for (const [x, y] of line.raw) {
@@ -247,7 +252,7 @@ class Chart {
     const axis = view.axis === "time" ? duration(at) : digits(at);
     const most = close.length > 12 ? close.slice().sort((a, b) => Number(a[1][1]) - Number(b[1][1])).slice(0, 12) : close;
     const table = most.map(([line, [px, y]]) => {
-      const smooth = view.smooth && typeof y === "number" ? nearest(smoothed(line.run, line.curve, view.axis, view.smooth), px) : null;
+      const smooth = smooths(line.name) && typeof y === "number" ? nearest(smoothed(line.run, line.curve, view.axis, view.smooth), px) : null;
       const swatch = el("span", { class: "swatch" });
       swatch.style.background = line.colour;
       const elsewhere = px === at ? "" : ` (at ${view.axis === "time" ? duration(px) : digits(px)})`;

@@ -101,10 +101,10 @@ function curves() {
       view.axis = axis;
       zoom(null);
     }),
-    el("label", {}, "smoothing", smooth, weight), toggle("log scale", "log"), toggle("clip outliers", "clip"), ...ends, reset);
+    el("label", {}, "smoothing", smooth, weight), toggle("log scale", "log"), toggle("clip outliers", "clip"), el("span", { class: "ends" }, ends), reset);
   const first = charts.filter(([panel]) => panel.main).map(([, chart]) => chart.node);
   const others = charts.filter(([panel]) => !panel.main);
-  const hint = el("p", { class: "soft small" }, "Drag over a chart to zoom, double-click to reset; with the keyboard: arrows, + and -, 0.");
+  const hint = el("p", { class: "soft small" }, `Drag over a chart to zoom, double-click to reset; with the keyboard: arrows, + and -, 0.${view.colours ? ` Bright is the better ${report.sweep.objective}.` : ""} Learning rates and evaluations are not smoothed.`);
   const more = [];
   if (others.length) {
     const filter = el("input", { type: "search", placeholder: "search metrics", "aria-label": "search metrics", on: { input: () => {
@@ -130,7 +130,7 @@ function remarks() {
 }
 
 if (report.sweep && report.runs.length > 8) view.colours = colourBySweep(report.sweep);
-const title = el("div", {}, el("h1", {}, report.title), el("p", { class: "soft small" }, report.runs.length === 1 ? report.runs[0].path : `${report.runs.length} runs`));
+const title = el("div", {}, el("h1", {}, report.title), el("p", { class: "soft small" }, report.runs.length === 1 ? report.runs[0].path : report.runs.length > 3 ? `${report.runs.length} runs` : ""));
 document.body.append(el("header", { class: "top" }, title, themeSwitch()), el("div", { class: "bar" }, navigation), main);
 
 section("overview", "Overview", overview());

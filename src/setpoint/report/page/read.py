@@ -210,18 +210,17 @@ def number(value: Any) -> float | None:
 
 def _read_metrics(run: RunData) -> None:
     dropped: set[str] = set()
-    samples, last = 0, 0.0
+    samples, last = 0, [nan, nan, 0.0]
     for at, row in enumerate(_rows(run, "metrics.jsonl")):
         kind = row.get("kind")
         prefix = f"{kind[:100]}." if isinstance(kind, str) else ""
-        seconds = number(row.get("seconds"))
-        last = last if seconds is None else seconds  # evaluations carry none
-        for xs, value in (
-            (run.steps, number(row.get("step"))),
-            (run.tokens, number(row.get("tokens"))),
-            (run.seconds, last),
+        # What a row does not say is as it was: evaluations carry no seconds.
+        for place, (name, xs) in enumerate(
+            (("step", run.steps), ("tokens", run.tokens), ("seconds", run.seconds))
         ):
-            xs.append(nan if value is None else value)
+            x = number(row.get(name))
+            last[place] = last[place] if x is None else x
+            xs.append(last[place])
         run.times.append({key: row[key] for key in TIMES if key in row})
         if kind == SAMPLE:
             samples += 1

@@ -111,15 +111,19 @@ class Parallel {
     show();
   }
 
+  /** Fade the runs outside of the ranges, and leave them out of the curves. */
   filter() {
+    view.filtered.clear();
     this.paths.forEach((path, run) => {
       const kept = [...this.limits].every(([index, [low, high]]) => {
         const share = this.axes[index].place(run);
         return share !== null && share >= low && share <= high;
       });
+      if (!kept) view.filtered.add(run);
       path.style.opacity = kept ? .85 : .06;
       path.style.pointerEvents = kept ? "" : "none";
     });
+    redraw();
   }
 
   highlight(run) {
@@ -213,7 +217,7 @@ function sweepSection(sweep) {
   }, { title: "sort" })));
   show();
   return [
-    el("article", { class: "card" }, el("h3", {}, "Parallel coordinates"), el("p", { class: "soft small" }, `Each line is a run, bright is the better ${sweep.objective}. Drag along an axis to keep the runs in a range; click it to keep all.`), parallel.node),
+    el("article", { class: "card" }, el("h3", {}, "Parallel coordinates"), el("p", { class: "soft small" }, `Each line is a run, bright is the better ${sweep.objective}. Drag along an axis to keep the runs in a range, here and in the curves; click it to keep all.`), parallel.node),
     el("article", { class: "card" }, el("h3", {}, "Importance"), el("p", { class: "soft small" }, sweep.method), importance,
       sweep.left_out ? el("p", { class: "soft small" }, `${sweep.left_out} less important fields are left out.`) : null),
     el("article", { class: "card" }, el("h3", {}, "Points"), el("div", { class: "scroll" }, el("table", { class: "data points" }, el("thead", {}, el("tr", {}, heads)), body)), more),
