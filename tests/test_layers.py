@@ -38,7 +38,7 @@ LAYERS = (
     },
     {"train", "infer"},
     {"plan", "sweep"},
-    {"runs"},
+    {"runs", "dry_run"},
     {"presets"},
     {"interop"},
     {"cli"},

@@ -34,6 +34,7 @@ from setpoint.train.config import Job
 
 if TYPE_CHECKING:
     from setpoint.cli.plan import Plan
+    from setpoint.dry_run.step import DryRun
 
 USING = Option(
     "--using",
@@ -46,6 +47,11 @@ PLAN = Option(
     "--plan",
     "Also show parameter groups and the memory plan.",
 )
+DRY_RUN = Option(
+    "--dry-run",
+    "Take a step as one of the ranks, without the others: its memory.",
+)
+RANK = Option("--rank", "The rank of --dry-run; default: 0.", "N")
 COMMAND = Command(
     "check",
     "SOURCE [OVERRIDES]",
@@ -55,11 +61,12 @@ COMMAND = Command(
     "A legal but unusual value gives a caution, a warning with a code that --silence.append CODE\n"
     "hides. Checks that could not run are listed as skipped; --using torch runs them as well.\n"
     "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
-    [*COMMON, WORLD_SIZE, USING, PLAN, JSON],
+    [*COMMON, WORLD_SIZE, USING, PLAN, DRY_RUN, RANK, JSON],
     [
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),
         ("setpoint check tiny --plan", "parameter groups and memory"),
+        ("setpoint check exp.toml --world-size 64 --dry-run", "memory and traffic of a rank"),
         ("setpoint check tiny --batch.global_size 100", "numbers that do not fit are explained"),
     ],
 )
@@ -90,16 +97,23 @@ def run(arguments: Arguments) -> int:
         "shared": list(shared(config)),
     }
     plan = _plan(config) if arguments.has(PLAN.name) else None
+    dry = _dry_run(config, arguments)
     if arguments.has("--json"):
         import json
 
         identity = {"ok": True, "fingerprint": fingerprint(config)}
         facts = {**identity, **report.to_json(), **values}
-        print(json.dumps(facts | ({"plan": plan.to_json()} if plan else {}), indent=2))
+        found = {"plan": plan, "dry_run": dry}
+        more = {name: each.to_json() for name, each in found.items() if each is not None}
+        print(json.dumps(facts | more, indent=2))
         return 0
     print(_summary(composition.label, fingerprint(config), report, values))
     if plan is not None:
         print(f"\n{plan.render()}")
+    if dry is not None:
+        from setpoint.cli.plan import render_dry_run
+
+        print(f"\n{render_dry_run(dry)}")
     return 0
 
 
@@ -121,6 +135,24 @@ def _plan(config: Config) -> Plan:
     from setpoint.cli.plan import make_plan
 
     return make_plan(config)
+
+
+def _dry_run(config: Config, arguments: Arguments) -> DryRun | None:
+    rank = arguments.integer(RANK.name, at_least=0)
+    if not arguments.has(DRY_RUN.name):
+        if rank is not None:
+            raise SetpointError("--rank has no effect without --dry-run. Leave it out")
+        return None
+    if not isinstance(config, Job):
+        raise SetpointError(
+            f"{DRY_RUN.name} has no effect: a {type(config).__name__} trains nothing. Leave it out"
+        )
+    from setpoint.train.threads import prepare_threads
+
+    prepare_threads()
+    from setpoint.dry_run.step import dry_run
+
+    return dry_run(config, rank or 0)
 
 
 def _overridden(config: Config) -> list[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.style import bold, table
 from setpoint.optim.grouping import GroupRow
 from setpoint.train.build.memory_plan import MemoryPlan
 from setpoint.train.config import Job
 from setpoint.units.size import in_units
+
+if TYPE_CHECKING:
+    from setpoint.dry_run.step import DryRun
 
 
 class Plan:
@@ -107,3 +110,33 @@ def _memory(plan: MemoryPlan) -> str:
 
 def _shown(value: Any) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def render_dry_run(found: DryRun) -> str:
+    """A dry run for people."""
+    place = ", ".join(f"{axis} {at}" for axis, at in found.at.items() if found.degrees[axis] > 1)
+    title = f"dry run of rank {found.rank} of {found.world_size:,}"
+    names = {
+        "weights": "parameters",
+        "masters": "master weights",
+        "optimizer": "optimizer state",
+        "gradients": "gradients",
+        "buffers": "buffers",
+        "rest": "activations, gathered weights, workspace",
+    }
+    sizes = [(f"  {names[name]}", size) for name, size in found.peak._asdict().items() if size]
+    memory = [*sizes, ("  peak of a step", found.peak.total), ("  between steps", found.held)]
+    parts = [
+        bold(f"{title}{place and f' ({place})'}"),
+        table([(name, in_units(size)) for name, size in memory]),
+        f"  matrix products and attention: {found.flops:,} FLOPs a step",
+    ]
+    if found.traffic:
+        rows = [
+            (f"  {row.kind}", row.axes, f"{row.ranks:,}", f"{row.calls:,}", in_units(row.bytes),
+             in_units(row.sent))
+            for row in found.traffic
+        ]  # fmt: skip
+        headings = ("  collective", "axes", "ranks", "calls", "messages", "sent by this rank")
+        parts += ["", table(rows, headings)]
+    return "\n".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from setpoint.parallel.config import AXES
 from setpoint.parallel.sharding import offloading
@@ -13,6 +13,8 @@ from setpoint.parallel.world import ranks_by
 from setpoint.shapes.peers import Peers
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -42,17 +44,18 @@ class ExpertRanks(NamedTuple):
     divides: bool
 
 
-def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> Tensor:
+def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> NDArray[np.int64]:
     """Arrange the ranks of a job for experts.
 
     Returns:
-        int64 numbers of ranks by pipeline, replicate, expert_shard, expert and expert_tensor.
+        numbers of ranks by pipeline, replicate, expert_shard, expert and expert_tensor.
     """
     grid = ranks_by(degrees, *([axis] for axis in OTHERS), WITHIN)
     shards, inner = config.expert_shards, config.expert_tensor
+    outer = grid.shape[:-1]
     if config.expert_outside:
-        return grid.unflatten(-1, (config.expert, shards, inner)).transpose(-2, -3).contiguous()
-    return grid.unflatten(-1, (shards, config.expert, inner))
+        return grid.reshape(*outer, config.expert, shards, inner).swapaxes(-2, -3)
+    return grid.reshape(*outer, shards, config.expert, inner)
 
 
 def expert_ranks(config: Parallel, world: World) -> ExpertRanks:

@@ -46,6 +46,11 @@ class Replicas:
             else:
                 self.model = _replicated(model, world, config.bucket_size)
 
+    @property
+    def sums_by_hand(self) -> bool:
+        """Whether gradients are summed here, not by DDP or FSDP2."""
+        return self._sums is not None
+
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
         """Run a micro-batch: gradients go to the other ranks after the last one of a step only.

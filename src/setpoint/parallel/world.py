@@ -13,6 +13,7 @@ from datetime import timedelta
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, distributed
 
@@ -30,6 +31,7 @@ from setpoint.parallel.watch import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -361,19 +363,19 @@ def noise_axes(config: Parallel) -> tuple[str, ...]:
     return ("ring", "ulysses", *(axis for axis, differs in others.items() if differs))
 
 
-def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> Tensor:
+def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int64]:
     """Arrange the ranks of a job.
 
     Arguments:
         dims: the axes that each dimension of the result runs over; together all of `AXES`.
 
     Returns:
-        int64 numbers of ranks, the first axis of a dimension being its slowest.
+        numbers of ranks, the first axis of a dimension being its slowest.
     """
-    ranks = torch.arange(prod(degrees.values())).view(tuple(degrees[axis] for axis in AXES))
+    ranks = np.arange(prod(degrees.values())).reshape([degrees[axis] for axis in AXES])
     order = [AXES.index(axis) for axes in dims for axis in axes]
     shape = [prod(degrees[axis] for axis in axes) for axes in dims]
-    return ranks.permute(order).reshape(shape)
+    return ranks.transpose(order).reshape(shape)
 
 
 def _coordinates(rank: int, sizes: tuple[int, ...]) -> list[int]:

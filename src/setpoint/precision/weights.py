@@ -21,6 +21,8 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
     Arguments:
         model: whose floating point parameters are changed in place; what is tied stays tied.
     """
+    if all(each.dtype == dtype for each in model.parameters() if each.is_floating_point()):
+        return
 
     def cast(tensor: Tensor) -> Tensor:
         wanted = isinstance(tensor, nn.Parameter) and tensor.is_floating_point()

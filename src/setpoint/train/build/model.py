@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from setpoint.adapter.plan import Described
     from setpoint.parallel.pipeline import Stage
     from setpoint.shapes.parameter import Parameter
+    from setpoint.shapes.stages import Part
     from setpoint.train.config import Job
+
+
+Empty = Callable[[nn.Module, torch.device, torch.dtype], None]
+"""Gives what lies on the meta device memory, as `materialize` does."""
 
 
 class FirstModel(NamedTuple):
@@ -66,7 +71,7 @@ def build_first_model(
     keys: Mapping[str, Any] | None = None,
     division: Callable[[nn.Module], list[Stage]] = lambda model: [],
     one: OneReader | None = None,
-    filled: bool = True,
+    empty: Empty | None = None,
 ) -> FirstModel:
     """Build a model and give it its first weights.
 
@@ -80,7 +85,7 @@ def build_first_model(
         keys: of the config.json of a model of transformers; None: of `model.config`.
         division: leaves each rank its part of the parameters, which may have no values yet.
         one: the rank that reads for all of its group; None: each rank reads what it holds.
-        filled: whether it gets its first weights; else memory, whose content is anything.
+        empty: gives it memory of any content in place of first weights; None: it gets those.
 
     Raises:
         SetpointError: the model cannot be built, or the weights to start from do not fit it.
@@ -89,7 +94,7 @@ def build_first_model(
     pretrained = None
     offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
     begins = torch.device("cpu") if offload or job.parallel.init_device == "cpu" else device
-    starts = filled and fresh and job.model.pretrained is not None
+    starts = empty is None and fresh and job.model.pretrained is not None
     cut = job.parallel.degrees["pipeline"] > 1
     if isinstance(job.model, Transformer):
         model = skeleton(job.model, vocab_size)
@@ -105,18 +110,18 @@ def build_first_model(
             materialize_adapter(model, begins, dtype)
             start_adapter(model, job.seed)
         else:
-            materialize(model, begins, dtype)
-            if filled:
+            (empty or materialize)(model, begins, dtype)
+            if empty is None:
                 initialize(model, job.seed, adapter_rules(model))
                 start_magnitudes(model)
     else:
         model = build_model(job.model, vocab_size, keys)
-        if filled and isinstance(model, Initializable):
+        if empty is None and isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:
             pretrained = start_from(job.model, model, one=one)
         adapted = add_adapter(job, model)
-        if filled:
+        if empty is None:
             start_adapter(model, job.seed)
         described = trained_parameters(model) if cut else None
         stages = division(model.to(begins))
@@ -124,7 +129,7 @@ def build_first_model(
     full = store_in(job.precision, model)
     if offload:
         _move_buffers(model, device)
-    else:
+    elif begins != device:
         model.to(device)
     return FirstModel(model, full, pretrained, stages, described, adapted)
 
@@ -156,11 +161,17 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     policy = partial(sharding_policy, job.precision)
     exchange = partial(build_exchange, job)
     keeps_columns = type(job.loss).takes_columns and job.parallel.loss_parallel is not False
-    layers, sizes = layers_of(model), None
+    layers = layers_of(model)
     is_cut = world.degrees.get("pipeline", 1) > 1
-    if is_cut and isinstance(job.model, Transformer) and is_listed(job.model):
-        length = job.batch.sequence_length
-        tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
-        sizes = part_sizes(job.model, vocab_size=tokens, sequence_length=length)
+    sizes = stage_sizes(job, model) if is_cut else None
     gathers = not keeps_columns
     return divide(job.parallel, world, model, layers, policy, exchange, gathers, sizes)
+
+
+def stage_sizes(job: Job, model: nn.Module) -> list[Part] | None:
+    """Sizes by which the stages of a pipeline are balanced; None: by their parameters."""
+    if not isinstance(job.model, Transformer) or not is_listed(job.model):
+        return None
+    tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
+    length = job.batch.sequence_length
+    return part_sizes(job.model, vocab_size=tokens, sequence_length=length)

@@ -13,7 +13,7 @@ from setpoint.model.layers import layers_of
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.replicas import Replicas
 from setpoint.precision.build import build_weights, state_dtype
-from setpoint.train.build.model import build_first_model, divide_model, reader_of
+from setpoint.train.build.model import Empty, build_first_model, divide_model, reader_of
 from setpoint.train.build.parameter_groups import groups_of, trained_parameters
 from setpoint.train.build.parameters import adapter_report
 from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
@@ -56,14 +56,13 @@ def build_trained(
     sources: int = 1,
     fresh: bool = True,
     keys: Mapping[str, Any] | None = None,
-    filled: bool = True,
+    empty: Empty | None = None,
 ) -> Trained:
     """Build the model of a job, its loss and its optimizer.
 
     Arguments:
         sources: of the training data.
-        fresh, keys: see `build_first_model`.
-        filled: whether the model gets its first weights; else memory, whose content is anything.
+        fresh, keys, empty: see `build_first_model`.
 
     Raises:
         SetpointError: the model cannot be built, divided or stored as the job says.
@@ -78,7 +77,7 @@ def build_trained(
         keys,
         partial(divide_model, job, world),
         reader_of(job, world),
-        filled,
+        empty,
     )
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8
@@ -100,7 +99,9 @@ def build_trained(
         described = trained_parameters(model)
     options = options_of(optimizer)
     zero = build_zero(job, world, model, optimizer)
-    replicas = Replicas(job.parallel, world, model, is_graph) if zero is None else zero
+    # DDP would read values of the weights.
+    by_hand = is_graph or empty is not None
+    replicas = Replicas(job.parallel, world, model, by_hand) if zero is None else zero
     loss, pipeline = job.loss.build(), None
     if stages:
         pipeline = build_pipeline(job, world, model, stages)

@@ -141,6 +141,8 @@ class PlainEngine:
         """Those that the norm counts on another rank."""
         self.stages = parts.world.group("pipeline")
         self.sources = len(parts.train.sources)
+        self.to_host = to_host
+        """Reads numbers of the device, for which it waits."""
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
         """See `Engine.forward_backward`."""
@@ -235,7 +237,7 @@ class PlainEngine:
         if world.size == 1:
             numbers = losses if by_source is None else torch.cat((losses, by_source))
             with self.span("device"):
-                loss, nats, *found = _to_host(numbers, norm, *overflows)
+                loss, nats, *found = self.to_host(numbers, norm, *overflows)
             own, over = found[sources], found[sources + 1 :]
             broken = not math.isfinite(own)
             return _Agreed(loss, nats, own, broken, any(over), *report, found[:sources], routing)
@@ -257,7 +259,7 @@ class PlainEngine:
         for flag in overflows:  # by which the scale of the loss follows
             flag.copy_(shared[-1] > 0)
         with self.span("device"):
-            found = _to_host(shared, norm)
+            found = self.to_host(shared, norm)
         loss, nats, stop, save, seconds, broken, over, own_norm = found[sources:]
         agreed = Report(stop > 0, save > 0, seconds / world.size)
         return _Agreed(
@@ -300,7 +302,7 @@ class _Agreed(NamedTuple):
     routing: Routing | None
 
 
-def _to_host(first: Tensor, *scalars: Tensor) -> list[float]:
+def to_host(first: Tensor, *scalars: Tensor) -> list[float]:
     """Bring numbers of several formats to the host in one transfer, exactly.
 
     It is the only place where a step waits for the device.

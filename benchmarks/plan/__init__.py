@@ -1,0 +1,1 @@
+"""What the plan of a job says, beside what was measured."""

@@ -1,0 +1,128 @@
+"""The memory of a step as a dry run gives it, and as real ranks have it: `python -m plan.memory`.
+
+Each job is planned by one process without its ranks, and then trained for some steps by as many
+ranks on this machine, forked from one process. Compared are the bytes of tensors at their peak by
+operators and, beside it, the highest resident memory of the rank's process above that before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+from setpoint.train.threads import prepare_threads
+
+prepare_threads()  # before torch is imported
+
+import torch.distributed as dist  # noqa: E402
+
+import setpoint.presets  # noqa: E402, F401 - registers the presets
+from setpoint.config.composition import compose  # noqa: E402
+from setpoint.dry_run.step import dry_run, measured_run  # noqa: E402
+from setpoint.parallel.world import world_of  # noqa: E402
+from setpoint.train.config import Job  # noqa: E402
+
+BOUND = 0.1
+"""Relative difference of the two peaks."""
+COMMON = (
+    "parallel.device=cpu",
+    "evaluation=null",
+    "batch.global_size=8",
+)
+SIZES = ("model.dim=256", "model.layers=6", "model.heads=4", "batch.sequence_length=256")
+JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "one rank": (1, ()),
+    "one rank, chunked loss": (1, ("loss=chunked_cross_entropy",)),
+    "one rank, recomputed": (1, ("memory.activation_checkpointing=full",)),
+    "bf16 with masters": (
+        1,
+        ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32"),
+    ),
+    "replicas 2": (2, ()),
+    "shard 2": (2, ("parallel.shard=2",)),
+    "shard 2, accumulation 2": (2, ("parallel.shard=2", "batch.accumulation=2")),
+    "tensor 2": (2, ("parallel.tensor=2",)),
+    "pipeline 2": (2, ("parallel.pipeline=2", "batch.accumulation=4")),
+    "shard 4": (4, ("parallel.shard=4",)),
+    "shard 2 x tensor 2": (4, ("parallel.shard=2", "parallel.tensor=2")),
+    "replicas 2 x shard 2": (4, ("parallel.replicate=2", "parallel.shard=2")),
+}
+
+
+def main(given: list[str] | None = None) -> int:
+    """Print both peaks of each job; status 1 where one is further off than the bound."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
+    parser.add_argument("--small", action="store_true", help="next to no arithmetic, for a test")
+    chosen = parser.parse_args(given)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    print(f"{'job':28} {'ranks':>5} {'planned':>10} {'measured':>10} {'ratio':>6} {'resident':>10}")
+    worst = 0.0
+    for name in chosen.jobs:
+        ranks, flags = JOBS[name]
+        sizes = ("model.dim=32", "model.layers=2", "model.heads=2") if chosen.small else SIZES
+        flags = (*COMMON, *sizes, *flags, f"parallel.world_size={ranks}")
+        planned, measured, resident = compare(ranks, flags)
+        worst = max(worst, abs(planned / measured - 1))
+        print(
+            f"{name:28} {ranks:>5} {planned / 2**20:>7.1f}MiB {measured / 2**20:>7.1f}MiB "
+            f"{planned / measured:>6.3f} {resident / 2**20:>7.1f}MiB",
+            flush=True,
+        )
+    print(f"furthest off: {worst:.1%} (bound {BOUND:.0%})")
+    return int(worst > BOUND)
+
+
+def compare(ranks: int, flags: tuple[str, ...]) -> tuple[int, int, int]:
+    """Plan and train a job.
+
+    Returns:
+        bytes of the rank whose peaks are furthest apart: planned, measured, and resident.
+    """
+    from tests.ranks import fork
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def plan(rank: int, store: str) -> None:
+            peak = dry_run(_job(flags), rank).peak.total
+            (folder / f"planned-{rank}").write_text(str(peak))
+
+        def train(rank: int, store: str) -> None:
+            if ranks > 1:
+                meeting = dist.FileStore(store, ranks)
+                dist.init_process_group("gloo", store=meeting, rank=rank, world_size=ranks)
+            before = _resident()
+            job = _job(flags)
+            peak = measured_run(job, world_of(job.parallel)).peak.total
+            (folder / f"measured-{rank}").write_text(json.dumps([peak, _resident() - before]))
+            if ranks > 1:
+                dist.barrier()
+                dist.destroy_process_group()
+
+        if fork(plan, ranks) or fork(train, ranks):
+            raise SystemExit(1)
+        rows = [
+            (
+                int((folder / f"planned-{rank}").read_text()),
+                *json.loads((folder / f"measured-{rank}").read_text()),
+            )
+            for rank in range(ranks)
+        ]
+    return max(rows, key=lambda row: abs(row[0] / row[1] - 1))
+
+
+def _job(flags: tuple[str, ...]) -> Job:
+    return compose(Job, "tiny", flags=list(flags)).resolve()
+
+
+def _resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main())

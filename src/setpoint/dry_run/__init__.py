@@ -1,0 +1,1 @@
+"""A step of a job on one of its ranks without the others: its memory, traffic and arithmetic."""

@@ -1,0 +1,284 @@
+"""What a step of fake tensors allocates, computes and sends: seen operator by operator."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, distributed
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
+
+_LOOK = 1.002
+"""By how much a peak grows before it is looked at anew what it is made of."""
+
+_NAMES = {
+    "_allgather_base_": "all_gather",
+    "allgather_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "broadcast_": "broadcast",
+    "broadcast": "broadcast",
+    "send": "send",
+    "recv_": "recv",
+}
+"""Operators of `c10d` and `_c10d_functional`, whose names begin so, by what they do."""
+_MOVES_NOTHING = {"wait_tensor", "barrier", "monitored_barrier_", "recv"}
+
+
+class Traffic(NamedTuple):
+    """Collectives of one kind along the same axes, within one step of one rank.
+
+    Arguments:
+        axes: of the mesh whose ranks take part, joined by "+".
+        ranks: that take part.
+        bytes: of whole messages: what is gathered, what is scattered before, what is summed.
+    """
+
+    kind: str
+    axes: str
+    ranks: int
+    calls: int
+    bytes: int
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank sends, in algorithms that send least (rings)."""
+        n = self.ranks
+        share = {"all_reduce": 2 * (n - 1) / n, "send": 1.0, "recv": 0.0, "broadcast": 1.0}
+        return round(self.bytes * share.get(self.kind, (n - 1) / n))
+
+
+class Peak(NamedTuple):
+    """Bytes of tensors at the moment when there were most.
+
+    Arguments:
+        rest: activations, whole weights that were gathered, and what operators need for a moment.
+    """
+
+    weights: int
+    masters: int
+    optimizer: int
+    gradients: int
+    buffers: int
+    rest: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts storages from their first use to their end.
+
+    Arguments:
+        name_of: from a process group to the axes of its ranks, and their number.
+    """
+
+    name_of: Callable[[Any], tuple[str, int]]
+    now: int = 0
+    """Bytes of all storages that are alive."""
+    flops: int = 0
+    peak: int = 0
+    fixed: dict[str, int] = field(default_factory=dict)
+    """Bytes of what is there between steps, by part."""
+    gradients: Callable[[], int] = lambda: 0
+    """Bytes of gradients, asked at a peak."""
+    gradients_at_peak: int = 0
+    _sizes: dict[int, int] = field(default_factory=dict)
+    _looked: int = 0
+    _found: dict[tuple[str, str, int], list[int]] = field(
+        default_factory=lambda: defaultdict(lambda: [0, 0])
+    )
+
+    def traffic(self) -> list[Traffic]:
+        """What was sent since `begin`, most bytes first."""
+        rows = [Traffic(*key, *found) for key, found in self._found.items()]
+        return sorted(rows, key=lambda row: -row.sent)
+
+    def begin(self) -> None:
+        """Measure from here."""
+        self.peak = self._looked = self.flops = 0
+        self._found.clear()
+        self._grew()
+
+    def hold(self, tensor: Tensor) -> None:
+        """Count the storage of a tensor that was made, unless it is on the meta device."""
+        if tensor.device.type == "meta":
+            return
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._sizes:
+            return
+        size = storage.nbytes()
+        self._sizes[key] = size
+        weakref.finalize(storage, self._drop, key)
+        self.now += size
+        self._grew()
+
+    def resize(self, storage: torch.UntypedStorage, size: int) -> None:
+        """Count a storage that has become larger or smaller."""
+        key = id(storage)
+        if key not in self._sizes:
+            weakref.finalize(storage, self._drop, key)
+        self.now += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self._grew()
+
+    def _drop(self, key: int) -> None:
+        self.now -= self._sizes.pop(key, 0)
+
+    def _grew(self) -> None:
+        if self.now <= self.peak:
+            return
+        self.peak = self.now
+        if self.now > self._looked * _LOOK:
+            self._looked = self.now
+            self.gradients_at_peak = self.gradients()
+
+    def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Count what an operator has computed or sent."""
+        packet = func._overloadpacket
+        if func.namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
+            self._send(packet.__name__, args, kwargs, out)
+        elif (formula := _FLOPS.get(packet)) is not None:
+            self.flops += formula(*args, **kwargs, out_val=out)
+
+    def _send(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if name in _MOVES_NOTHING:
+            return
+        kind = _NAMES.get(name, name)
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        made = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
+        sizes = [each.numel() * each.element_size() for each in (*given, *made)]
+        if kind == "recv":
+            size = 0
+        elif kind in ("all_gather", "reduce_scatter"):  # the whole is the largest
+            size = max(sizes, default=0)
+        else:
+            size = max((each.numel() * each.element_size() for each in given), default=0)
+        axes, ranks = self.name_of(_group_of(args, kwargs))
+        found = self._found[kind, axes, ranks]
+        found[0] += 1
+        found[1] += size
+
+
+def size_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors on this rank, each storage once."""
+    seen: dict[int, int] = {}
+    for tensor in tensors:
+        # `to_local` would record a view, which takes as long as a step.
+        local: Tensor = cast("Any", tensor)._local_tensor if isinstance(tensor, DTensor) else tensor
+        storage = local.untyped_storage()
+        seen[id(storage)] = storage.nbytes()
+    return sum(seen.values())
+
+
+def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The process group, or its name, that an operator is called with."""
+    names = [each for each in (*args, *kwargs.values()) if isinstance(each, str)]
+    for each in (*args, *kwargs.values()):
+        if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each._type()):
+            return distributed.ProcessGroup.unbox(each)
+    # The last text is the name of the group; a reduction stands before it.
+    resolve: Any = vars(distributed.distributed_c10d)["_resolve_process_group"]
+    return resolve(names[-1]) if names else None
+
+
+def _of_cpu(*args: Any, out_val: Any = None, **_: Any) -> int:
+    query, key, value = args[:3]
+    return sdpa_flop(*(each.shape for each in (query, key, value)))
+
+
+def _of_cpu_backward(*args: Any, out_val: Any = None, **_: Any) -> int:
+    gradient, query, key, value = args[:4]
+    return sdpa_backward_flop(*(each.shape for each in (gradient, query, key, value)))
+
+
+_FLOPS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _of_cpu,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _of_cpu_backward,
+}
+
+
+class _Seeing(TorchDispatchMode):
+    """Shows a meter all operators, those that DTensors are made of in place of theirs."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__()
+        self.meter = meter
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(each, DTensor) for each in types):
+            return NotImplemented
+        given: dict[str, Any] = kwargs or {}
+        try:
+            out = func(*args, **given)
+        except DataDependentOutputException:
+            # A number that is not there; 1 lets a step be taken, and a vote of stages pass.
+            return 1.0 if args[0].is_floating_point() else 1
+        self.meter.count(func, args, given, out)
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self.meter.hold(leaf)
+        return out
+
+
+@contextmanager
+def metering(meter: Meter) -> Iterator[None]:
+    """Let a meter see what is done in the block, among fake tensors."""
+    kind = cast("Any", torch.UntypedStorage)
+    before = kind.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> Any:
+        found = before(storage, size)
+        meter.resize(storage, size)
+        return found
+
+    # FSDP2 frees gathered weights by it, which is no operator.
+    kind.resize_ = resize
+    try:
+        with _Seeing(meter):
+            yield
+    finally:
+        kind.resize_ = before
+
+
+def axes_of(degrees: dict[str, int], ranks: Sequence[int]) -> str:
+    """Name the axes along which ranks of a job differ.
+
+    Arguments:
+        degrees: of each axis, the first one the outermost.
+    """
+    sizes, differs = list(degrees.values()), []
+    for number, axis in enumerate(degrees):
+        step = prod(sizes[number + 1 :])
+        if len({rank // step % sizes[number] for rank in ranks}) > 1:
+            differs.append(axis)
+    return "+".join(differs) or "none"

@@ -1,0 +1,97 @@
+"""A step of one rank of many, without the others: what it allocates, sends and computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torch import distributed
+
+from setpoint.config import SetpointError
+from setpoint.dry_run.step import DryRun, dry_run, measured_run
+from setpoint.model.config import Transformer
+from setpoint.model.flops import training_flops
+from setpoint.parallel.world import world_of
+from setpoint.train.config import Job
+
+from ..ranks import fork
+from ..train.small import small_job
+
+WIDE = ("model.dim=64", "model.layers=4", "batch.global_size=8", "evaluation=null")
+JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "alone": (1, ("memory.activation_checkpointing=full",)),
+    "sharded": (2, ("parallel.shard=2", "batch.accumulation=2")),
+    "stages": (2, ("parallel.pipeline=2", "batch.accumulation=4")),
+    "matrices": (2, ("parallel.tensor=2",)),
+}
+
+
+SIZES = ("micro_size", "accumulation")
+
+
+def job_of(folder: Path, name: str) -> Job:
+    ranks, flags = JOBS[name]
+    flags = (*WIDE, *flags, "parallel.device=cpu", f"parallel.world_size={ranks}")
+    return small_job(folder, *flags, without=SIZES)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) if each not in ("alone", "sharded")
+             else each for each in JOBS]
+)  # fmt: skip
+def test_it_says_what_real_ranks_allocate_and_send(tmp_path: Path, name: str) -> None:
+    ranks, job = JOBS[name][0], job_of(tmp_path, name)
+
+    def write(found: DryRun, kind: str) -> None:
+        (tmp_path / f"{kind}-{found.rank}").write_text(json.dumps(found.to_json()))
+
+    def plan(rank: int, store: str) -> None:
+        write(dry_run(job, rank), "planned")
+
+    def train(rank: int, store: str) -> None:
+        if ranks > 1:
+            where = f"file://{store}"
+            distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=ranks)
+        write(measured_run(job, world_of(job.parallel)), "measured")
+        if ranks > 1:
+            distributed.barrier()
+
+    assert fork(plan, ranks) == 0
+    assert fork(train, ranks) == 0
+    for rank in range(ranks):
+        planned, measured = (
+            json.loads((tmp_path / f"{kind}-{rank}").read_text())
+            for kind in ("planned", "measured")
+        )
+        assert planned["peak"]["total"] == pytest.approx(measured["peak"]["total"], rel=0.02)
+        fixed = ("weights", "masters", "optimizer", "gradients")
+        assert [planned["peak"][each] for each in fixed] == [
+            measured["peak"][each] for each in fixed
+        ]
+        assert planned["traffic"] == measured["traffic"]
+        assert planned["flops"] == measured["flops"]
+
+
+def test_a_thousand_ranks_by_hand(tmp_path: Path) -> None:
+    flags = ("parallel.world_size=1024", "parallel.shard=1024", "batch.global_size=1024")
+    job = small_job(tmp_path, *WIDE[:2], *WIDE[3:], *flags, without=SIZES)
+    found = dry_run(job, 700)
+    by_kind = {row.kind: row for row in found.traffic if row.kind != "all_reduce"}
+    assert found.at["shard"] == 700
+    # Weights are gathered for the forward and, but for what lies around the layers, for the
+    # backward pass; rows of matrices that do not divide are padded.
+    assert by_kind["all_gather"].calls == 2 * 4 + 1
+    assert by_kind["reduce_scatter"].calls == 4 + 1
+    assert by_kind["reduce_scatter"].sent == round(by_kind["reduce_scatter"].bytes * 1023 / 1024)
+    tokens, model = job.batch.sequence_length, job.model
+    assert isinstance(model, Transformer)
+    counted = training_flops(model, "palm", vocab_size=257, sequence_length=tokens)
+    assert found.flops == pytest.approx(counted * tokens, rel=0.1)
+
+
+def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="there is no rank 2: the job has 1"):
+        dry_run(small_job(tmp_path), 2)
+    with pytest.raises(SetpointError, match=r"parallel\.engine cannot be planned"):
+        dry_run(small_job(tmp_path, "parallel={world_size: 2, engine: deepspeed}"))
