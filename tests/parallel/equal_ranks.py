@@ -140,6 +140,35 @@ EXPERTS["divided experts, two"] = FEW
 EXPERTS["divided experts, two, muon"] = (*FEW, "optimizer=muon")
 EXPERTS["divided experts, foreach"] = (*MOE, "optimizer.implementation=foreach")
 CASES |= EXPERTS
+# A base that is not its own start, so that B and A both learn; every kind of layer with an adapter.
+ADAPTED = ("optimizer.lr=1e-3", "model.heads=4", "model.kv_heads=2", "model.layers=2")
+SPLIT = (
+    *ADAPTED,
+    "model.merge_qkv=true",
+    "model.qkv_bias=true",
+    "model.attention_output_bias=true",
+)
+ADAPTERS = {
+    "lora": (
+        *ADAPTED,
+        "adapter={type: lora, rank: 2, b_std: 0.1, exclude: [], train: [norm], "
+        "targets: [layers, embedding, output]}",
+    ),
+    "dora": (*SPLIT, "adapter={type: dora, rank: 2, b_std: 0.1, targets: [layers, embedding]}"),
+    "merged again and again": (
+        *ADAPTED,
+        "adapter={type: dora, rank: 2, b_std: 0.1, merge: {every: "
+        "7 steps}, targets: [layers, embedding]}",
+    ),
+    "fused projections split": (*SPLIT, "adapter={type: lora, rank: 2, b_std: 0.1, fused: split}"),
+}
+CASES |= ADAPTERS
+EXPERTS |= {
+    "divided experts, lora": (*MOE, "adapter={type: lora, rank: 2, b_std: 0.1}"),
+    "divided experts, merged again": (*MOE, "adapter={type: relora, rank: 2, merge: {every: 7}}"),
+    "divided experts, two, dora": (*FEW, "adapter={type: dora, rank: 2, b_std: 0.1}"),
+}
+CASES |= EXPERTS
 # What the schedules of a pipeline of two or four ranks need.
 STAGED = ("model.layers=4", "batch.accumulation=4")
 # How the ranks may be divided.

@@ -8,6 +8,7 @@ from setpoint.train.build.parameters import adapted
 from setpoint.train.config import Job
 
 from .group_effects import learned
+from .schedule_effects import rates
 
 MERGED = ("model.merge_qkv=true",)
 
@@ -33,7 +34,9 @@ SHARED: dict[str, tuple[Any, ...]] = {
     "exclude": ("adapter.exclude=[query]", layout, ()),
     "train": ("adapter.train=[norm]", layout, ()),
     "fused": ("adapter.fused=split", layout, MERGED),
+    "merge": ("adapter.merge.every=2 steps", learned, ()),
 }
+MERGES = ("adapter={type=relora, rank=2, merge={every=2 steps}}",)
 
 
 def shared(variant: str, field: str) -> tuple[Any, ...]:
@@ -46,6 +49,11 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Job.adapter": ("adapter={type=lora, rank=2}", learned),
     **{f"LoRA.{field}": shared("lora", field) for field in SHARED},
     **{f"DoRA.{field}": shared("dora", field) for field in SHARED},
+    **{f"ReLoRA.{field}": shared("relora", field) for field in SHARED if field != "merge"},
+    "ReLoRA.merge": ("adapter.merge=null", learned, MERGES, "refused: ConfigError"),
+    "Merge.every": ("adapter.merge.every=3 steps", learned, MERGES),
+    "Merge.optimizer_state": ("adapter.merge.optimizer_state=keep", learned, MERGES),
+    "Merge.warmup": ("adapter.merge.warmup=2 steps", rates, MERGES),
     "PatternRank.pattern": ("adapter.ranks.0.pattern=key", layout,
                             ("adapter={type=lora, ranks=[{pattern=query, rank=3}]}",)),
     "PatternRank.rank": ("adapter.ranks.0.rank=4", layout,

@@ -141,7 +141,10 @@ JOBS: dict[str, tuple[str, ...]] = {
         "model.config=gpt2",
         "model.overrides={n_layer: 1, n_embd: 16, n_head: 2}",
     ),
-    "compiled": ("compile.backend=aot_eager",),
+    "compiled": (
+        "compile.backend=aot_eager",
+        "adapter={type=relora, rank=2, merge={every=2 steps}}",
+    ),
     "torch's linear loss": ("loss=linear_cross_entropy",),
     "liger's loss, fp16": (
         "loss=liger_cross_entropy",

@@ -8,6 +8,66 @@ from math import inf
 from typing import ClassVar, Literal
 
 from setpoint.config import Config, Problem, check, dead, field
+from setpoint.units import Length, Period
+
+
+class Merge(Config):
+    """Merges of the adapter into the weights beneath it during training (ReLoRA)."""
+
+    every: Period = field(
+        default=Period("1000 steps"),
+        also_called=("merge_lora_interval", "relora_steps", "relora_frequency", "merge_interval"),
+    )
+    """Interval between merges in steps: W becomes the merged weight, A is drawn again, and B is
+    zero, so that the function of the model does not change."""
+
+    optimizer_state: Literal["drop", "keep"] = field(
+        default="drop", also_called=("reset_optimizer_on_merge", "relora_prune_ratio")
+    )
+    """Optimizer state of A, B and magnitude at a merge. drop: deleted, moments begin at zero; keep:
+    moments go on."""
+
+    warmup: Length = field(
+        default=Length(0), also_called=("relora_warmup_steps", "restart_warmup_steps")
+    )
+    """Learning-rate re-warm-up after each merge, in steps or as a share of the interval: the rate
+    rises linearly from zero; 0: none."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps lie between two merges."""
+        return int(self.every.count)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Over how many steps the learning rate rises after a merge."""
+        share = self.warmup.share
+        return int(self.warmup.count) if share is None else round(share * self.steps)
+
+    def rate_factor(self, step: int) -> float:
+        """What the learning rate of a step is multiplied by.
+
+        Arguments:
+            step: how many steps were taken before it.
+        """
+        if step < self.steps or not self.warmup_steps:
+            return 1.0
+        return min(1.0, (step % self.steps + 1) / self.warmup_steps)
+
+    @check
+    def _check_units(self) -> Iterator[Problem]:
+        if self.every.unit != "steps":
+            yield Problem("every", "merges are counted in steps", valid=("1000 steps",))
+        elif self.warmup.unit not in ("steps", "%"):
+            yield Problem("warmup", "is counted in steps, as merges are", valid=("50 steps", "5 %"))
+        elif self.warmup_steps > self.steps:
+            yield Problem(
+                "warmup",
+                f"{self.warmup_steps} steps are not over when the next merge comes, after "
+                f"{self.steps}",
+                valid=(f"{max(1, self.steps // 10)} steps",),
+                also=("every",),
+            )
 
 
 class PatternRank(Config):
@@ -85,6 +145,9 @@ class AdapterConfig(Config):
     """Fused projections (merge_qkv). whole: one A for all; split: an A and a B for each of query,
     key and value."""
 
+    merge: Merge | None = field(default=None, also_called=("relora",))
+    """Merges into the base weights during training; null: none."""
+
     def scale_of(self, rank: int, alpha: float) -> float:
         """What an update is multiplied by."""
         return alpha / rank**0.5 if self.rank_stabilized else alpha / rank
@@ -122,6 +185,18 @@ class DoRA(AdapterConfig, type="dora"):
     """DoRA (Liu et al., 2024): LoRA for the direction of each row, and a trained length."""
 
     has_magnitude: ClassVar[bool] = True
+
+
+class ReLoRA(AdapterConfig, type="relora"):
+    """ReLoRA (Lialin et al., 2023): LoRA that is merged into the base again and again."""
+
+    merge: Merge | None = field(factory=Merge, also_called=("relora",))
+    """Merges into the base weights during training."""
+
+    @check
+    def _check_merge(self) -> Iterator[Problem]:
+        if self.merge is None:
+            yield Problem("merge", "type = relora without merges is type = lora", valid=("{}",))
 
 
 def pattern_problems(path: str, pattern: str) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from setpoint.shapes.parameter import Kind
+from setpoint.shapes.placed import part_here
 
 if TYPE_CHECKING:
     from setpoint.adapter.plan import Target
@@ -48,13 +49,17 @@ class LowRank(nn.Module):
         self.sum_squares: Callable[[Tensor], Tensor] | None = None
         """Adds up what ranks find of the squared length of a row; None: each has whole rows."""
 
-    def spreads(self) -> dict[str, tuple[str, float]]:
+    def spreads(self, after_merge: bool = False) -> dict[str, tuple[str, float]]:
         """How A and B start: `uniform` up to a bound, or `normal` with a standard deviation.
 
         A is Kaiming-uniform with a = sqrt(5), that is uniform up to 1 / sqrt(inputs), as in the
         code of the authors of LoRA and in PEFT.
+
+        Arguments:
+            after_merge: whether they begin again, with no update, where the last one was merged.
         """
-        return {"a": ("uniform", self.inputs**-0.5), "b": ("normal", self.b_std)}
+        b_std = 0.0 if after_merge else self.b_std
+        return {"a": ("uniform", self.inputs**-0.5), "b": ("normal", b_std)}
 
     def parameter_kinds(self) -> dict[str, Kind]:
         """See `setpoint.shapes.adapted.KnowsKinds`."""
@@ -167,9 +172,9 @@ class EmbeddingAdapter(LowRank):
     With a magnitude the columns of the embedding have trained lengths, as in PEFT.
     """
 
-    def spreads(self) -> dict[str, tuple[str, float]]:
+    def spreads(self, after_merge: bool = False) -> dict[str, tuple[str, float]]:
         """How A and B start: A is zero and B normal, as in the code of the authors of LoRA."""
-        return {"a": ("normal", self.b_std), "b": ("normal", 1.0)}
+        return {"a": ("normal", 0.0 if after_merge else self.b_std), "b": ("normal", 1.0)}
 
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
@@ -202,8 +207,12 @@ class EmbeddingAdapter(LowRank):
 class ExpertAdapter(LowRank):
     """The update of one packed matrix (E, in, out): A is (E, in, rank), and B (E, rank, out)."""
 
+    def delta(self) -> Tensor:
+        """See `LowRank.delta`: (E, in, out), of the experts that this rank has."""
+        return self.delta_of(part_here(self.a), part_here(self.b))
+
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
-        """See `LowRank.delta`: (E, in, out)."""
+        """See `LowRank.delta`."""
         return torch.bmm(a, b) * self.scale
 
     def forward(self, rows: Tensor, found: Tensor, weight: Tensor, multiply: Multiply,
@@ -217,11 +226,11 @@ class ExpertAdapter(LowRank):
             multiply: computes such products.
             spread: takes rows, and a vector for each expert, to the vector of each row.
         """
-        a, b = self.a.to(rows.dtype), self.b.to(rows.dtype)
+        a, b = part_here(self.a).to(rows.dtype), part_here(self.b).to(rows.dtype)
         update = multiply(multiply(self._dropped(rows), a), b) * self.scale
         if self.magnitude is None:
             return found + update
-        factor = (self.magnitude / self.lengths(weight)).to(found.dtype)
+        factor = (part_here(self.magnitude) / self.lengths(weight)).to(found.dtype)
         return spread(found, factor) * (found + update)
 
 

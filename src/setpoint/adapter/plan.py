@@ -232,6 +232,16 @@ def adapter_problems(
                 also=("targets",),
                 hint="Leave its module out by exclude, or train less.",
             )
+    outputs = [target.site.path for target in targets if target.site.kind == "output"]
+    if config.dropout and outputs:
+        yield Problem(
+            "dropout",
+            f"is not applied to {outputs[0]}: losses multiply with its merged weight, which has no "
+            f"input to drop",
+            valid=("0",),
+            also=("targets",),
+            hint="Or leave it out by exclude.",
+        )
     if config.fused == "split" and not any(target.pieces for target in targets):
         yield Problem(
             "fused",

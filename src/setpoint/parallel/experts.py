@@ -81,14 +81,16 @@ def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
     from torch.distributed.tensor import Shard, distribute_tensor
 
     for module, widths in parts:
-        for name, parameter in list(module.named_parameters(recurse=False)):
+        for name, parameter in list(module.named_parameters()):
             mesh, placements = ranks.mesh["expert"], [Shard(0)]
             if ranks.divides:
                 mesh = ranks.mesh["expert", "expert_tensor"]
                 placements.append(Shard(widths[name]))
             # All ranks have the same: nothing is sent.
             placed = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=None)
-            setattr(module, name, nn.Parameter(placed, parameter.requires_grad))
+            path, _, own = name.rpartition(".")
+            holder = module.get_submodule(path)
+            setattr(holder, own, nn.Parameter(placed, parameter.requires_grad))
 
 
 def shard_experts(
@@ -110,9 +112,15 @@ def shard_experts(
         mesh = ranks.mesh["replicate", "expert_shard"]
     for module, widths in parts:
         sides: dict[int, int] = {}
-        for name, parameter in module.named_parameters(recurse=False):
+        for name, parameter in module.named_parameters():
             whole = parameter.shape[0] // config.expert % size == 0
-            sides[id(parameter)] = 0 if whole else 3 - widths[name]
+            if whole:
+                sides[id(parameter)] = 0
+            elif name in widths:
+                sides[id(parameter)] = 3 - widths[name]
+            else:  # of an adapter: any side that comes out even
+                even = (d for d, n in enumerate(parameter.shape) if d and n % size == 0)
+                sides[id(parameter)] = next(even, 0)
 
         def place(parameter: Any, sides: dict[int, int] = sides) -> Shard:
             return Shard(sides[id(parameter)])

@@ -23,6 +23,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError, did_you_mean
+from setpoint.shapes.adapted import FollowsDivision
 from setpoint.shapes.division import WORDS, VocabularyDivisible, tensor_plan_of
 from setpoint.shapes.peers import (
     Peers,
@@ -63,7 +64,14 @@ def divide_matrices(
     words = _words(model, peers.size)
     made: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
-        _divide_module(path, module, _planned(path, words, sequence_parallel), mesh, peers, made)
+        if isinstance(module, FollowsDivision):
+            owner = path.rpartition(".")[0]
+            plan = _planned(owner, words, sequence_parallel)
+            rows = getattr(model.get_submodule(owner), "_rows", ())
+            _divide_follower(module, plan, rows, mesh, peers)
+        else:
+            plan = _planned(path, words, sequence_parallel)
+            _divide_module(path, module, plan, mesh, peers, made)
     if isinstance(model, VocabularyDivisible):
         model.divide_vocabulary(peers, gathers_logits)
 
@@ -215,14 +223,43 @@ def _divide_module(
     own._peers, own._sequence, own._rows = peers, plan.sequence, rows
     if plan.word == "vocabulary_rows":
         own._first = peers.rank * -(-held["weight"].shape[0] // peers.size)
-    is_term = (
+    is_summed = _has_terms(plan)
+    own._summed = tuple(name for name in held if name not in divided) if is_summed else ()
+    if plan.word in ("column", "vocabulary_columns") and isinstance(module, nn.Linear):
+        module.out_features = own.weight.shape[0]
+
+
+def _divide_follower(
+    module: Any,
+    plan: _Plan,
+    rows: tuple[tuple[int, int], ...],
+    mesh: DeviceMesh,
+    peers: Peers,
+) -> None:
+    """Divide the parameters of a module as those of the one around it, which is divided already."""
+    divided, of_rows = module.follow(plan.word, rows, peers)
+    held = {
+        name: weight
+        for name, weight in module._parameters.items()
+        if weight is not None and not hasattr(weight, "placements")
+    }
+    for name, weight in held.items():
+        module._parameters[name] = _placed(weight, mesh, divided.get(name))
+    if not held:
+        return
+    module.__class__ = _class_of(type(module), _Follower, tuple(held))
+    module._peers, module._sequence, module._rows = peers, plan.sequence, ()
+    module._owner_rows, module._of_rows = rows, of_rows
+    module._summed = tuple(n for n in held if n not in divided) if _has_terms(plan) else ()
+
+
+def _has_terms(plan: _Plan) -> bool:
+    """Whether each rank finds a term of the gradient of what is whole in a module."""
+    return (
         plan.is_inside
         or plan.word in ("row", "sum_gradients", *BY_ROWS)
         or (plan.sequence and plan.word != "whole")
     )
-    own._summed = tuple(name for name in held if name not in divided) if is_term else ()
-    if plan.word in ("column", "vocabulary_columns") and isinstance(module, nn.Linear):
-        module.out_features = own.weight.shape[0]
 
 
 def _placed(weight: nn.Parameter, mesh: DeviceMesh, dim: int | None) -> nn.Parameter:
@@ -338,6 +375,19 @@ class _Part:
         """What stands for a parameter in the computation."""
         del name
         return part
+
+
+class _Follower(_Part):
+    """A module within another one, whose parameters follow the division of that one."""
+
+    _owner_rows: tuple[tuple[int, int], ...]
+    _of_rows: tuple[str, ...]
+
+    def held_here(self, name: str, part: Tensor) -> Tensor:
+        if name not in self._of_rows:
+            return part
+        pieces = [part.narrow(0, first, count) for first, count in self._owner_rows]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _enter(x: Tensor, peers: Peers, sequence: bool) -> Tensor:

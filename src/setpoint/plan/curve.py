@@ -78,12 +78,14 @@ def draw_curve(job: Job, steps: int | None = None, every: int = 0, most: int = 1
     spread = {index * last // max(count - 1, 1) for index in range(count)}
     spread |= {step for step in _turns(job, run) if 0 <= step <= last}
     factor = job.schedule.build()
+    merge = None if job.adapter is None else job.adapter.merge
 
     def points(steps: Iterable[int]) -> list[Point]:
         return [
-            Point(step, place.at(run.unit), f := factor(place), job.optimizer.lr * f)
+            Point(step, place.at(run.unit), f, job.optimizer.lr * f)
             for step in steps
             for place in (run.place(step),)
+            for f in (factor(place) * (1.0 if merge is None else merge.rate_factor(step)),)
         ]
 
     drawn = points(sorted(spread))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from setpoint.adapter.apply import adapt, adapter_parameters
-from setpoint.adapter.low_rank import ExpertAdapter, adapters_of
+from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapters_of
 from setpoint.adapter.plan import Described
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import Constant, Initializer, Normal, Uniform, fill_by
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.skeleton import materialize
-from setpoint.shapes.placed import as_placed, whole_of
+from setpoint.shapes.placed import as_placed, part_here, whole_of
 from setpoint.train.build.parameter_groups import trained_parameters
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ def materialize_adapter(
             materialize(adapter, device, dtype or torch.float32)
 
 
-def adapter_rules(model: nn.Module) -> dict[str, Initializer]:
-    """How the parameters of adapters start, by their names in the model."""
+def adapter_rules(model: nn.Module, after_merge: bool = False) -> dict[str, Initializer]:
+    """How the parameters of adapters start, by their names in the model; see `LowRank.spreads`."""
     rules: dict[str, Initializer] = {}
     for path, adapter in adapters_of(model).items():
-        for name, (kind, spread) in adapter.spreads().items():
+        for name, (kind, spread) in adapter.spreads(after_merge).items():
             normal = Normal(spread) if spread else Constant(0.0)
             rules[f"{path}.{name}"] = Uniform(spread) if kind == "uniform" else normal
         if adapter.magnitude is not None:
@@ -74,24 +75,40 @@ def start_magnitudes(model: nn.Module) -> None:
 
     Where ranks hold parts of a weight, all of them take part.
     """
+    for adapter, held in held_by_adapters(model).values():
+        if adapter.magnitude is not None:
+            merged = _wide(whole_of(held["weight"])) + whole_update(adapter, held)
+            lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
+            place_whole(lengths, held["magnitude"])
+
+
+def held_by_adapters(model: nn.Module) -> dict[str, tuple[LowRank, dict[str, nn.Parameter]]]:
+    """Find each adapter of a model, with its parameters and, as `weight`, the one that it changes.
+
+    They are the parameters themselves: what a module reads by their names may be this rank's part.
+    """
     modules = dict(model.named_modules())
+    found: dict[str, tuple[LowRank, dict[str, nn.Parameter]]] = {}
     for path, adapter in adapters_of(model).items():
-        if adapter.magnitude is None:
-            continue
         holder, _, own = path.rpartition(".")
         name = "weight"
         if isinstance(adapter, ExpertAdapter):
             holder, name = holder.rpartition(".")[0], own
-        parameters = dict(modules[holder].named_parameters(recurse=False))
-        weight, a, b = (whole_of(each) for each in (parameters[name], *_pair(adapter)))
-        merged = weight.to(torch.promote_types(weight.dtype, torch.float32))
-        merged = merged + adapter.delta_of(a, b)
-        lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
-        magnitude = dict(adapter.named_parameters(recurse=False))["magnitude"]
-        magnitude.copy_(as_placed(lengths.to(magnitude.dtype), magnitude))
+        base = dict(modules[holder].named_parameters(recurse=False))
+        held = dict(adapter.named_parameters(recurse=False))
+        found[path] = adapter, {**held, "weight": base[name]}
+    return found
 
 
-def _pair(adapter: nn.Module) -> tuple[nn.Parameter, nn.Parameter]:
-    """A and B themselves: what a module reads by these names may be this rank's part of them."""
-    held = dict(adapter.named_parameters(recurse=False))
-    return held["a"], held["b"]
+def whole_update(adapter: LowRank, held: Mapping[str, nn.Parameter]) -> Tensor:
+    """The update of an adapter in fp32 at least, whole where ranks hold parts; all take part."""
+    return adapter.delta_of(_wide(whole_of(held["a"])), _wide(whole_of(held["b"])))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def place_whole(full: Tensor, held: Tensor) -> None:
+    """Give a tensor, of which this rank may hold a part, its values."""
+    part_here(held).copy_(part_here(as_placed(full.to(held.dtype), held)))

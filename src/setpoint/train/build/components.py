@@ -128,6 +128,8 @@ class Components:
         """The number of parameters of the whole model."""
         if self.zero is not None:
             return self.zero.count
+        if self.adapter is not None:
+            return self.adapter.adapter + self.adapter.trained + self.adapter.frozen
         if self.described is None:
             return count_parameters(self.model)
         return sum(prod(each.shape) for each in self.described)
@@ -276,6 +278,7 @@ def build_components(
                 (steps_before(phase.start, job.batch), phase.lr_factor)
                 for phase in job.data.all_phases
             ],
+            merge=None if job.adapter is None else job.adapter.merge,
         ),
         scaler=build_scaler(job.precision, device),
         non_finite=NonFiniteSteps(job.resilience.non_finite),

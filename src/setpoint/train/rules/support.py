@@ -406,6 +406,10 @@ CONFLICTS = (
         "tracking.metrics.step_time = device", (NO_GPU,),
         "measures with CUDA events, and {device}", ("host", "none")),
     Conflict(
+        ZERO, ("adapter = set",),
+        "divides all weights of the model alike, and an adapter freezes most", ("torch",),
+        where=_uses_deepspeed),
+    Conflict(
         "parallel.engine.offload = optimizer or all", (NO_GPU,),
         "has no effect: the model is computed on the CPU, whose memory is the host's already",
         ("none",), where=_has_offload),
@@ -518,6 +522,23 @@ CONFLICTS = (
         "parallel.dispatch = deepep", ("model.moe.gradient_scale = true",),
         "sends each token once to a rank, where gradients of its experts cannot be told apart",
         ("all_to_all",)),
+    Conflict(
+        "adapter = set", ("precision.float8 = set",),
+        "stands beside linear layers that float8 would replace", ("null",),
+        hint="Or set precision.float8 to null."),
+    Conflict(
+        "adapter.dropout = set", (TENSOR, "parallel.sequence_parallel = false"),
+        "would drop the same inputs in the parts of all ranks, which draw the same random numbers "
+        "without sequence parallelism", ("0",),
+        where=_has_tensor, hint="Or set parallel.sequence_parallel to true."),
+    Conflict(
+        "parallel.expert_tensor that is more than 1", ("adapter = set", "model.moe = set"),
+        "divides the inner width of experts, and their adapters are divided by experts alone",
+        ("1",), where=lambda job: job.parallel.expert_tensor > 1),
+    Conflict(
+        "adapter.merge = set", ("optimizer = schedule_free_adamw",),
+        "replaces weights that type = {optimizer.type} averages over the whole run", ("null",),
+        hint="Or choose optimizer.type = adamw."),
     Conflict(
         PIPELINE, ("model = huggingface",),
         "is {parallel.pipeline}, and a model of type = {model.type} does not say how it is cut "

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from setpoint.adapter.config import Merge
 from setpoint.optim.schedule.build import Place, PlateauCurve
 from setpoint.optim.schedule.config import ScheduleConfig
 from setpoint.train.evaluation.score import Score
@@ -24,6 +25,7 @@ class LearningRate:
         tokens_per_step: tokens in a full batch.
         epochs_per_step: the share of an epoch that a full batch is.
         phases: first step and factor of each phase of the data, by rising steps.
+        merge: merges of an adapter, after which the rate may rise again.
     """
 
     def __init__(
@@ -32,11 +34,13 @@ class LearningRate:
         tokens_per_step: int,
         epochs_per_step: float = 0.0,
         phases: Sequence[tuple[int, float]] = (),
+        merge: Merge | None = None,
     ) -> None:
         self.curve: Any = section.build()
         self.by = section.moved_by
         self.tokens_per_step = tokens_per_step
         self.phases = tuple(phases)
+        self.merge = merge
         self.extent = {"steps": 1, "tokens": tokens_per_step, "epochs": epochs_per_step}
         # The present epoch, and where its first step began; none before the first.
         self.epoch, self.began = -1, Position()
@@ -48,6 +52,8 @@ class LearningRate:
             position: not before the one of the last call.
         """
         factor = self.curve(self._place(position))
+        if self.merge is not None:
+            factor *= self.merge.rate_factor(position.step)
         here = [extra for first, extra in self.phases if first <= position.step]
         return factor * here[-1] if here else factor
 

@@ -17,6 +17,7 @@ from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.train.step.bad_steps import BadSteps
 from setpoint.train.step.engine import Engine, Rates, Report
+from setpoint.train.step.merging import merge_if_due
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.pipeline import engine_of
 from setpoint.train.step.position import Position, is_due, is_over, share_done
@@ -311,6 +312,7 @@ class Loop:
             # Position and decisions are the same on all ranks: the rest counts for the next step.
             self.unshared, spent = spent - self.reported, self.agreed
         self.advance(result, spent)
+        merge_if_due(self.job, self.parts, self.before, self.position)
         self.result = result
         if result.routing is not None:
             self.routing = result.routing

@@ -1,0 +1,74 @@
+"""Merges of an adapter into the weights beneath it, during training (ReLoRA)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from setpoint.adapter.plan import CHILD
+from setpoint.model.initialize import fill_by
+from setpoint.shapes.placed import whole_of
+from setpoint.train.build.adapter import (
+    adapter_rules,
+    held_by_adapters,
+    place_whole,
+    whole_update,
+)
+from setpoint.train.step.position import Position, is_due
+
+if TYPE_CHECKING:
+    from setpoint.train.build.components import Components
+    from setpoint.train.config import Job
+
+
+def merge_if_due(job: Job, parts: Components, before: Position, now: Position) -> bool:
+    """Merge the adapter after a step whose number is a multiple of `adapter.merge.every`.
+
+    Returns:
+        whether it has been merged.
+    """
+    section = None if job.adapter is None else job.adapter.merge
+    if section is None or not is_due(section.every, before, now, last=False):
+        return False
+    assert job.seed is not None
+    merge_adapters(parts, job.seed, now.step)
+    if section.optimizer_state == "drop":
+        for name, held in parts.weights.named_parameters():
+            if f".{CHILD}." in name:
+                parts.optimizer.state.pop(held, None)
+    return True
+
+
+@torch.no_grad()
+def merge_adapters(parts: Components, seed: int, step: int) -> None:
+    """Let weights be the merged ones, and adapters begin again, so that the function is the same.
+
+    W becomes W + scale * B A, with a magnitude m / |W + scale * B A| times that, row by row. A is
+    drawn anew, by the seed, its name and the step, B is zero, and a magnitude is the length that
+    the merged rows have. Where ranks hold parts, all of them take part; a weight is held whole at
+    a time.
+    """
+    rules = adapter_rules(parts.model, after_merge=True)
+    masters = dict(parts.weights.named_parameters())
+    for path, (adapter, found) in held_by_adapters(parts.model).items():
+        # The optimizer's own, which may be more exact than the model's.
+        held = {name: masters.get(f"{path}.{name}", each) for name, each in found.items()}
+        weight = found["weight"]
+        full = whole_of(weight)
+        merged = full.to(torch.promote_types(full.dtype, torch.float32))
+        merged = merged + whole_update(adapter, held)
+        if "magnitude" in held:
+            lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
+            factor = whole_of(held["magnitude"]) / lengths
+            merged = merged * factor.unsqueeze(adapter.row_dim)
+        place_whole(merged, weight)
+        for name in ("a", "b"):
+            # Another name for each merge, by which it is drawn.
+            drawn = f"{path}.{name}@{step}"
+            fill_by({drawn: held[name]}, {drawn: rules[f"{path}.{name}"]}, seed)
+        if "magnitude" in held:
+            # Of the rounded weights, so that the factor is 1.
+            rounded = merged.to(weight.dtype).to(merged.dtype)
+            place_whole(torch.linalg.vector_norm(rounded, dim=adapter.row_dim), held["magnitude"])
+    parts.weights.master_to_params()

@@ -1,0 +1,81 @@
+"""ReLoRA: the function after a merge, the state of the optimizer, and runs that resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.adapter.plan import CHILD
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.loading import load_directory
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.placed import as_placed
+from setpoint.train.build.components import build_components
+from setpoint.train.config import Job
+from setpoint.train.run import train
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.merging import merge_adapters, merge_if_due
+from setpoint.train.step.position import Position
+
+from ..train.small import small_job
+
+FLAGS = ("evaluation=null", "schedule=constant", "model.moe.experts=2", "model.dropout=0")
+ADAPTER = "adapter={{type: {}, rank: 2, targets: [layers, embedding], train: [norm], {}}}"
+
+
+def job_of(folder: Path, variant: str, *flags: str, keeps: str = "drop") -> Job:
+    merge = f"merge: {{every: 3 steps, optimizer_state: {keeps}, warmup: 2 steps}}"
+    return small_job(folder, *FLAGS, ADAPTER.format(variant, merge), *flags)
+
+
+@pytest.mark.parametrize("variant", ["relora", "dora"])
+def test_a_merge_changes_weights_and_no_function(tmp_path: Path, variant: str) -> None:
+    job = job_of(tmp_path, variant, "duration=2 steps")
+    parts = build_components(job)
+    Loop(job, parts, [], StopRequest(), Position()).run()
+    model, tokens = parts.model.eval(), torch.arange(14)[None]
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        expected = model(tokens)
+        merge_adapters(parts, 7, 3)
+        torch.testing.assert_close(model(tokens), expected, rtol=1e-5, atol=1e-5)
+    for name, weight in model.named_parameters():
+        if name.endswith((f"{CHILD}.b", ".gate.b")) and "embedding" not in name:
+            assert not weight.any(), name
+        elif name.endswith((".a", "query.weight", "up.weight")) and "embedding" not in name:
+            assert not torch.equal(weight, before[name]), name
+
+
+@pytest.mark.parametrize("keeps", ["drop", "keep"])
+def test_the_state_of_the_adapter_goes_or_stays(tmp_path: Path, keeps: str) -> None:
+    job = job_of(tmp_path, "relora", "duration=2 steps", keeps=keeps)
+    parts = build_components(job)
+    Loop(job, parts, [], StopRequest(), Position()).run()
+    held = dict(parts.weights.named_parameters())
+    trained = {name for name, each in held.items() if each.requires_grad}
+    assert {name for name in trained if held[name] in parts.optimizer.state} == trained
+    assert not merge_if_due(job, parts, Position(step=1), Position(step=2))
+    assert merge_if_due(job, parts, Position(step=2), Position(step=3))
+    left = {name for name in trained if held[name] in parts.optimizer.state}
+    own = {name for name in trained if f".{CHILD}." in name}
+    # What else is trained keeps its state in any case.
+    assert left == (trained if keeps == "keep" else trained - own) and trained - own
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_a_run_resumes_bit_for_bit_around_a_merge(tmp_path: Path, stop: int) -> None:
+    def weights(run: Path) -> dict[str, bytes]:
+        last = list(list_checkpoints(run / "checkpoints").values())[-1]
+        held = load_directory(last).tensors["model"]
+        return {
+            name: as_placed(each, torch.empty(0)).numpy().tobytes() for name, each in held.items()
+        }
+
+    adapter = ("adapter.b_std=0.1", "adapter.dropout=0.1")
+    train(job_of(tmp_path, "dora", "duration=7 steps", *adapter), tmp_path / "whole")
+    for steps in (stop, 7):
+        job = job_of(tmp_path, "dora", f"duration={steps} steps", *adapter)
+        train(job, tmp_path / "cut")
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
