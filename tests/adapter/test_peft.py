@@ -90,7 +90,12 @@ CASES: dict[str, tuple[str, AdapterConfig, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("llama-lora", "moe-unpacked-dora")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in CASES]
+)
 def test_equal_to_peft(case: str) -> None:
     shape, adapter, moe = CASES[case]
     config = model_config(shape)

@@ -1,0 +1,76 @@
+"""Run by test_ranks.py in a process of its own: what two ranks send of a model with an adapter."""
+
+import sys
+import tempfile
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import build_components
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..ranks import fork
+from ..train.small import small_job
+
+WORLD = 2
+ADAPTER = "adapter={type: lora, rank: 2, train: [norm]}"
+FLAGS = ("duration=3 steps", "evaluation=null", "model.dropout=0", "batch.accumulation=1",
+         f"parallel.world_size={WORLD}", ADAPTER)  # fmt: skip
+
+
+class Reduced(TorchDispatchMode):
+    """Counts the numbers that are summed over ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        if "reduce" in name and "c10d" in name:
+            flat: list[Any] = list(args)
+            while flat and not isinstance(flat[0], torch.Tensor):
+                flat = [*flat[0], *flat[1:]] if isinstance(flat[0], list | tuple) else flat[1:]
+            # A reduce-scatter gives the part of this rank first, of the sum of all.
+            times = WORLD if "scatter" in name else 1
+            self.numbers += times * flat[0].numel()
+        return func(*args, **(kwargs or {}))
+
+
+def summed(folder: Path, *flags: str) -> tuple[int, int, int]:
+    """Numbers that a step sums, that are trained, and in all weights."""
+    job = small_job(folder, *FLAGS, *flags)
+    parts = build_components(job)
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    loop.step()
+    with Reduced() as seen:
+        loop.step()
+    weights = list(parts.model.parameters())
+    trained = sum(prod(each.shape) for each in weights if each.requires_grad)
+    return seen.numbers, trained, sum(prod(each.shape) for each in weights)
+
+
+def frozen_weights_are_not_summed(folder: Path) -> None:
+    for flags in ((), ("parallel.shard=2",)):
+        numbers, trained, every = summed(folder, *flags)
+        # The rest is counters of a step, and what makes rows of shards even.
+        assert trained <= numbers <= trained + 200, (flags, numbers, trained, every)
+        assert every > 2 * numbers
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    with tempfile.TemporaryDirectory() as folder:
+        frozen_weights_are_not_summed(Path(folder))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, WORLD))
