@@ -217,7 +217,9 @@ def test_a_sweep_on_a_phone_and_on_a_desk(browser: Browser, tmp_path: Path) -> N
     assert browser.texts("#sweep tbody th")[0] == "optimizer.lr"
     points = "#sweep table.points tbody tr"
     assert "not finite" in browser.texts(points)[-1]
-    # Dragging along an axis fades the runs outside.
+    # Dragging along an axis fades the runs outside, and takes them out of the curves.
+    drawn = "return document.querySelectorAll(\"[data-chart='Loss'] .curve\").length"
+    whole = browser.run(drawn)
     faded = (
         "return [...document.querySelectorAll('#sweep path.curve')]"
         ".filter((path) => path.style.opacity < .5).length"
@@ -232,6 +234,8 @@ def test_a_sweep_on_a_phone_and_on_a_desk(browser: Browser, tmp_path: Path) -> N
         browser.mouse(kind, box["x"], box["y"] + share * box["height"],
                       buttons=int(kind != "mouseReleased"))  # fmt: skip
     assert 0 < browser.run(faded) < 12
+    browser.drawn()
+    assert whole == 24 > browser.run(drawn) == 2 * (12 - browser.run(faded))
     browser.mouse("mouseMoved", 5, 5)
     assert browser.complaints() == []
 

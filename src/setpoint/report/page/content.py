@@ -46,7 +46,8 @@ def document(
     found = panels(runs)
     if len(runs) > MANY:
         kept = [panel for panel in found if panel["main"]]
-        notes.append(f"{len(found) - len(kept)} further metrics of {len(runs)} runs are left out")
+        if gone := len(found) - len(kept):
+            notes.append(f"{gone} further metrics of {len(runs)} runs are left out")
         found = kept
         drawn = {name for panel in found for name in panel["columns"]}
     else:

@@ -104,7 +104,7 @@ function curves() {
     el("label", {}, "smoothing", smooth, weight), toggle("log scale", "log"), toggle("clip outliers", "clip"), el("span", { class: "ends" }, ends), reset);
   const first = charts.filter(([panel]) => panel.main).map(([, chart]) => chart.node);
   const others = charts.filter(([panel]) => !panel.main);
-  const hint = el("p", { class: "soft small" }, `Drag over a chart to zoom, double-click to reset; with the keyboard: arrows, + and -, 0.${view.colours ? ` Bright is the better ${report.sweep.objective}.` : ""} Learning rates and evaluations are not smoothed.`);
+  const hint = el("p", { class: "soft small" }, `Drag over a chart to zoom, double-click to reset; with the keyboard: arrows, + and -, 0.${view.colours ? ` Runs stand out the more the better their ${report.sweep.objective} is.` : ""} Learning rates and evaluations are not smoothed.`);
   const more = [];
   if (others.length) {
     const filter = el("input", { type: "search", placeholder: "search metrics", "aria-label": "search metrics", on: { input: () => {
@@ -144,7 +144,7 @@ if (report.runs.length > 1) {
 section("time", "Time", time());
 section("data", "Data", shares());
 if (report.runs.some((run) => run.samples.length)) section("samples", "Samples", ofOneRun(samples));
-section("events", "Events", card(timeline()), card(ofOneRun(events)));
+section("events", "Events", card(timeline(), report.runs.length > LANES ? el("p", { class: "soft small" }, `The first ${LANES} of ${report.runs.length} runs.`) : null), card(ofOneRun(events)));
 section("configuration", "Configuration", card(ofOneRun(configuration)));
 section("environment", "Environment", card(ofOneRun(environment)));
 document.body.append(el("footer", {}, `setpoint ${report.version}, written ${report.written} UTC`));

@@ -1,14 +1,15 @@
 // Runs of a sweep: parallel coordinates, importance of fields, the best points.
 
-/** Cividis (Nunez, Anderton and Renslow, 2018) in a few steps: 0 is the best. */
+/** Cividis (Nunez, Anderton and Renslow, 2018) in a few steps. */
 const SEQUENCE = [[255, 234, 70], [214, 196, 92], [165, 156, 116], [124, 123, 120], [87, 92, 109], [42, 63, 109], [0, 34, 78]];
-/** The same between brightnesses that stand out on both grounds. */
-const SPAN = [.08, .9];
 
+/** Of 0 the colour that stands out most, dark on light and light on dark, of 1 the palest. */
 function sequential(share) {
-  const at = (SPAN[0] + share * (SPAN[1] - SPAN[0])) * (SEQUENCE.length - 1), low = Math.min(SEQUENCE.length - 2, Math.floor(at));
-  const mix = SEQUENCE[low].map((value, i) => Math.round(value + (at - low) * (SEQUENCE[low + 1][i] - value)));
-  return `rgb(${mix.join(", ")})`;
+  const mixed = (place) => {
+    const at = place * (SEQUENCE.length - 1), low = Math.min(SEQUENCE.length - 2, Math.floor(at));
+    return `rgb(${SEQUENCE[low].map((value, i) => Math.round(value + (at - low) * (SEQUENCE[low + 1][i] - value))).join(", ")})`;
+  };
+  return `light-dark(${mixed(1 - .85 * share)}, ${mixed(.85 * share)})`;
 }
 
 /** Places of the runs by the objective: the best first, those without one last. */
@@ -217,7 +218,7 @@ function sweepSection(sweep) {
   }, { title: "sort" })));
   show();
   return [
-    el("article", { class: "card" }, el("h3", {}, "Parallel coordinates"), el("p", { class: "soft small" }, `Each line is a run, bright is the better ${sweep.objective}. Drag along an axis to keep the runs in a range, here and in the curves; click it to keep all.`), parallel.node),
+    el("article", { class: "card" }, el("h3", {}, "Parallel coordinates"), el("p", { class: "soft small" }, `Each line is a run, and stands out the more the better its ${sweep.objective} is. Drag along an axis to keep the runs in a range, here and in the curves; click it to keep all.`), parallel.node),
     el("article", { class: "card" }, el("h3", {}, "Importance"), el("p", { class: "soft small" }, sweep.method), importance,
       sweep.left_out ? el("p", { class: "soft small" }, `${sweep.left_out} less important fields are left out.`) : null),
     el("article", { class: "card" }, el("h3", {}, "Points"), el("div", { class: "scroll" }, el("table", { class: "data points" }, el("thead", {}, el("tr", {}, heads)), body)), more),

@@ -45,7 +45,7 @@ function searched(label, rows, make, head, extra = []) {
   const titles = head.map((title) => el("th", { scope: "col" }, title));
   return el("div", {},
     el("div", { class: "tools" }, input, filters.map((filter) => filter.node), count),
-    el("div", { class: "scroll tall" }, el("table", { class: "data fold" }, el("thead", {}, el("tr", {}, titles)), body)), more);
+    el("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "rows" }, el("table", { class: "data fold" }, el("thead", {}, el("tr", {}, titles)), body)), more);
 }
 
 function configuration(run) {
@@ -71,7 +71,7 @@ function configuration(run) {
 /** The values that differ: a column for each run, or a row for each of many. */
 function differenceTable(rows) {
   if (report.runs.length > 6) {
-    return el("div", { class: "scroll tall" }, el("table", { class: "data" },
+    return el("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "rows" }, el("table", { class: "data" },
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "run"), rows.map((row) => el("th", { scope: "col", class: "mono" }, row.path)))),
       el("tbody", {}, report.runs.map((run, index) => el("tr", {}, el("th", { scope: "row" }, named(index)),
         rows.map((row) => el("td", { class: "mono", title: row.cells[index]?.[1] ?? null }, row.cells[index]?.[0] ?? el("span", { class: "soft" }, "absent"))))))));
@@ -123,6 +123,7 @@ function quoted(word) {
 }
 
 const TONES = { fault: "var(--bad)", damaged: "var(--bad)", skip: "var(--warn)", rollback: "var(--warn)", restart: "var(--warn)", spike: "var(--warn)", end: "var(--good)" };
+const LANES = 40;
 const BEGIN = ["start", "resume", "restart"];
 
 /** A lane for each run: sessions as bars, events as marks. */
@@ -133,7 +134,7 @@ function timeline() {
   const draw = () => {
     const low = all.reduce((a, b) => Math.min(a, b)), high = Math.max(all.reduce((a, b) => Math.max(a, b)), low + 1);
     const width = Math.max(280, node.clientWidth || 800), lane = 34, left = 8, right = width - 8;
-    const runs = report.runs.slice(0, 40);
+    const runs = report.runs.slice(0, LANES);
     const height = runs.length * lane + 26;
     const toX = (time) => left + (time - low) / (high - low) * (right - left);
     const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "sessions and events over time" });
