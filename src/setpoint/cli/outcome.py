@@ -36,6 +36,7 @@ COMMANDS = {
     "generate": "generate text with a trained model",
     "evaluate": "evaluate a trained model on text",
     "export": "export the weights of a run as a Hugging Face model",
+    "watch": "show a run in the terminal while it trains",
     "runs list": "list runs: filter by any field or metric, sort",
     "runs goodput": "show where the time of runs went",
     "runs tag": "tag runs",

@@ -248,7 +248,7 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     rows = [*events, *metrics.rows]
     facts = {
         "run": inner,
-        "status": _last_word(events),
+        "status": last_word(events),
         "step": max((int(row.get("step") or 0) for row in rows), default=0),
         "started": events[0].get("time") if events else None,
         "updated": max((str(row["time"]) for row in rows if "time" in row), default=None),
@@ -276,7 +276,8 @@ def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:
         return []
 
 
-def _last_word(events: Sequence[Mapping[str, Any]]) -> str:
+def last_word(events: Sequence[Mapping[str, Any]]) -> str:
+    """How a run has ended, as its events say; `ENDED` where they do not."""
     for event in reversed(events):
         if event.get("event") == "end":
             return FINISHED if event.get("status") == 0 else STOPPED

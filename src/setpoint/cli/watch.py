@@ -1,0 +1,175 @@
+"""`setpoint watch`: a run in the terminal while it trains, here or on another machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
+from setpoint.cli.style import bold
+from setpoint.config import SetpointError
+from setpoint.report.terminal import chart
+from setpoint.runs.index import RUNNING
+from setpoint.runs.watch import EVENTS, Watched
+from setpoint.track.console import is_terminal, short_count, short_time
+
+METRIC = Option("--metric", "A curve, as train.grad_norm, in place of the usual.", "NAME", True)
+EVERY = Option("--every", "Seconds between two looks; default: 2.", "SECONDS")
+ONCE = Option("--once", "Print what there is to see now, and end.")
+COMMAND = Command(
+    "watch",
+    "RUN",
+    "Show a run while it trains: curves, where it is, the time that is left, ranks that are gone\n"
+    "or stand still (resilience.heartbeat), and what has happened last. It reads the files of the\n"
+    "run directory alone, so that it works wherever these can be seen, and changes nothing. It\n"
+    "ends with the run; Ctrl-C ends it before. In a pipe it prints what there is once.",
+    [METRIC, EVERY, ONCE, JSON],
+    [
+        ("setpoint watch runs/tiny-3fa94c21", "until it ends"),
+        ("setpoint watch runs/tiny-3fa94c21 --metric train.grad_norm", "another curve"),
+        ("setpoint watch runs/tiny-3fa94c21 --json", "for a script that looks after runs"),
+    ],
+    positional=(1, 1),
+)
+BLOCKS = "▁▂▃▄▅▆▇█"
+SHOWN = ("mean_loss", "lr", "grad_norm", "tokens_per_second", "mfu", "data_wait")
+
+
+def run(arguments: Arguments) -> int:
+    """Look until the run has ended."""
+    refuse_overrides(arguments)
+    names = arguments.options.get(METRIC.name)
+    for name in names or ():
+        if "." not in name:
+            raise SetpointError(f"--metric is KIND.COLUMN, as train.loss; got {name!r}")
+    every = arguments.number(EVERY.name, at_least=0.1) or 2.0
+    seen = Watched(Path(arguments.positional[0]))
+    if names:
+        seen.columns = names
+    seen.look()
+    if arguments.has(JSON.name):
+        print(json.dumps(seen.to_json(), indent=2))
+        return 0
+    if arguments.has(ONCE.name) or not is_terminal(sys.stdout):
+        print(rendered(seen, *_size(), colour=False))
+        return 0
+    _follow(seen, every)
+    return 0
+
+
+def _follow(seen: Watched, every: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    def text() -> Text:
+        return Text.from_ansi(rendered(seen, *_size(), colour=True))
+
+    try:
+        with Live(text(), console=Console(highlight=False), auto_refresh=False) as live:
+            while seen.status == RUNNING:
+                time.sleep(every)
+                seen.look()
+                live.update(text(), refresh=True)
+    except KeyboardInterrupt:
+        print(f"the run goes on: setpoint watch {seen.path}")
+
+
+def _size() -> tuple[int, int]:
+    return shutil.get_terminal_size((100, 40))
+
+
+def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
+    """What there is to see of a run, in a terminal of a size."""
+    parts = [bold(_headline(seen)) if colour else _headline(seen)]
+    for kind, row in seen.last.items():
+        figures = [
+            f"{name} {_number(row[name])}"
+            for name in (SHOWN if kind == "train" else row)
+            if name not in _NO_FIGURES and isinstance(row.get(name), int | float)
+        ]
+        if figures:
+            parts.append(_within(_plain(f"{kind}, step {row.get('step')}: "), figures, columns))
+    for each in seen.troubled():
+        how = "is gone" if each.is_gone else "stands still"
+        where = f"rank {each.rank} on {_plain(str(each.host))} {how}"
+        parts.append(f"{where} for {short_time(each.seconds)} at step {each.step}")
+    known = [event for event in seen.events if event.get("event") in EVENTS]
+    parts += [_event(event)[:columns] for event in known[-3:]]
+    curves = [name for name in seen.columns if seen.curves.get(name)]
+    height = max(6, (lines - len(parts) - 12 * len(curves)) // max(1, len(curves)))
+    for name in curves:
+        parts += ["", _curve(seen, name, columns, min(height, 16), colour)]
+    return "\n".join(parts)
+
+
+_NO_FIGURES = ("step", "tokens", "epoch", "seconds", "target_tokens", "target_bytes")
+
+
+def _headline(seen: Watched) -> str:
+    at, status = seen.position, seen.status
+    words = [f"{_plain(seen.path.name)}: {status}"]
+    if at is not None:
+        done = seen.done
+        words.append(f"step {at.step:,}" + ("" if done is None else f" ({done:.0%})"))
+        words.append(f"{short_count(at.tokens)} tokens")
+    if status == RUNNING:
+        if seen.seconds_left is not None:
+            words.append(f"{short_time(seen.seconds_left)} left")
+        if seen.silent is not None and seen.silent > 60:
+            words.append(f"nothing was written for {short_time(seen.silent)}")
+    return ", ".join(words)
+
+
+def _event(event: Any) -> str:
+    skip = ("event", "time", "data", "kind")
+    more = [f"{k} {_number(v)}" for k, v in event.items() if k not in skip and _is_short(v)]
+    return _plain(f"{event.get('time', '')}  {event.get('event')}  {', '.join(more[:6])}".rstrip())
+
+
+def _within(start: str, figures: list[str], columns: int) -> str:
+    """As many figures as a line has room for."""
+    line = start + _plain(figures[0])
+    for each in figures[1:]:
+        if len(line) + len(each) + 2 > columns:
+            break
+        line += f", {_plain(each)}"
+    return line
+
+
+def _plain(text: str) -> str:
+    """A text without what a terminal obeys: a record may be from anybody."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and len(value) < 60)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _curve(seen: Watched, name: str, columns: int, height: int, colour: bool) -> str:
+    """A chart where plotille is installed, else a line of blocks."""
+    points = seen.curves[name]
+    if len(points) > 1 and find_spec("plotille") is not None:
+        return chart(seen.plot(name), max(30, columns - 24), height, colour)
+    return f"{name}  {blocks([y for _, y in points], max(10, columns - len(name) - 30))}"
+
+
+def blocks(values: list[float], width: int) -> str:
+    """A curve in one line: means of stretches, between the least and the most."""
+    count = min(width, len(values))
+    cuts = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts) if b > a]
+    low, high = min(means), max(means)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    line = "".join(BLOCKS[round((each - low) * scale)] for each in means)
+    return f"{line}  {low:.4g} to {high:.4g}"

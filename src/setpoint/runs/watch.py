@@ -1,0 +1,258 @@
+"""What is to be seen of a run while it trains, from its files alone, here or on another machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from setpoint.config import SetpointError
+from setpoint.report.series import Plot, Series
+from setpoint.runs.index import ENDED, RUNNING, last_word
+from setpoint.track.heartbeat import Beat, read_heartbeats
+from setpoint.track.lock import is_locked
+from setpoint.track.run_directory import CONFIG
+from setpoint.train.step.position import Position, share_done
+from setpoint.units import Duration
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+POINTS = 2000
+"""Points of a curve that are kept; beyond, every second one goes."""
+EVENTS = ("save", "rollback", "skip", "spike", "resume", "fault", "damaged", "straggler")
+"""Events that are shown, the newest ones."""
+LONGEST = 1 << 24
+"""Bytes of a line; a longer one is no row."""
+
+
+class Tail:
+    """Follows a file of rows that grows; one that was replaced or cut is read anew.
+
+    Arguments:
+        take: called with each whole row.
+        again: called before rows that were there come once more.
+    """
+
+    def __init__(
+        self, path: Path, take: Callable[[Mapping[str, Any]], None], again: Callable[[], None]
+    ) -> None:
+        self.path, self.take, self.again = path, take, again
+        self.broken = 0
+        """Lines that are no rows."""
+        self._at, self._file = 0, 0
+
+    def read(self) -> None:
+        """Take the rows that have come; a last line without an end waits.
+
+        Raises:
+            SetpointError: the file cannot be read.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                stat = os.fstat(file.fileno())
+                if stat.st_ino != self._file or stat.st_size < self._at:
+                    self.again()
+                    self._at, self.broken = 0, 0
+                self._file = stat.st_ino
+                file.seek(self._at)
+                while line := file.readline(LONGEST):
+                    if not line.endswith(b"\n"):
+                        if len(line) < LONGEST:
+                            return
+                        while line and not line.endswith(b"\n"):
+                            line = file.readline(LONGEST)
+                        self.broken += 1
+                    else:
+                        self._row(line)
+                    self._at = file.tell()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise SetpointError(f"{self.path} cannot be read: {error.strerror}") from error
+
+    def _row(self, line: bytes) -> None:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict):
+            self.take(row)
+        else:
+            self.broken += 1
+
+
+class Rank(NamedTuple):
+    """What is wrong with a rank, by its heartbeats.
+
+    Arguments:
+        seconds: for which nothing has come of it, or it has made no progress.
+    """
+
+    rank: int
+    host: str
+    step: int | None
+    is_gone: bool
+    seconds: float
+
+
+@dataclass
+class Watched:
+    """A run that is looked at again and again.
+
+    Arguments:
+        path: its directory.
+        columns: `KIND.COLUMN` of the curves.
+    """
+
+    path: Path
+    columns: Sequence[str] = ("train.mean_loss", "evaluation.held_out_loss")
+    duration: Duration | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+    """The newest row of each kind."""
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    beats: list[Beat] = field(default_factory=list)
+    _every: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (self.path / CONFIG).is_file():
+            raise SetpointError(
+                f"{self.path} is no run directory: it has no {CONFIG}\n"
+                f"Valid: the directory of a run, which `setpoint runs list` shows"
+            )
+        self._rows = Tail(self.path / "metrics.jsonl", self._take, self._begin)
+        self._history = Tail(self.path / "events.jsonl", self.events.append, self.events.clear)
+
+    def look(self) -> None:
+        """Read what has come since the last time.
+
+        Raises:
+            SetpointError: a file cannot be read.
+        """
+        if self.duration is None:
+            self.duration = _duration(self.path)
+        self._rows.read()
+        self._history.read()
+        self.beats = read_heartbeats(self.path)
+
+    def _begin(self) -> None:
+        for each in (self.last, self.curves, self._every, self._seen):
+            each.clear()
+
+    def _take(self, row: Mapping[str, Any]) -> None:
+        kind, step = row.get("kind"), row.get("step")
+        if not isinstance(kind, str):
+            return
+        self.last[kind] = row
+        for name in self.columns:
+            own, _, column = name.partition(".")
+            value = row.get(column) if own == kind else None
+            if not (_is_number(value) and _is_number(step)):
+                continue
+            curve, every = self.curves.setdefault(name, []), self._every.setdefault(name, 1)
+            self._seen[name] = self._seen.get(name, 0) + 1
+            if self._seen[name] % every:
+                continue
+            curve.append((float(step), float(value)))
+            if len(curve) > POINTS:
+                del curve[1::2]
+                self._every[name] *= 2
+
+    @property
+    def status(self) -> str:
+        """As `setpoint runs list` says; heartbeats tell of runs on other machines."""
+        said = last_word(self.events)
+        if said != ENDED:
+            return said
+        is_alive = any(not beat.is_gone(time.time()) for beat in self.beats)
+        return RUNNING if is_alive or is_locked(self.path / ".lock") else ENDED
+
+    @property
+    def position(self) -> Position | None:
+        """Where the newest row of training is."""
+        row = self.last.get("train")
+        if row is None:
+            return None
+        found = [row.get(name) for name in _POSITION]
+        step, tokens, epochs, seconds = (each if _is_number(each) else 0 for each in found)
+        return Position(int(step), int(tokens), epochs, seconds)
+
+    @property
+    def done(self) -> float | None:
+        """How much of the run is done, from 0 to 1."""
+        at = self.position
+        return None if at is None or self.duration is None else share_done(self.duration, at)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds of training until the end, at the pace of the whole run."""
+        at, done = self.position, self.done
+        return at.seconds * (1 - done) / done if at is not None and done else None
+
+    @property
+    def silent(self) -> float | None:
+        """Seconds since the newest row or event; None without any."""
+        times = [row.get("time") for row in (*self.last.values(), *self.events[-1:])]
+        known = [stamp for each in times if (stamp := _stamp(each)) is not None]
+        return time.time() - max(known) if known else None
+
+    def troubled(self, slow: float = 60.0) -> list[Rank]:
+        """Ranks whose heartbeats have stopped, or that stand still for this many seconds."""
+        now = time.time()
+        return [
+            Rank(beat.rank, beat.host, beat.step, gone, now - (beat.time if gone else beat.since))
+            for beat in self.beats
+            if (gone := beat.is_gone(now)) or beat.stands_still(now) > slow
+        ]
+
+    def plot(self, name: str) -> Plot:
+        """A curve over the steps."""
+        return Plot(name, "step", "", [Series(name, self.curves.get(name, []))])
+
+    def to_json(self) -> dict[str, Any]:
+        """What is seen, for machines."""
+        at = self.position
+        return {
+            "run": str(self.path),
+            "status": self.status,
+            "step": None if at is None else at.step,
+            "done": self.done,
+            "seconds_left": self.seconds_left,
+            "silent": self.silent,
+            "metrics": self.last,
+            "troubled": [each._asdict() for each in self.troubled()],
+            "events": self.events[-1:],
+            "broken_lines": self._rows.broken + self._history.broken,
+        }
+
+
+_POSITION = ("step", "tokens", "epoch", "seconds")
+
+
+def _is_number(value: Any) -> TypeIs[int | float]:
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_one and math.isfinite(value)
+
+
+def _stamp(text: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+def _duration(path: Path) -> Duration | None:
+    """The duration in the record; None where it is not to be read."""
+    try:
+        record = json.loads((path / CONFIG).read_bytes())
+        return Duration(record["duration"])
+    except (OSError, ValueError, TypeError, KeyError, SetpointError, RecursionError):
+        return None

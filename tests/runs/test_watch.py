@@ -1,0 +1,119 @@
+"""A run as it is seen from its files while another process writes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.cli.watch import blocks, rendered
+from setpoint.config import SetpointError
+from setpoint.runs.watch import POINTS, Watched
+from setpoint.track.heartbeat import FOLDER
+
+
+def made(folder: Path) -> Path:
+    run = folder / "run"
+    (run / FOLDER).mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps({"duration": "100 steps"}))
+    return run
+
+
+def row(step: int, loss: float = 2.0, **more: Any) -> str:
+    known = {"kind": "train", "step": step, "tokens": 10 * step, "epoch": 0.0, "seconds": step}
+    return json.dumps({**known, "mean_loss": loss, **more}) + "\n"
+
+
+def beat(run: Path, rank: int, age: float, **more: Any) -> None:
+    now = time.time()
+    said = {"rank": rank, "world_size": 2, "host": "h", "pid": 1, "every": 10.0, "step": 7}
+    said |= {"time": now - age, "since": now - age, "phase": "step", **more}
+    (run / FOLDER / f"rank-{rank}.json").write_text(json.dumps(said))
+
+
+def test_rows_are_taken_once_each_and_whole(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    seen = Watched(run)
+    seen.look()
+    assert seen.position is None
+    assert seen.seconds_left is None
+    metrics = run / "metrics.jsonl"
+    metrics.write_text(row(10) + row(20) + row(25)[:20])
+    seen.look()
+    assert seen.curves["train.mean_loss"] == [(10, 2.0), (20, 2.0)]
+    assert seen.done == 0.2
+    assert seen.seconds_left == 80.0
+    metrics.write_text(row(10) + row(20) + row(25) + "no row\n" + row(30, float("nan")))
+    seen.look()
+    assert [x for x, _ in seen.curves["train.mean_loss"]] == [10, 20, 25]
+    assert seen.last["train"]["step"] == 30
+    assert seen.to_json()["broken_lines"] == 1
+    # A run that went back has its rows cut, in a file that takes the place of the old one.
+    other = run / "metrics.new"
+    other.write_text(row(10) + row(11, 3.0))
+    os.replace(other, metrics)
+    seen.look()
+    assert seen.curves["train.mean_loss"] == [(10, 2.0), (11, 3.0)]
+
+
+def test_a_long_curve_keeps_its_form(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    (run / "metrics.jsonl").write_text("".join(row(step, step / 7) for step in range(1, 9001)))
+    seen = Watched(run)
+    seen.look()
+    curve = seen.curves["train.mean_loss"]
+    assert POINTS / 2 <= len(curve) <= POINTS
+    assert curve[-1][0] > 8900
+    assert all(b[0] > a[0] for a, b in pairwise(curve))
+
+
+def test_heartbeats_tell_of_runs_elsewhere(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    (run / "events.jsonl").write_text(json.dumps({"event": "start"}) + "\n")
+    seen = Watched(run)
+    seen.look()
+    assert seen.status == "killed"
+    beat(run, 0, age=1.0)
+    beat(run, 1, age=500.0)
+    seen.look()
+    assert seen.status == "running"
+    (gone,) = seen.troubled()
+    assert gone.rank == 1
+    assert gone.is_gone
+    beat(run, 1, age=1.0, since=time.time() - 300)
+    seen.look()
+    (still,) = seen.troubled()
+    assert not still.is_gone
+    assert still.seconds == pytest.approx(300, abs=5)
+    assert "rank 1 on h stands still for 5:00 at step 7" in rendered(seen, 100, 40, colour=False)
+
+
+def test_a_record_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    evil = "\x1b]0;title\x07\x1b[2J"
+    (run / "events.jsonl").write_text(
+        json.dumps({"event": "save", "time": evil, "checkpoint": evil}) + "\n"
+    )
+    (run / "metrics.jsonl").write_text(row(1) + json.dumps({"kind": evil, "step": evil, evil: 1}))
+    beat(run, 1, age=500.0, host=evil)
+    seen = Watched(run)
+    seen.look()
+    text = rendered(seen, 100, 40, colour=False)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="is no run directory: it has no config.json"):
+        Watched(tmp_path)
+
+
+def test_a_line_of_blocks() -> None:
+    assert blocks([1.0, 2.0, 3.0], 10) == "▁▅█  1 to 3"
+    assert blocks([5.0], 10) == "▁  5 to 5"
+    assert blocks([float(n) for n in range(100)], 4).startswith("▁")
