@@ -93,7 +93,11 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint.model.pretrained.run", "setpoint.checkpoint.manifest"): "the weights of a run",
     ("setpoint.model.pretrained.locate", "setpoint.checkpoint.record"): "a run means a checkpoint",
     ("setpoint.model.pretrained.run", "setpoint.checkpoint.record"): "the record of a checkpoint",
-    ("setpoint.model.pretrained.run", "setpoint.checkpoint.weights"): "the weights of a run",
+    # Weights of a checkpoint may lie in others, which may be in another format.
+    **{
+        ("setpoint.model.pretrained.base", f"setpoint.checkpoint.{name}"): "the weights of a run"
+        for name in ("base", "durable", "layout", "loading", "manifest", "tensor_file", "weights")
+    },
 }
 
 

@@ -24,6 +24,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
+from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other
 from setpoint.train.record.ranks import SharedReaders, SharedStore
 from setpoint.train.record.state import States, restore, snapshot
@@ -157,8 +158,8 @@ def loads_in_part(folder: Path, division: str) -> int:
         with joined(rank, store, division, job) as world:
             parts = build_components(job, world=world)
             all_states = states(job, parts)
-            first = held(parts, all_states)
-            loaded, position = load_other(job, parts, all_states, SharedReaders(world))
+            first, frozen = held(parts, all_states), FrozenParameters(job, parts)
+            loaded, position = load_other(job, parts, all_states, frozen, SharedReaders(world))
             assert (position.step, loaded.left) == (SAVED, {"output.weight": "excluded"})
             assert loaded.entries == ("loader",) and set(loaded.anew.values()) == {"excluded"}
             found, saved = held(parts, all_states), CheckpointStore(source.parent).load(SAVED)
@@ -172,7 +173,7 @@ def loads_in_part(folder: Path, division: str) -> int:
             misspelt = job_of(folder / f"{rank}", division, END, f"checkpoint.load={source}",
                               'checkpoint.exclude=["outptu"]')  # fmt: skip
             try:
-                load_other(misspelt, parts, all_states, SharedReaders(world))
+                load_other(misspelt, parts, all_states, frozen, SharedReaders(world))
             except SetpointError as error:
                 assert "Did you mean output?" in str(error)
             else:

@@ -19,6 +19,7 @@ from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import load_deepspeed
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
+from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -103,7 +104,7 @@ def loaded(folder: Path) -> None:
         given = (*on(3), f"checkpoint.load={root / 'step-00000003'}", *flags)
         job = small_job(folder, *RANKS, "duration=6 steps", *given)
         parts = build_components(job)
-        found, position = load_other(job, parts, states(job, parts))
+        found, position = load_other(job, parts, states(job, parts), FrozenParameters(job, parts))
         assert (found.weights, position.step) == (len(weights_of(parts)), 0 if flags else 3)
         for name, held in weights_of(parts).items():
             assert torch.equal(held, saved[f"model/{name}"]), name

@@ -32,6 +32,11 @@ def resumed_on_two_ranks(job: Job) -> str:
     return "resumes"
 
 
+def left_out(job: Job) -> bool:
+    """Whether a checkpoint lacks frozen parameters."""
+    return (train(job).directory / "checkpoints" / "step-00000004" / "base.json").exists()
+
+
 # The override, the function that sees its effect, what is set on both sides, what is seen with it,
 # and what is left out of the file.
 LOAD_ROWS = {
@@ -43,6 +48,12 @@ LOAD_ROWS = {
         ("batch.global_size=4", "batch.micro_size=2"),
         "refused: SetpointError",
         ("accumulation",),
+    ),
+    "Checkpoint.frozen": (
+        "checkpoint.frozen=false",
+        left_out,
+        ("model.pretrained={tmp}/loaded", "optimizer.frozen=['^layers']"),
+        True,
     ),
 }
 

@@ -173,6 +173,15 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             except re.error as error:
                 yield Problem(f"exclude.{index}", f"is no regular expression: {error}")
 
+    frozen: bool = field(
+        default=True,
+        also_called=(
+            "save_only_trainable",
+            "checkpoint_only_trainable_parameters",
+        ),
+    )
+    """false: frozen parameters are left out, and taken again from model.pretrained, which must be
+    what it was; those that were trained before they were frozen are saved."""
     write: bool = field(default=True, also_called=("load_only",))
     """false: checkpoints are loaded and none is saved, removed or renamed (load_only)."""
     remote: Remote | None = None
@@ -226,6 +235,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             ("at", None),
             ("last", "full"),
             ("keep_every", None),
+            ("frozen", True),
             ("mode", "sync"),
             ("remote", None),
         ):

@@ -16,22 +16,27 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError, SetpointError
+from setpoint.shapes.placed import Placeable
 
 from .divided import Divided, Files, Layout, Part, decode_index, encode_index
 from .durable import CHUNK, Written, sync_directory, write_file
-from .layout import INDEX, MANIFEST, TENSORS, file_of_rank, files_of_stems
+from .layout import BASE, INDEX, MANIFEST, TENSORS, file_of_rank, files_of_stems
 from .loading import verify_directory
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
 from .tensor_file import encode_one_by_one
 
 
-def convert(source: Path, target: Path, parts: int | None) -> None:
+def convert(
+    source: Path, target: Path, parts: int | None, frozen: Mapping[str, Placeable] | None = None
+) -> None:
     """Write a checkpoint with its tensors in another division.
 
     Arguments:
         target: the new directory, of any name.
         parts: into how many files the tensors of a stem are divided, by rows, as that many ranks
             would; None: whole tensors.
+        frozen: the parameters that the source leaves out, where the copy is to hold them; None:
+            it leaves them out as well.
 
     Raises:
         DamagedCheckpoint: the source is not what was saved.
@@ -43,8 +48,8 @@ def convert(source: Path, target: Path, parts: int | None) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         aside.mkdir()
-        _write(source, aside, parts)
-        _compare(source, aside)
+        _write(source, aside, parts, frozen)
+        _compare(source, aside, frozen or {})
         if target.is_dir():
             target.rmdir()  # empty, as was made sure
         os.rename(aside, target)
@@ -95,7 +100,7 @@ def _whole(file: str, tensor: Tensor) -> Layout:
 class _Box(NamedTuple):
     """A part of a tensor that becomes one of a file."""
 
-    of: Divided
+    of: Placeable
     offset: tuple[int, ...]
     shape: tuple[int, ...]
 
@@ -104,12 +109,19 @@ class _Box(NamedTuple):
         return self.of.dtype
 
 
-def _write(source: Path, folder: Path, parts: int | None) -> None:
+def _write(
+    source: Path, folder: Path, parts: int | None, frozen: Mapping[str, Placeable] | None
+) -> None:
     verify_directory(source)
     manifest = read_manifest(source)
-    tensors = open_tensors(source)
+    tensors: dict[str, dict[str, Placeable]] = {
+        stem: {**named} for stem, named in open_tensors(source).items()
+    }
     held = {name for names in files_of_stems(manifest.files).values() for name in names}
     written: dict[str, Written] = {}
+    if frozen is not None:
+        held.add(BASE)
+        tensors["model"] = {**tensors["model"], **frozen}
     for name in manifest.files.keys() - held:
         written[name] = write_file(folder / name, _chunks(source / name))
         if written[name] != manifest.files[name]:
@@ -153,7 +165,9 @@ def _write_file(
     return {file: write_file(folder / file, encode_one_by_one(boxes, aliases, read))}
 
 
-def _boxes_of(tensors: Mapping[str, Divided], rank: int, ranks: int) -> Iterator[tuple[str, _Box]]:
+def _boxes_of(
+    tensors: Mapping[str, Placeable], rank: int, ranks: int
+) -> Iterator[tuple[str, _Box]]:
     """What one of several files holds: rows of each tensor; what has no rows lies in the first."""
     for name, each in tensors.items():
         shape = tuple(each.shape)
@@ -167,12 +181,12 @@ def _boxes_of(tensors: Mapping[str, Divided], rank: int, ranks: int) -> Iterator
             yield name, _Box(each, (first, *(0 for _ in rest)), (last - first, *rest))
 
 
-def _aliases(named: Mapping[str, Divided]) -> dict[str, str]:
+def _aliases(named: Mapping[str, Placeable]) -> dict[str, str]:
     """The further names of tied tensors, by which files hold them once."""
     owners: dict[tuple[object, ...], str] = {}
     found: dict[str, str] = {}
     for name, each in named.items():
-        if not each.shape.numel():
+        if not isinstance(each, Divided) or not each.shape.numel():
             continue
         at = [(part.offset, each.files[part.file][name].data_ptr()) for part in each.layout.parts]
         owner = owners.setdefault((each.layout.dtype, each.layout.shape, *at), name)
@@ -181,7 +195,7 @@ def _aliases(named: Mapping[str, Divided]) -> dict[str, str]:
     return found
 
 
-def _compare(source: Path, copy: Path) -> None:
+def _compare(source: Path, copy: Path, frozen: Mapping[str, Placeable]) -> None:
     """Read the copy as it is on the disk, and compare each tensor with the original, bit by bit.
 
     Raises:
@@ -189,7 +203,8 @@ def _compare(source: Path, copy: Path) -> None:
     """
     verify_directory(copy)
     theirs, ours = open_tensors(source), open_tensors(copy)
-    for stem, named in theirs.items():
+    for stem, held in theirs.items():
+        named: dict[str, Placeable] = {**held, **(frozen if stem == "model" else {})}
         if named.keys() != ours[stem].keys():
             raise RunError(f"the copy of {source} lacks tensors of {stem}")
         for name, each in named.items():

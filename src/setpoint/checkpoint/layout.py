@@ -31,6 +31,9 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 """The file with everything that is no tensor."""
 
+BASE = "base.json"
+"""The file that says which frozen parameters are not there, and which weights have them."""
+
 TENSORS = ".safetensors"
 """The end of the names of files with tensors."""
 

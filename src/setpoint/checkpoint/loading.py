@@ -12,7 +12,8 @@ from setpoint.config import SetpointError
 from setpoint.shapes.placed import Named
 
 from .backend import SAFETENSORS, Backend
-from .layout import STATE, files_of_stems, is_of_a_rank, step_of
+from .base import Base, read_base
+from .layout import BASE, STATE, files_of_stems, is_of_a_rank, step_of
 from .manifest import DamagedCheckpoint, Manifest, read_manifest, verify
 
 
@@ -26,6 +27,8 @@ class Checkpoint:
             when they are placed (`setpoint.shapes.placed`).
         metric: what selects the best checkpoint, lower is better; None if it was not measured.
         partial: whether something was left out: what it lacks stays as it is.
+        base: the frozen parameters that it does not hold; None where it holds all, or they have
+            been put in (`setpoint.model.pretrained.base`).
     """
 
     step: int
@@ -34,6 +37,7 @@ class Checkpoint:
     metric: float | None
     path: Path
     partial: bool = False
+    base: Base | None = None
 
 
 class Readers:
@@ -96,13 +100,16 @@ def load_directory(
         stem: [n for n in names if is_of_a_rank(n, manifest.files)] for stem, names in files.items()
     }
     if only is None:
-        read = {STATE, *chain(*files.values())} - set(chain(*apart.values()))
+        read = {STATE, BASE, *chain(*files.values())} - set(chain(*apart.values()))
         readers.verify(directory, manifest, manifest.files.keys() - read)
     else:
         readers.verify(directory, manifest, list(chain(*(apart[stem] for stem in only))))
     stems = [stem for stem in files if only is None or stem in only]
     tensors, state = backend.read(directory, manifest, stems)
-    return Checkpoint(manifest.step, tensors, state, manifest.metric, directory)
+    base = read_base(directory, manifest)
+    return Checkpoint(
+        manifest.step, tensors, state, manifest.metric, directory, partial=False, base=base
+    )
 
 
 def verify_directory(directory: Path) -> float | None:

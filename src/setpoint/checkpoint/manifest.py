@@ -11,12 +11,14 @@ from pathlib import Path
 from setpoint.config import RunError, SetpointError
 
 from .durable import Written, digest_file, read_file, retried
-from .layout import INDEX, MANIFEST
+from .layout import BASE, INDEX, MANIFEST
 
-FORMAT = 3
+FORMAT = 4
 """The newest version of the checkpoint format that this code reads. Format 1 held all options of
 the optimizer's groups; 2 holds what the optimizer has counted in them; 3, which is written where
-there are such, tensors in parts of several files."""
+there are such, tensors in parts of several files; 4 leaves out frozen parameters."""
+DIVIDED = 3
+"""The version of checkpoints that hold all of their tensors, some in parts."""
 WHOLE = 2
 """The version of checkpoints whose tensors are whole."""
 
@@ -60,7 +62,8 @@ class Manifest:
             name: {"bytes": written.size, "sha256": written.sha256}
             for name, written in sorted(self.files.items())
         }
-        version = FORMAT if any(name.endswith(INDEX) for name in files) else WHOLE
+        version = DIVIDED if any(name.endswith(INDEX) for name in files) else WHOLE
+        version = FORMAT if BASE in files else version
         return _seal({"format": version, "step": self.step, "metric": self.metric, "files": files})
 
 

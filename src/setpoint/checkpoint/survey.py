@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from setpoint.config import SetpointError
 
 from .layout import (
+    BASE,
     MANIFEST,
     POINTERS,
     PointerName,
@@ -68,6 +69,11 @@ class Found:
     def stems(self) -> list[str]:
         """What its tensors are, such as `model` and `optimizer`."""
         return [] if self.manifest is None else sorted(files_of_stems(self.manifest.files))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether it lacks frozen parameters, which other weights have."""
+        return self.manifest is not None and BASE in self.manifest.files
 
 
 class Comparison(NamedTuple):

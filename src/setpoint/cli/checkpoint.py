@@ -97,4 +97,5 @@ def state_of(found: Found, names: list[str]) -> str:
     if found.kind == "unfinished":
         return "unfinished: being written or removed, or left by a process that died"
     words = [*names, *([found.kind] if found.kind == "set aside" else [])]
+    words += ["without frozen parameters"] if found.leaves_out else []
     return ", ".join([*words, *([f"damaged: {found.damage}"] if found.damage else [])])

@@ -14,6 +14,9 @@ LAYOUTS = ("whole", "divided", "huggingface")
 FORMATS = ("fp32", "bf16", "fp16")
 TO = Option("--to", "whole, divided or huggingface.", "LAYOUT", False, LAYOUTS)
 RANKS = Option("--ranks", "For divided: into how many files, as that many ranks write.", "N")
+FROZEN = Option(
+    "--frozen", "For whole, divided: with the frozen parameters that CHECKPOINT leaves out."
+)
 DTYPE = Option("--dtype", "For huggingface: dtype of the weights; default: as they are.",
                "FORMAT", False, FORMATS)  # fmt: skip
 MAX_SHARD_SIZE = Option(
@@ -29,7 +32,7 @@ COMMAND = Command(
     "writes them. DIRECTORY is there whole at the end, or not at all.\n\n"
     "CHECKPOINT is a checkpoint, as in runs/tiny-3fa94c21/checkpoints/best, or a run, which means\n"
     "its latest. The training data is not needed.",
-    [TO, RANKS, DTYPE, MAX_SHARD_SIZE],
+    [TO, RANKS, FROZEN, DTYPE, MAX_SHARD_SIZE],
     [
         ("setpoint checkpoint convert runs/tiny-3fa94c21 copy --to whole", "in one piece"),
         ("setpoint checkpoint convert copy tiny-hf --to huggingface", "for transformers"),
@@ -44,8 +47,12 @@ def run(arguments: Arguments) -> int:
     layout = _one_of(arguments, TO, LAYOUTS)
     if layout is None:
         raise SetpointError(f"--to is missing: one of {', '.join(LAYOUTS)}")
-    only = {"divided": (RANKS,), "huggingface": (DTYPE, MAX_SHARD_SIZE)}.get(layout, ())
-    for option in (RANKS, DTYPE, MAX_SHARD_SIZE):
+    only = {
+        "whole": (FROZEN,),
+        "divided": (RANKS, FROZEN),
+        "huggingface": (DTYPE, MAX_SHARD_SIZE),
+    }[layout]
+    for option in (RANKS, FROZEN, DTYPE, MAX_SHARD_SIZE):
         if arguments.has(option.name) and option not in only:
             raise SetpointError(f"{option.name} has no effect with --to {layout}. Leave it out")
     source = checkpoint_to_load(arguments.positional[0])
@@ -58,7 +65,13 @@ def run(arguments: Arguments) -> int:
             raise SetpointError("--to divided needs --ranks N, 2 or more")
         with Loading():
             from setpoint.checkpoint.convert import convert
-        convert(source, target, ranks)
+            from setpoint.model.pretrained.base import frozen_of
+        frozen = frozen_of(source) if arguments.has(FROZEN.name) else None
+        if arguments.has(FROZEN.name) and not frozen:
+            raise SetpointError(
+                f"{FROZEN.name} has no effect: {source} holds all of its parameters. Leave it out"
+            )
+        convert(source, target, ranks, frozen)
     print(f"{source} is written to {target}")
     return 0
 

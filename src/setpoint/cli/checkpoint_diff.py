@@ -56,9 +56,14 @@ def run(arguments: Arguments) -> int:
             state_differences,
             tensor_differences,
         )
+        from setpoint.model.pretrained.base import frozen_of
 
     left, right = (open_contents(path) for path in paths)
-    tensors = sorted(tensor_differences(left.tensors, right.tensors), key=lambda each: each.order)
+    theirs, ours = (
+        {**side.tensors, **{f"model/{name}": each for name, each in frozen_of(path).items()}}
+        for side, path in zip((left, right), paths, strict=True)
+    )
+    tensors = sorted(tensor_differences(theirs, ours), key=lambda each: each.order)
     state = state_differences(left.state, right.state)
     notes: list[str] = []
     rows = _configurations(paths, arguments, notes)
@@ -76,7 +81,7 @@ def run(arguments: Arguments) -> int:
         }
         print(json.dumps(answer, indent=2))
     else:
-        total = len({*left.tensors, *right.tensors})
+        total = len({*theirs, *ours})
         most = None if arguments.has(ALL.name) else MOST
         print("\n".join(_page(paths, total, tensors, state, rows, most)))
         print_notes(notes)

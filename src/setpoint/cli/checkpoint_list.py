@@ -81,6 +81,7 @@ def _facts(found: Found, names: list[str]) -> dict[str, Any]:
         "format": None if manifest is None else manifest.format,
         "ranks": found.ranks,
         "tensors": found.stems,
+        "leaves_out_frozen": found.leaves_out,
         # JSON has no NaN, which stands for a metric that never wins.
         "metric": metric if metric == metric else None,
         "named_by": names,

@@ -8,17 +8,19 @@ from typing import Any
 from setpoint.checkpoint.survey import Found, reason_of
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, Folder, folder_of
 from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
-from setpoint.cli.outcome import FAILED
+from setpoint.cli.outcome import FAILED, Loading
 from setpoint.config import SetpointError
+from setpoint.hub.urls import is_url
 from setpoint.units.size import in_units
 
 COMMAND = Command(
     "checkpoint verify",
     "RUN",
     "Read every file of a run's checkpoints and compare it with the checksum taken when it was\n"
-    "written. What is missing, unreadable or changed is named; nothing is written. What was set\n"
-    "aside as damaged before is left out unless it is named. The exit status is 0 if all is as it\n"
-    "was written, and 1 if something is not.\n" + RUN_OR_URL_HELP,
+    "written; on a disk also the weights that frozen parameters come from, where a checkpoint\n"
+    "leaves these out. What is missing, unreadable or changed is named; nothing is written. What\n"
+    "was set aside as damaged before is left out unless it is named. The exit status is 0 if all\n"
+    "is as it was written, and 1 if something is not.\n" + RUN_OR_URL_HELP,
     [JSON],
     [
         ("setpoint checkpoint verify runs/tiny-3fa94c21", "all checkpoints of a run"),
@@ -63,18 +65,26 @@ def run(arguments: Arguments) -> int:
 
 def _verify(folder: Folder, found: Found) -> dict[str, Any] | None:
     """What became of one checkpoint; None where the run has removed it meanwhile."""
-    problem, files = None, []
+    problem, files, incomplete = None, [], False
     try:
         files = [each._asdict() for each in folder.compare(found)]
     except SetpointError as error:
         problem = reason_of(error)
     ok = problem is None and not any(each["problem"] for each in files)
+    if ok and found.leaves_out and not is_url(folder.root):
+        with Loading():
+            from setpoint.model.pretrained.base import verify_base
+        try:
+            verify_base(found.path)
+        except SetpointError as error:
+            ok, incomplete, problem = False, True, str(error)
     if not ok and folder.is_gone(found):
         return None
     return {
         "checkpoint": found.path.name,
         "step": found.step,
         "ok": ok,
+        "incomplete": incomplete,
         "problem": problem,
         "files": [
             {"name": each["name"], "bytes": each["size"], "problem": each["problem"] or None}
@@ -90,5 +100,5 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield f"{name}: ok, {len(files)} files, {size}"
         return
     problems = [facts["problem"], *(each["problem"] for each in files)]
-    yield f"{name}: damaged"
+    yield f"{name}: {'incomplete' if facts['incomplete'] else 'damaged'}"
     yield from (f"  {problem}" for problem in problems if problem)

@@ -15,8 +15,9 @@ from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.pretrained.base import is_ours
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.load import is_ours, load_checkpoint, load_directory
+from setpoint.model.pretrained.load import load_checkpoint, load_directory
 from setpoint.model.pretrained.locate import CONFIG, locate_here
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.run import description_of, tokenizer_of

@@ -199,7 +199,7 @@ RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "
          "pipelining": {"schedule": "1f1b", "stages_per_rank": None, "split": None}}  # fmt: skip
 
 SAVES = {"mode": "sync", "in_flight": 1, "wait_timeout": None, "at": None, "last_dtype": None,
-         "keep_every": None, "write": True}  # fmt: skip
+         "keep_every": None, "write": True, "frozen": True}  # fmt: skip
 
 HEALTH: dict[str, Any] = {"spike": None}
 

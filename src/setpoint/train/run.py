@@ -25,6 +25,7 @@ from setpoint.train.record.accepted import describe_accepted
 from setpoint.train.record.context import Outcome
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
+from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.healing import alike, heal_from_others
 from setpoint.train.record.kept import kept_lines
 from setpoint.train.record.load import load_other
@@ -125,11 +126,13 @@ def rehearse(
         )
         at, loaded = Position(), None
         best, mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
-        states = states_of(job, parts, best, mean, Trackers())
+        refrozen = accepted is not None and accepted.has("optimizer.frozen")
+        states = states_of(job, parts, best, mean, Trackers(), other_frozen=refrozen)
+        frozen = FrozenParameters(job, parts)
         if newest is not None:
-            at = restore(job, states, newest)
+            at = restore(job, states, frozen.completed(newest))
         elif job.checkpoint.load is not None:
-            loaded, at = load_other(job, parts, states)
+            loaded, at = load_other(job, parts, states, frozen)
     rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
     if fetches is not None:

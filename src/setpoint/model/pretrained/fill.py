@@ -30,7 +30,7 @@ class Weights:
         shapes: Mapping[str, Shape],
         surplus: Iterable[str] = (),
     ) -> None:
-        self.held = held
+        self.held, self.shapes = held, dict(shapes)
         self.pieces: dict[str, list[Piece]] = {}
         for piece in pieces:
             self.pieces.setdefault(piece.ours, []).append(piece)
@@ -105,16 +105,35 @@ class Weights:
             full = self._assemble(reader, pieces, target.shape, target.dtype, "cpu")
             target.copy_(as_placed(full, target))
             return None
-        local, box = here
+        self._fill_box(reader, pieces, tuple(target.shape), *here)
+        return None
+
+    def box(
+        self, reader: TensorReader, name: str, ranges: Sequence[tuple[int, int]], dtype: torch.dtype
+    ) -> Tensor:
+        """Read a box of a tensor of ours, by the ranges of its dimensions, on the CPU."""
+        found = torch.empty([end - start for start, end in ranges], dtype=dtype)
+        self._fill_box(reader, self.pieces[name], self.shapes[name], found, ranges)
+        return found
+
+    def _fill_box(
+        self,
+        reader: TensorReader,
+        pieces: list[Piece],
+        shape: Shape,
+        local: Tensor,
+        box: Sequence[tuple[int, int]],
+    ) -> None:
+        """Give a box of a tensor of ours its values."""
         if len(pieces) > 1 or pieces[0].of_ours is not None:
             local.zero_()  # what no piece covers
         for piece in pieces:
-            found = common(piece, tuple(target.shape), box)
+            found = common(piece, shape, box)
             if found is not None:
                 within, ranges = found
-                theirs = reader.read_box(self.held[piece.theirs], ranges)
+                info = self.held[piece.theirs]
+                theirs = reader.read_box(info, ranges) if ranges else reader.read(info)
                 local[within].copy_(theirs.T if piece.transposed else theirs)
-        return None
 
     def _assemble(
         self,
@@ -153,6 +172,17 @@ class PlacedWeights(Weights):
         }
         super().__init__(where, [Piece(name, name) for name in shapes], held, shapes)
         self.tensors = tensors
+
+    def box(
+        self, reader: TensorReader, name: str, ranges: Sequence[tuple[int, int]], dtype: torch.dtype
+    ) -> Tensor:
+        """See `Weights.box`."""
+        del reader
+        saved = self.tensors[name]
+        if isinstance(saved, Tensor):
+            return saved[tuple(slice(start, end) for start, end in ranges)].to(dtype)
+        starts, sizes = [a for a, _ in ranges], [b - a for a, b in ranges]
+        return saved.box(starts, sizes).to(dtype)
 
     def read(self, reader: TensorReader, name: str, part: Part | None = None) -> Tensor:
         """See `Weights.read`; of a block no more than that is read."""

@@ -7,23 +7,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from setpoint.config import Foreign, SetpointError
+from setpoint.config import SetpointError
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.pretrained.base import checkpoint_weights, is_ours, restore
 from setpoint.model.pretrained.family import Family
-from setpoint.model.pretrained.fill import PlacedWeights, Weights
 from setpoint.model.pretrained.locate import locate
-from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import weight_dtype
-from setpoint.model.pretrained.run import (
-    description_of,
-    job_of,
-    list_weights,
-    restore,
-    tokenizer_of,
-    weights_in_parts,
-)
+from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
 from setpoint.model.pretrained.tensors import require_depth, weights_of
 from setpoint.model.skeleton import skeleton
 
@@ -121,39 +113,15 @@ def load_checkpoint(
         RunError: if the weights are not those of the model. Nothing is loaded then.
     """
     keys = description_of(directory)
-    if is_ours(config):
+    if isinstance(config, Transformer) and is_ours(config):
         model = skeleton(config, vocab_size)
-        checkpoint_weights(directory, model).fill(model, device=device, dtype=dtype)
+        checkpoint_weights(directory, model, config).fill(model, device=device, dtype=dtype)
     else:
         if isinstance(config, HuggingFaceModel) and keys is not None:
             model: nn.Module = config.build(vocab_size=vocab_size, keys=keys)
         else:
             model = build_model(config, vocab_size)
-        restore(directory, model)
+        restore(directory, model, config)
         model = model.to(device=device, dtype=dtype)
     vars(model)["loaded_from"] = directory
     return model
-
-
-def is_ours(config: ModelConfig) -> bool:
-    """Whether all parts of a model are ours, and so can be built without memory.
-
-    Returns:
-        False for models, and for a transformer with norms, from elsewhere, which fill themselves
-        when they are made.
-    """
-    return isinstance(config, Transformer) and not isinstance(config.norm, Foreign)
-
-
-def checkpoint_weights(directory: Path, model: nn.Module) -> Weights:
-    """The weights of a checkpoint, held against a model.
-
-    Raises:
-        DamagedCheckpoint: if the file is not what was saved.
-        RunError: if the weights are not those of the model.
-    """
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    parts = weights_in_parts(directory)
-    if parts is not None:
-        return PlacedWeights(directory, parts, shapes)
-    return Weights(directory, [Piece(n, n) for n in shapes], list_weights(directory), shapes)

@@ -18,8 +18,6 @@ from setpoint.model.pretrained.header import read_header
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from setpoint.data.tokenizers.config import TokenizerConfig
     from setpoint.model.config import ModelConfig
     from setpoint.model.pretrained.header import TensorInfo
@@ -122,16 +120,3 @@ def weights_in_parts(checkpoint: Path) -> Named | None:
     from setpoint.checkpoint.loading import load_directory
 
     return load_directory(checkpoint, only=("model",)).tensors["model"]
-
-
-def restore(checkpoint: Path, model: nn.Module) -> None:
-    """Put the weights of a checkpoint into a model that is not our transformer.
-
-    Raises:
-        DamagedCheckpoint: if the checkpoint is not what was saved.
-        RunError: if the weights are not those of the model.
-    """
-    from setpoint.checkpoint.loading import load_directory
-    from setpoint.checkpoint.weights import load_weights
-
-    load_weights(model, load_directory(checkpoint, only=("model",)))

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.huggingface import HuggingFaceModel
 from setpoint.model.initialize import plain_name
+from setpoint.model.pretrained.base import checkpoint_weights, is_ours
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.fill import Weights, block
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
-from setpoint.model.pretrained.load import checkpoint_weights, is_ours, load_pretrained
+from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, MANIFEST, locate
 from setpoint.model.pretrained.pieces import Piece, their_shapes
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader, weight_dtype
@@ -106,12 +108,12 @@ def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
     if place.kind != "checkpoint":
         return load_pretrained(path), None
     job = job_of(place.directory)
-    if not is_ours(job.model):
+    if not isinstance(job.model, TransformerConfig) or not is_ours(job.model):
         return load_pretrained(path), None
     tokenizer = tokenizer_of(place.directory, job.tokenizer)
     model = skeleton(job.model, tokenizer.vocab_size)
     vars(model)["loaded_from"] = place.directory
-    return model, checkpoint_weights(place.directory, model)
+    return model, checkpoint_weights(place.directory, model, job.model)
 
 
 class _Held:

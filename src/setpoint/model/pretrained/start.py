@@ -10,14 +10,11 @@ from torch import nn
 
 from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
-from setpoint.model.huggingface import HuggingFaceModel
-from setpoint.model.pretrained.check import foreign_names
+from setpoint.model.pretrained.base import checkpoint_weights, fill_from
 from setpoint.model.pretrained.difference import Different, differences
-from setpoint.model.pretrained.load import checkpoint_weights
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.read_config import config_of, read_config
 from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader
-from setpoint.model.pretrained.run import restore
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.shapes.reading import OneReader
 
@@ -54,12 +51,7 @@ def start_from(
         reader = None if one is None else SharedReader(one)
         _start_transformer(config, model, place, device, dtype, whole or model, reader)
         return found
-    if place.kind == "checkpoint":
-        load = partial(restore, place.directory, model)
-    elif isinstance(model, HuggingFaceModel):
-        load = partial(model.load_from, place.directory)
-    else:
-        raise SetpointError(f"model.pretrained = {place.name}: {foreign_names(config)}")
+    load = partial(fill_from, place, model, config)
     if one is None:
         load()
     else:
@@ -91,7 +83,7 @@ def _start_transformer(
             f"loaded:\n  {lines}\n`setpoint import {place.name}` writes all that they ask for."
         )
     if place.kind == "checkpoint":
-        weights = checkpoint_weights(place.directory, whole)
+        weights = checkpoint_weights(place.directory, whole, config)
     else:
         weights = weights_of(place.directory, read_config(place.directory)[1], whole, config)
     weights.fill(model, device=device, dtype=dtype, reader=reader)

@@ -53,6 +53,7 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
             progress,
             run.chain,
             start.resumed_at is None,
+            run.frozen.left_out,
         )
         if job.checkpoint.write
         else LoadOnlyCallback(progress),

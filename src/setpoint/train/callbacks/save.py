@@ -6,16 +6,22 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from setpoint.checkpoint.layout import BASE
 from setpoint.checkpoint.retention import is_named
+from setpoint.checkpoint.tensor_file import DTYPES
 from setpoint.config import record_files
 from setpoint.track.chain import HEAD
 from setpoint.train.record.state import Stateful, snapshot
 from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
+from setpoint.units import DType
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torch import Tensor
+
+    from setpoint.checkpoint.base import Base
     from setpoint.track.chain import Chain
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
@@ -56,6 +62,7 @@ class SaveCallback(Callback):
         evaluation: knows the metric of the present step.
         chain: each checkpoint has its head.
         is_new: whether the run has no checkpoint yet.
+        left_out: the frozen parameters that checkpoints do not hold; None where they hold all.
     """
 
     phase = Phase.KEEP
@@ -70,6 +77,7 @@ class SaveCallback(Callback):
         progress: Progress,
         chain: Chain,
         is_new: bool = True,
+        left_out: Base | None = None,
     ) -> None:
         self.store = store
         self.states = states
@@ -79,6 +87,7 @@ class SaveCallback(Callback):
         self.progress = progress
         self.chain = chain
         self.is_new = is_new
+        self.left_out = left_out
         self.saved: tuple[Any, ...] | None = None
         self.record: dict[str, str | bytes] = {}
 
@@ -145,8 +154,21 @@ class SaveCallback(Callback):
         dtype = loop.job.checkpoint.last_dtype
         head = {} if self.chain.head is None else {HEAD: self.chain.head}
         with snapshot(self.states, loop.position, weights_only, dtype) as taken:
-            texts = {**self.record, **head}
-            self.store.save(step, taken.tensors, taken.state, metric, texts, saved)
+            tensors, texts = taken.tensors, {**self.record, **head}
+            if self.left_out is not None:
+                tensors = self._without_frozen(tensors)
+                to = DTYPES[DType(dtype).torch()] if weights_only and dtype is not None else None
+                texts[BASE] = self.left_out.in_dtype(to).encode()
+            self.store.save(step, tensors, taken.state, metric, texts, saved)
         held = time.perf_counter() - began  # in the background it is written from here on
         self.saved = self.progress_of(loop)
         loop.stop.saving = False
+
+    def _without_frozen(
+        self, tensors: Mapping[str, Mapping[str, Tensor]]
+    ) -> dict[str, Mapping[str, Tensor]]:
+        """What is saved of the tensors."""
+        assert self.left_out is not None
+        names = self.left_out.tensors
+        model = {name: each for name, each in tensors["model"].items() if name not in names}
+        return {**tensors, "model": model}

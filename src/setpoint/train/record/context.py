@@ -20,6 +20,7 @@ from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores
 from setpoint.train.record.accepted import Accepted
+from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import Loaded
 from setpoint.train.record.ranks import SharedStore
 from setpoint.train.record.state import States
@@ -38,6 +39,7 @@ class Run:
         environment: what differs from the environment that the record names.
         began: when this session did, in seconds since 1970.
         heart: writes the heartbeat of this rank; None where none is asked for.
+        frozen: the parameters that checkpoints may leave out.
         uploads: what sends checkpoints to a URL; None where nothing is sent, or another rank does.
     """
 
@@ -54,6 +56,7 @@ class Run:
     environment: dict[str, Any]
     utilization: Utilization
     began: float
+    frozen: FrozenParameters
     heart: Heart | None = None
     uploads: Cadence | None = None
 

@@ -35,6 +35,7 @@ from setpoint.train.step.position import Position, is_over
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
+    from setpoint.train.record.frozen import FrozenParameters
 
 SHOWN = 6
 EXCLUDED = "excluded"
@@ -110,24 +111,41 @@ class Loaded:
 
 
 def load_other(
-    job: Job, parts: Components, states: States, readers: Readers = ALONE
+    job: Job,
+    parts: Components,
+    states: States,
+    frozen: FrozenParameters,
+    readers: Readers = ALONE,
 ) -> tuple[Loaded, Position]:
     """Give a new run the state of the checkpoint that `checkpoint.load` names.
 
     Every rank calls it.
 
     Arguments:
+        frozen: knows where frozen parameters are that a checkpoint leaves out.
         readers: the processes that read together.
 
     Raises:
         SetpointError: there is none, it does not fit the job, or nothing is left to train.
         DamagedCheckpoint: it is not what was saved.
     """
+    assert job.checkpoint.load is not None
+    saved: Checkpoint | None = None
     found: tuple[Checkpoint, Loaded] | None = None
     refused: SetpointError | None = None
     trained = _trained(parts)
     try:
-        found = _select(job, parts, trained, readers)
+        saved = load_directory(checkpoint_to_load(job.checkpoint.load), readers=readers)
+    except SetpointError as error:
+        refused = _named(job, error)
+    readers.agree(refused)
+    assert saved is not None
+    try:
+        saved = frozen.completed(saved)
+    except SetpointError as error:
+        raise _named(job, error) from error
+    try:
+        found = _select(job, parts, trained, saved)
     except SetpointError as error:
         refused = _named(job, error)
     readers.agree(refused)
@@ -200,12 +218,10 @@ def _trained(parts: Components) -> list[str]:
 
 
 def _select(
-    job: Job, parts: Components, trained: list[str], readers: Readers
+    job: Job, parts: Components, trained: list[str], saved: Checkpoint
 ) -> tuple[Checkpoint, Loaded]:
-    """Read the checkpoint, and leave out what the job does; no rank waits for another."""
-    assert job.checkpoint.load is not None
-    path = checkpoint_to_load(job.checkpoint.load)
-    saved = load_directory(path, readers=readers)
+    """Leave out of a checkpoint what the job does; no rank waits for another."""
+    path = saved.path
     folder = path if has_record(path) else path.parent.parent
     differences = _differences(job, folder)
     entries = tuple(each for each in ENTRIES if each in job.checkpoint.exclude)

@@ -38,7 +38,7 @@ def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Positio
         )
     count = policy.roll_back_to(found.step, step, failed.wrong)
     states = {name: each for name, each in start.states.items() if name != "data"}
-    position = restore(run.job, states, found)
+    position = restore(run.job, states, run.frozen.completed(found))
     lost: dict[str, Any] = {}
     if loop.parts.world.is_main:
         offset = run.trackers.states[JSONL]["offset"]

@@ -38,6 +38,7 @@ from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.context import Outcome, Run, Start
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
+from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other, other_frozen, refuse_changed
 from setpoint.train.record.outlook import command_again, format_newest, outlook
 from setpoint.train.record.ranks import SharedStore, opened
@@ -135,6 +136,7 @@ def open_run(
             environment=environment,
             utilization=use,
             began=time.time() if began is None else began,
+            frozen=FrozenParameters(job, parts),
             heart=heart,
             uploads=uploads,
         )
@@ -174,11 +176,14 @@ def resume(run: Run) -> Start:
         for line in other_frozen(parts, checkpoint) if refrozen else ():
             run.progress.note(line)
     elif job.checkpoint.load is not None:
-        loaded, position = load_other(job, parts, states, run.store.inner.readers)
+        loaded, position = load_other(job, parts, states, run.frozen, run.store.inner.readers)
         if job.model.pretrained is not None and parts.pretrained is None:
             run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
         parts.companions = companions_in(loaded.path) or parts.companions
         refuse_changed(run.directory.events, loaded)
+    left_out = run.frozen.decide()
+    if left_out is not None:
+        run.progress.note(left_out)
     if run.uploads is not None:
         resume_uploads(run.uploads, position)
     over, ended, identity = is_over(job.duration, position), None, job
@@ -310,9 +315,10 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
     else:
         if passed and fetch_undamaged(run, found and found.step):
             found = run.store.load(report)
-    if found is not None:
-        run.progress.note(f"resuming {run.directory.path} at step {found.step}")
-    return found
+    if found is None:
+        return None
+    run.progress.note(f"resuming {run.directory.path} at step {found.step}")
+    return run.frozen.completed(found)
 
 
 def cut_chain(run: Run) -> None:

@@ -1,0 +1,328 @@
+"""The weights of a checkpoint, also where its frozen parameters are those of other weights.
+
+Such a checkpoint (`checkpoint.frozen = false`) names these weights and their checksums. They are
+found again by both, and then its tensors are as if it held all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.checkpoint.base import Base, read_base
+from setpoint.checkpoint.durable import Written, digest_file
+from setpoint.checkpoint.layout import BASE, files_of_stems
+from setpoint.checkpoint.loading import Checkpoint, load_directory
+from setpoint.checkpoint.manifest import read_manifest, verify
+from setpoint.checkpoint.tensor_file import dtype_named
+from setpoint.checkpoint.weights import load_weights
+from setpoint.config import Foreign, RunError, SetpointError
+from setpoint.model.build import build_model
+from setpoint.model.config import HuggingFaceModel as HuggingFaceConfig
+from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.huggingface import HuggingFaceModel
+from setpoint.model.pretrained.check import foreign_names
+from setpoint.model.pretrained.fill import PlacedWeights, Weights
+from setpoint.model.pretrained.locate import Place, locate
+from setpoint.model.pretrained.pieces import Piece
+from setpoint.model.pretrained.read_config import read_config
+from setpoint.model.pretrained.read_tensor import TensorReader
+from setpoint.model.pretrained.run import (
+    description_of,
+    job_of,
+    list_weights,
+    tokenizer_of,
+    weights_in_parts,
+)
+from setpoint.model.pretrained.tensor_files import list_tensors
+from setpoint.model.pretrained.tensors import weights_of
+from setpoint.model.skeleton import skeleton
+from setpoint.shapes.placed import Named
+
+Dtypes = Mapping[str, Sequence[str]]
+"""Names of tensors, and the dtypes that their values are rounded to one after the other."""
+
+
+def is_ours(config: ModelConfig) -> bool:
+    """Whether all parts of a model are ours, and so can be built without memory.
+
+    Returns:
+        False for models, and for a transformer with norms, from elsewhere, which fill themselves
+        when they are made.
+    """
+    return isinstance(config, Transformer) and not isinstance(config.norm, Foreign)
+
+
+def checkpoint_weights(directory: Path, model: nn.Module, config: Transformer) -> Weights:
+    """The weights of a checkpoint, held against a model.
+
+    Raises:
+        DamagedCheckpoint: if the file is not what was saved.
+        RunError: if the weights are not those of the model, or what it leaves out is not there.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    if BASE in read_manifest(directory).files:
+        found = load_directory(directory, only=("model",))
+        assert found.base is not None
+        place = find_base(directory, found.base, config.pretrained)
+        frozen = _frozen_in(_weights_at(place, model, config), found.base.tensors)
+        return PlacedWeights(directory, _with(found, frozen, place).tensors["model"], shapes)
+    parts = weights_in_parts(directory)
+    if parts is not None:
+        return PlacedWeights(directory, parts, shapes)
+    return Weights(directory, [Piece(n, n) for n in shapes], list_weights(directory), shapes)
+
+
+def _weights_at(place: Place, model: nn.Module, config: Transformer) -> Weights:
+    """The weights that a run started from, held against its model."""
+    if place.kind == "checkpoint":
+        return checkpoint_weights(place.directory, model, config)
+    return weights_of(place.directory, read_config(place.directory)[1], model, config)
+
+
+def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
+    """Put the weights of a checkpoint into a whole model in memory.
+
+    Raises:
+        DamagedCheckpoint: if the checkpoint is not what was saved.
+        RunError: if the weights are not those of the model, or what it leaves out is not there.
+    """
+    found = load_directory(directory, only=("model",))
+    if found.base is not None:
+        place = find_base(directory, found.base, config.pretrained)
+        names = found.base.tensors
+        if isinstance(config, Transformer):
+            frozen = _frozen_in(_weights_at(place, model, config), names)
+        else:
+            frozen = _held_by(model, place, config, names)
+        found = _with(found, frozen, place)
+    load_weights(model, found)
+
+
+def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
+    """Give a whole model in memory the weights that a run starts from.
+
+    Raises:
+        SetpointError: if they are of another model.
+        RunError: if the files are damaged.
+    """
+    if place.kind == "checkpoint":
+        restore(place.directory, model, config)
+    elif isinstance(model, HuggingFaceModel):
+        model.load_from(place.directory)
+    else:
+        raise SetpointError(f"model.pretrained = {place.name}: {foreign_names(config)}")
+
+
+def completed(found: Checkpoint, place: Place, config: ModelConfig, vocab_size: int) -> Checkpoint:
+    """A checkpoint with the frozen parameters that it leaves out.
+
+    Arguments:
+        place: where `find_base` has found them.
+
+    Raises:
+        SetpointError: if the weights there are of another model.
+        RunError: if they are damaged.
+    """
+    assert found.base is not None
+    frozen = tensors_at(place, found.base.tensors, config, vocab_size, found.path)
+    return _with(found, frozen, place)
+
+
+def tensors_at(
+    place: Place, names: Dtypes, config: ModelConfig, vocab_size: int, checkpoint: Path
+) -> Named:
+    """Tensors of a model, as the weights have them that it can start from.
+
+    Those of our transformer are read when they are placed, so that each rank reads what it holds;
+    other models are built once more, in host memory.
+
+    Arguments:
+        names: see `Base.tensors`; unknown ones are left out.
+        checkpoint: which keeps the config.json of a model of transformers.
+
+    Raises:
+        SetpointError: if the weights are of another model.
+        RunError: if they are damaged.
+    """
+    if isinstance(config, Transformer):
+        return _frozen_in(_weights_at(place, skeleton(config, vocab_size), config), names)
+    with torch.random.fork_rng():  # whose numbers nothing else misses
+        theirs = isinstance(config, HuggingFaceConfig)
+        keys = description_of(checkpoint) if theirs else None
+        model = build_model(config, vocab_size, keys)
+    return _held_by(model, place, config, names)
+
+
+def _held_by(
+    model: nn.Module, place: Place, config: ModelConfig, names: Dtypes
+) -> dict[str, Tensor]:
+    """The same, of a model in memory, which gets all weights of that place."""
+    fill_from(place, model, config)
+    held = model.state_dict()
+    return {name: _rounded(held[name], through) for name, through in names.items() if name in held}
+
+
+def _rounded(tensor: Tensor, through: Sequence[str]) -> Tensor:
+    for name in through:
+        tensor = tensor.to(dtype_named(name))
+    return tensor
+
+
+def _with(found: Checkpoint, frozen: Named, place: Place) -> Checkpoint:
+    assert found.base is not None
+    if lost := [name for name in found.base.tensors if name not in frozen]:
+        raise RunError(
+            f"{found.path} leaves out {lost[0]}, which {place.directory} has no tensor for"
+        )
+    tensors = {**found.tensors, "model": {**frozen, **found.tensors["model"]}}
+    return replace(found, tensors=tensors, base=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frozen:
+    """A tensor of other weights, which is read when it is placed; see `Placeable`."""
+
+    weights: Weights
+    name: str
+    through: tuple[str, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which it is read."""
+        return dtype_named(self.through[-1])
+
+    @property
+    def shape(self) -> torch.Size:
+        """As the model has it."""
+        return torch.Size(self.weights.shapes[self.name])
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """See `Placeable.box`."""
+        ranges = [(start, start + size) for start, size in zip(offset, shape, strict=True)]
+        with TensorReader() as reader:
+            found = self.weights.box(reader, self.name, ranges, dtype_named(self.through[0]))
+        return _rounded(found, self.through[1:])
+
+    def whole(self) -> Tensor:
+        """See `Placeable.whole`."""
+        return self.box([0] * len(self.shape), self.shape)
+
+
+def _frozen_in(weights: Weights, names: Dtypes) -> dict[str, Frozen]:
+    return {
+        name: Frozen(weights, name, tuple(through))
+        for name, through in names.items()
+        if name in weights.pieces
+    }
+
+
+def base_of(directory: Path) -> Base | None:
+    """What a checkpoint leaves out; None where it holds all.
+
+    Raises:
+        DamagedCheckpoint: if the file that says so is not what was saved.
+    """
+    return read_base(directory, read_manifest(directory))
+
+
+def frozen_of(directory: Path) -> Named:
+    """The frozen parameters that a checkpoint leaves out; none where it holds all.
+
+    Raises:
+        SetpointError: if the weights that have them are not there, or have changed.
+    """
+    base = base_of(directory)
+    if base is None:
+        return {}
+    job = job_of(directory)
+    place, size = find_base(directory, base), tokenizer_of(directory, job.tokenizer).vocab_size
+    return tensors_at(place, base.tensors, job.model, size, directory)
+
+
+def verify_base(directory: Path) -> None:
+    """Compare every byte of the weights that have what a checkpoint leaves out.
+
+    Raises:
+        SetpointError: if they are not there, or have changed.
+    """
+    base = base_of(directory)
+    place = None if base is None else find_base(directory, base)
+    if place is not None and place.kind == "checkpoint":
+        verify(place.directory, read_manifest(place.directory), files_at(place))
+
+
+def files_at(place: Place) -> dict[str, Written]:
+    """The files of weights, by which these are known again.
+
+    Of a checkpoint they are those that its manifest names, of which every byte is compared when
+    they are read; others are read.
+
+    Raises:
+        SetpointError: if there are none.
+    """
+    if place.kind == "checkpoint":
+        files = read_manifest(place.directory).files
+        names = [*files_of_stems(files).get("model", []), *([BASE] if BASE in files else [])]
+        return {name: files[name] for name in names}
+    paths = sorted({info.file for info in list_tensors(place.directory).values()})
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            return {
+                path.name: written
+                for path, written in zip(paths, pool.map(digest_file, paths), strict=True)
+            }
+    except OSError as error:
+        raise SetpointError(f"{place.directory} cannot be read: {error.strerror}") from error
+
+
+def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Place:
+    """Find the weights that a checkpoint takes its frozen parameters from.
+
+    Arguments:
+        pretrained: what `model.pretrained` is now, where they may have been moved to.
+
+    Raises:
+        SetpointError: if they are not there, or have changed.
+    """
+    reasons: list[str] = []
+    for name in dict.fromkeys((base.directory, pretrained or base.name, base.name)):
+        try:
+            place = locate(name)
+            changed = _difference(place, base.files)
+        except SetpointError as error:
+            reasons.append(str(error))
+            continue
+        if not changed:
+            return place
+        reasons.append(f"{name} has changed: {changed}")
+    raise SetpointError(
+        f"{checkpoint} leaves out {len(base.tensors)} frozen parameters (checkpoint.frozen = "
+        f"false), which are those of {base.name}, and these weights are not there:\n  "
+        + "\n  ".join(dict.fromkeys(reasons))
+        + f"\nValid: the same files at {base.directory}, where a symbolic link will do"
+    )
+
+
+def _difference(place: Place, files: Mapping[str, Written]) -> str:
+    """In what weights differ from those that were there; empty where they do not."""
+    if place.kind == "huggingface":
+        paths = {info.file.name: info.file for info in list_tensors(place.directory).values()}
+        for name, written in files.items():
+            size = paths[name].stat().st_size if name in paths else None
+            if size not in (None, written.size):
+                return f"{name} has {size} bytes, not {written.size}"
+    there = files_at(place)
+    for name, written in files.items():
+        if name not in there:
+            return f"it has no {name}"
+        if there[name] != written:
+            sums = f"{there[name].sha256[:12]}.., not {written.sha256[:12]}.."
+            return f"{name} has the SHA-256 {sums}"
+    surplus = sorted(there.keys() - files.keys())
+    return f"it has {surplus[0]}, too" if surplus else ""

@@ -1,0 +1,122 @@
+"""Frozen parameters that checkpoints leave out, and take from `model.pretrained` again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.checkpoint.base import Base
+from setpoint.checkpoint.tensor_file import DTYPES
+from setpoint.model.config import Transformer
+from setpoint.model.pretrained.base import completed, files_at, find_base, tensors_at
+from setpoint.model.pretrained.locate import Place, locate
+from setpoint.model.skeleton import skeleton
+from setpoint.shapes.placed import as_placed, part_here
+
+if TYPE_CHECKING:
+    from setpoint.checkpoint.loading import Checkpoint
+    from setpoint.train.build.components import Components
+    from setpoint.train.config import Job
+
+
+class FrozenParameters:
+    """Which weights the frozen parameters of a run have, and what its checkpoints leave out.
+
+    Every rank calls every method.
+
+    Arguments:
+        job, parts: of the run; the model is not compared before `decide`.
+    """
+
+    def __init__(self, job: Job, parts: Components) -> None:
+        self.job, self.parts = job, parts
+        self.left_out: Base | None = None
+        self._loaded: tuple[Base, Place] | None = None
+        self._from: Path | None = None
+
+    def completed(self, found: Checkpoint) -> Checkpoint:
+        """A checkpoint with the frozen parameters that it leaves out.
+
+        Raises:
+            SetpointError: if the weights that have them are not there, or have changed.
+        """
+        self._from, base = found.path, found.base
+        if base is None:
+            self._loaded = None
+            return found
+        known = self._loaded
+        if known is None or known[0].files != base.files:
+            pretrained = self.job.model.pretrained
+            place = self.parts.world.on_main(lambda: find_base(found.path, base, pretrained))
+            known = base, place
+        self._loaded = base, known[1]
+        return completed(found, known[1], self.job.model, self.parts.tokenizer.vocab_size)
+
+    def decide(self) -> str | None:
+        """Choose what checkpoints leave out, when the model has the values that it trains from.
+
+        Frozen parameters are compared with the weights bit by bit, unless they have just come from
+        there: those that were trained before they were frozen are saved.
+
+        Returns:
+            what people should know of it.
+
+        Raises:
+            SetpointError: if the weights cannot be read.
+        """
+        section, pretrained = self.job.checkpoint, self.job.model.pretrained
+        if section.frozen or not section.write or pretrained is None:
+            return None
+        world = self.parts.world
+        base, place = self._loaded or world.on_main(lambda: _found(pretrained))
+        here = self._frozen_here()
+        equal = self._equal(here, base, place)
+        facts = {name: ((DTYPES[each.dtype],), name in equal) for name, each in here.items()}
+        found = world.all_of(facts)
+        others = {name for each in found for name, (_, same) in each.items() if not same}
+        names = {name: of for each in found for name, (of, _) in each.items() if name not in others}
+        self.left_out = Base(base.name, base.directory, base.files, names) if names else None
+        changed = f"; {len(others)} others have been trained, and are saved" if others else ""
+        return (
+            f"checkpoints leave out {len(names)} frozen parameters, which are those of "
+            f"{base.name}{changed}"
+        )
+
+    def _frozen_here(self) -> dict[str, Tensor]:
+        """The frozen parameters that this rank holds a part of, as checkpoints name them."""
+        zero = self.parts.zero
+        model = self.parts.model if zero is None else zero.whole
+        held = model.state_dict(keep_vars=True)
+        return {
+            name: each.detach()
+            for name, each in held.items()
+            if isinstance(each, nn.Parameter) and not each.requires_grad
+        }
+
+    def _equal(self, here: dict[str, Tensor], base: Base, place: Place) -> set[str]:
+        """Those that equal, bit by bit, what the weights have."""
+        config, size = self.job.model, self.parts.tokenizer.vocab_size
+        if self._from is None and self.parts.pretrained is not None:
+            # They have just come from there, but for what is no part of the model by itself.
+            if not isinstance(config, Transformer):
+                return set(here)
+            return here.keys() & skeleton(config, size).state_dict().keys()
+        known = set(base.tensors) & here.keys()
+        unsure = {n: (DTYPES[each.dtype],) for n, each in here.items() if n not in known}
+        if not unsure or self.parts.zero is not None:
+            return known
+        assert self._from is not None
+        for name, theirs in tensors_at(place, unsure, config, size, self._from).items():
+            placed = part_here(as_placed(theirs, here[name]))
+            if torch.equal(placed.to(here[name].device), part_here(here[name])):
+                known.add(name)
+        return known
+
+
+def _found(pretrained: str) -> tuple[Base, Place]:
+    """The weights that `model.pretrained` means, and nothing left out yet."""
+    place = locate(pretrained)
+    return Base(pretrained, str(place.directory.resolve()), files_at(place), {}), place

@@ -1,0 +1,30 @@
+"""Checks of `checkpoint.frozen`, which few jobs set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem
+
+if TYPE_CHECKING:
+    from setpoint.train.config import Job
+
+
+def frozen_problems(job: Job) -> Iterator[Problem]:
+    """Find checkpoints that would leave out what nothing has, or nothing."""
+    if not job.optimizer.frozen and job.adapter is None:
+        yield Problem(
+            "checkpoint.frozen",
+            "false has no effect: no parameter is frozen",
+            valid=("true",),
+            also=("optimizer.frozen", "adapter"),
+        )
+    if job.model.pretrained is None:
+        yield Problem(
+            "checkpoint.frozen",
+            "false leaves out frozen parameters, which are taken again from model.pretrained, and "
+            "that is null",
+            valid=("true",),
+            also=("model.pretrained",),
+        )

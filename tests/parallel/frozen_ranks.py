@@ -1,0 +1,93 @@
+"""Run by train/record/test_frozen.py: ranks go on from a checkpoint without frozen parameters.
+
+Its arguments are axes of two ranks; all without any. One rank has saved it; they save one more,
+which leaves out the same, and from which one rank goes on. Nothing is lost on the way.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from setpoint.checkpoint.layout import BASE
+from setpoint.checkpoint.manifest import read_manifest
+from setpoint.model import load_pretrained, save_pretrained
+from setpoint.train.run import train
+
+from ..ranks import fork
+from ..train.small import small_job
+
+COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "schedule.horizon=6 steps",
+          "batch.global_size=4", "batch.micro_size=1", "checkpoint.every=2 steps")  # fmt: skip
+FROZEN = ("optimizer.frozen=['^(?!output|layers\\.1)']", "checkpoint.frozen=false")
+AXES = ("shard", "tensor", "pipeline", "replicate")
+
+
+def trained(
+    folder: Path, run: str, steps: int, *flags: str, store: str = "", rank: int = 0
+) -> None:
+    """Train or go on, on two ranks where there is a store that they meet at."""
+    if store:
+        os.environ.update(WORLD_SIZE="2", RANK=str(rank), LOCAL_RANK=str(rank))
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+        )
+    torch.set_num_threads(1)
+    given = (*COMMON, *FROZEN, f"workspace={folder}", f"model.pretrained={folder / 'hf'}", *flags)
+    job = small_job(
+        folder / f"jobs-{rank}", *given, f"duration={steps} steps", without=("accumulation",)
+    )
+    train(job, folder / run)
+    if store:
+        torch.distributed.destroy_process_group()
+
+
+def prepare(folder: Path) -> None:
+    job = small_job(folder / "jobs", *COMMON, "duration=1 steps", without=("accumulation",))
+    save_pretrained(load_pretrained(train(job, folder / "first").directory), folder / "hf")
+    trained(folder, "one", 2)
+
+
+def compare(folder: Path, axis: str) -> None:
+    checkpoint = folder / axis / "checkpoints" / "step-00000004"
+    files = read_manifest(checkpoint).files
+    assert BASE in files and "model.index.json" in files, sorted(files)
+    assert '"embedding.weight"' not in (checkpoint / "model.index.json").read_text()
+    one, two = (load_pretrained(folder / run).state_dict() for run in ("one", axis))
+    for name, tensor in load_pretrained(folder / "hf").state_dict().items():
+        if name.startswith(("output", "layers.1")):
+            torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
+        else:
+            assert torch.equal(two[name], tensor) and torch.equal(one[name], tensor), name
+    print(f"{axis}: equal")
+
+
+def main(axes: list[str]) -> int:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+
+        def begins(rank: int, store: str) -> None:
+            prepare(folder)
+
+        def goes_on(rank: int, store: str) -> None:
+            for axis in axes:
+                flags = ("parallel.world_size=2", f"parallel.{axis}=2")
+                trained(folder, axis, 4, *flags, store=f"{store}-{axis}", rank=rank)
+
+        def ends(rank: int, store: str) -> None:
+            trained(folder, "one", 6)
+            for axis in axes:
+                trained(folder, axis, 6)
+                compare(folder, axis)
+
+        status = fork(begins, 1)
+        for axis in axes:
+            shutil.copytree(folder / "one", folder / axis)
+        return status or fork(goes_on, 2) or fork(ends, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or [*AXES]))

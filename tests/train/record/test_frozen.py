@@ -1,0 +1,141 @@
+"""Checkpoints without frozen parameters, which the weights have that a run began with."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.manifest import FORMAT, read_manifest
+from setpoint.config import ConfigError, SetpointError
+from setpoint.model import load_pretrained, save_pretrained
+from setpoint.train.run import rehearse, train
+
+from ...forks import forked
+from ..small import rows, small_job
+
+BASE = ("model.layers=2", "model.dropout=0", "schedule.horizon=8 steps", "checkpoint.keep=null")
+FROZEN = r"optimizer.frozen=['^(?!output|layers\.1\.feed_forward)']"
+OUT = "checkpoint.frozen=false"
+TO_8 = ("duration=8 steps", FROZEN)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights to start from, as a run has them and in the format of Hugging Face, in bf16."""
+    folder = tmp_path_factory.mktemp("weights")
+    run = train(small_job(folder, *BASE, "duration=1 steps", "seed=5"), folder / "run").directory
+    save_pretrained(load_pretrained(run), folder / "hf", dtype="bf16")
+    return folder
+
+
+def model_of(run: Path) -> dict[str, Tensor]:
+    return load_pretrained(run / "checkpoints" / "latest").state_dict()
+
+
+def held(run: Path, step: int) -> dict[str, Any]:
+    """What the file of the weights has, and nothing else."""
+    return dict(load_directory(run / "checkpoints" / f"step-{step:08}").tensors["model"])
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]), name
+
+
+def test_goes_on_bit_for_bit(weights: Path, tmp_path: Path) -> None:
+    start = f"model.pretrained={weights / 'hf'}"
+    whole = train(small_job(tmp_path, *BASE, *TO_8, start), tmp_path / "whole").directory
+    run = tmp_path / "run"
+    for duration in ("duration=4 steps", "duration=8 steps"):
+        train(small_job(tmp_path, *BASE, *TO_8, start, OUT, duration), run)
+    losses = [
+        [row["loss"] for row in rows(each) if row["kind"] == "train"] for each in (whole, run)
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 8
+    assert_equal(model_of(whole), model_of(run))
+    assert read_manifest(run / "checkpoints" / "step-00000008").format == FORMAT
+    names = set(held(run, 8))
+    assert {name for name in model_of(run) if name.startswith(("output", "layers.1.feed"))} == names
+    # A new run takes them from there, and saves all of them if it is to.
+    flags = (*BASE, FROZEN, "duration=9 steps")
+    new = train(small_job(tmp_path, *flags, f"checkpoint.load={run}"), tmp_path / "new")
+    old = train(small_job(tmp_path, *flags, f"checkpoint.load={whole}"), tmp_path / "old")
+    assert new.started.step == old.started.step == 8
+    assert_equal(held(tmp_path / "new", 9), held(tmp_path / "old", 9))
+    # One that starts from its weights, and leaves out some of them again.
+    again = (f"model.pretrained={run}", "optimizer.frozen=['^layers']", OUT, "duration=1 steps")
+    third = train(small_job(tmp_path, *BASE, *again), tmp_path / "third").directory
+    frozen = {name: tensor for name, tensor in model_of(run).items() if name.startswith("layers")}
+    assert not frozen.keys() & held(third, 1).keys()
+    assert_equal(frozen, {name: model_of(third)[name] for name in frozen})
+
+
+def test_what_was_trained_before_is_saved(weights: Path, tmp_path: Path) -> None:
+    start, run = f"model.pretrained={weights / 'run'}", tmp_path / "run"
+    flags = (*BASE, start, "precision.params=bf16", "precision.compute=bf16")
+    train(small_job(tmp_path, *flags, "optimizer.frozen=['^emb']", "duration=4 steps"), run)
+    more = (*flags, "optimizer.frozen=['^emb', '^layers']", OUT, "duration=6 steps",
+            "checkpoint.last=weights", "checkpoint.last_dtype=fp16")  # fmt: skip
+    job = small_job(tmp_path, *more)
+    notes = dict(rehearse(job, run, accept=["optimizer.frozen"]))
+    assert notes["state"] == "would resume at step 4"
+    before = model_of(run)
+    train(job, run, accept=["optimizer.frozen"])
+    assert held(run, 6).keys() == before.keys() - {"embedding.weight"}
+    after = model_of(run)
+    for name, tensor in before.items():
+        if name.startswith(("layers", "emb")):  # rounded twice: fp32 to bf16 to fp16
+            assert torch.equal(after[name], tensor.half()), name
+
+
+def test_weights_that_are_gone_or_changed_are_named(weights: Path, tmp_path: Path) -> None:
+    base = shutil.copytree(weights / "hf", tmp_path / "base")
+    run, flags = tmp_path / "run", (*BASE, f"model.pretrained={base}", FROZEN, OUT)
+    train(small_job(tmp_path, *flags, "duration=2 steps"), run)
+    longer = small_job(tmp_path, *flags, "duration=4 steps")
+    file = base / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(SetpointError, match=r"(?s)has the SHA-256 .*symbolic link"):
+        train(longer, run)
+    base.rename(tmp_path / "away")
+    for use in (lambda: rehearse(longer, run), lambda: load_pretrained(run)):
+        with pytest.raises(SetpointError, match=r"(?s)leaves out 1. frozen .*no such dir"):
+            use()
+    content[-1] ^= 1
+    (tmp_path / "away" / "model.safetensors").write_bytes(content)
+    base.symlink_to(tmp_path / "away")
+    assert train(longer, run).started.step == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((FROZEN,), "and that is null"),
+        (("model.pretrained={}/run",), "no parameter is frozen"),
+        ((FROZEN, "model.pretrained={}/run", "checkpoint.write=false"), "write = false"),
+    ],
+)
+def test_what_has_no_effect_is_refused(
+    weights: Path, tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        small_job(tmp_path, *BASE, OUT, *(flag.format(weights) for flag in flags))
+
+
+def test_other_divisions_go_on() -> None:
+    assert forked("tests.parallel.frozen_ranks", "shard").splitlines() == ["shard: equal"]
+
+
+@pytest.mark.slow
+def test_every_division_goes_on() -> None:
+    lines = forked("tests.parallel.frozen_ranks").splitlines()
+    assert lines == [f"{axis}: equal" for axis in ("shard", "tensor", "pipeline", "replicate")]
