@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ import torch._dynamo
 
 from ..forks import Forks
 from .commands import Commands
+from .poison import Poison, poison_runs
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +34,9 @@ def nothing_stays_for_the_next_test() -> Iterator[None]:
     """Forget what was compiled; the next test would count it."""
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
+    """Let every training of the test meet bad batches, numbered from 1 in the order of the data."""
+    return lambda *bad, value=math.nan: poison_runs(monkeypatch, bad, value)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.objective import Share
+from setpoint.train.step.objective import Objective, Share
 from setpoint.train.step.position import Position
 
 from .small import rows
@@ -41,6 +42,19 @@ class Poisoned:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+def poison_runs(patch: pytest.MonkeyPatch, bad: Container[int], value: float = math.nan) -> None:
+    """Let every training meet bad batches, numbered from 1 in the order of the data."""
+
+    def build(job: Job, *given: Any) -> Components:
+        parts = build_components(job, *given)
+        objective: Any = Poisoned(parts, bad, value)
+        assert isinstance(parts.objective, Objective)
+        parts.objective = objective
+        return parts
+
+    patch.setattr("setpoint.train.run.build_components", build)
 
 
 def weights(parts: Components) -> list[Tensor]:

@@ -19,7 +19,7 @@ from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
-from .poison import Poisoned
+from .poison import Poisoned, poison_runs
 
 
 def beats(job: Job) -> list[float]:
@@ -70,6 +70,18 @@ ROWS |= {
     "Spike.patience": ("resilience.spike.patience=2", spiked, SPIKE, ["taken", *SKIPPED[1:]]),
     "Spike.policy": ("resilience.spike.policy=fail", spiked, SPIKE, ["failed"]),
 }
+
+
+def kept(job: Job) -> int:
+    """How many steps without a loss have left their batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        poison_runs(patch, range(2, 4))
+        return len(list((train(job).directory / "bad-batches").glob("step-*")))
+
+
+ROWS["TrainingResilience.bad_batches"] = (
+    "resilience.bad_batches=1", kept, ("resilience.non_finite=skip",), 1,
+)  # fmt: skip
 
 
 def managed(job: Job) -> dict[str, Any]:

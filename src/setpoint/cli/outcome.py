@@ -28,6 +28,7 @@ COMMANDS = {
     "sweep": "train many points, all checked first",
     "compare": "show runs side by side",
     "report": "write an HTML file about runs: curves, configuration, differences",
+    "replay": "run a step of a run again, with statistics of each module",
     "fingerprint": "print the hash of all identity fields",
     "schema": "print the JSON Schema of configuration files, for editors",
     "migrate": "bring files and records of older versions up to date",
@@ -58,7 +59,14 @@ COMMANDS = {
 LONG = frozenset(
     (
         *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
-        *("compare", "report", "checkpoint convert", "checkpoint verify", "checkpoint diff"),
+        *(
+            "compare",
+            "report",
+            "replay",
+            "checkpoint convert",
+            "checkpoint verify",
+            "checkpoint diff",
+        ),
         *("checkpoint prune", "data prepare", "data push", "data inspect", "data stats"),
         "tokenizer train",
     )

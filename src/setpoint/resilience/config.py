@@ -116,6 +116,10 @@ class TrainingResilience(Resilience, role=RUNTIME):
     """Loss spikes: what to do; null: nothing. Decided on all ranks alike, before the step changes
     the weights."""
 
+    bad_batches: int = field(default=4, ge=0, le=1000)
+    """Steps whose batches are kept in the run directory, of those that are not finite or loss
+    spikes, for setpoint replay: the newest. 0: none."""
+
     heartbeat: Heartbeat | None = field(default=None)
     """Heartbeat files, one a rank; null: none."""
 

@@ -60,7 +60,7 @@ class JsonlWriter:
             RunError: if the disk is full; the file ends with the row before, whole.
             TypeError: if JSON cannot hold a value.
         """
-        line = memoryview((json.dumps(_finite(row), allow_nan=False) + "\n").encode())
+        line = memoryview((json.dumps(plain_numbers(row), allow_nan=False) + "\n").encode())
         with self._lock:
             written = 0
             try:
@@ -194,7 +194,7 @@ def read_jsonl(
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append({key: _restored(value) for key, value in json.loads(line).items()})
+            rows.append({key: restored_numbers(value) for key, value in json.loads(line).items()})
         except (ValueError, AttributeError) as error:
             reason = f"{path}:{number} is not a row: {error}"
             if damaged is None:
@@ -215,21 +215,23 @@ def _end_of_whole_lines(descriptor: int, block: int = 65536) -> int:
     return 0
 
 
-def _finite(value: Any) -> Any:
+def plain_numbers(value: Any) -> Any:
+    """Put a text in place of each number that JSON does not have: NaN, Infinity, -Infinity."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [plain_numbers(item) for item in value]
     return value
 
 
-def _restored(value: Any) -> Any:
+def restored_numbers(value: Any) -> Any:
+    """Undo `plain_numbers`."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value, value)
     if isinstance(value, dict):
-        return {key: _restored(item) for key, item in value.items()}
+        return {key: restored_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_restored(item) for item in value]
+        return [restored_numbers(item) for item in value]
     return value

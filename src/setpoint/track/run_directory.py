@@ -29,6 +29,9 @@ CONFIG = "config.json"
 FOLDERS = ("checkpoints", "logs", "traces")
 """The folders of a run directory that each run has."""
 
+BAD_BATCHES = "bad-batches"
+"""The folder of the batches that were not trained on, made with the first one."""
+
 FILES = (
     CONFIG,
     "config.toml",
@@ -249,7 +252,7 @@ def _refuse_foreign(path: Path) -> None:
         raise SetpointError(f"run directory {path} cannot be read: {error.strerror}") from error
     if is_run_directory(path):
         return
-    known = {*FILES, *FOLDERS, HEARTBEATS}
+    known = {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
     foreign = sorted(name for name in names if name.partition(".tmp-")[0] not in known)
     if foreign or (names and ".lock" not in names):
         shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")

@@ -22,6 +22,7 @@ from setpoint.train.callbacks.build import added_callbacks, build_callbacks
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.record.accepted import describe_accepted
+from setpoint.train.record.bad_batches import BadBatches
 from setpoint.train.record.context import Outcome
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
@@ -89,7 +90,10 @@ def train(
             check = None
             if job.resilience.liveness_every.unit != "never":
                 check = LivenessCheck(world, job.parallel.step_timeout)
-            loop = Loop(job, parts, callbacks, stop, start.position, start.ended, back, check)
+            keep = None
+            if number := job.resilience.bad_batches:
+                keep = BadBatches(run.directory, number, world, run.events, run.progress).save
+            loop = Loop(job, parts, callbacks, stop, start.position, start.ended, back, check, keep)
             if job.parallel.torchft is not None:
                 groups = ReplicaGroups(job.parallel.torchft, job.parallel.timeout, alike(job))
                 parts.groups = ending.enter_context(groups)

@@ -13,8 +13,13 @@ import torch.distributed as dist
 
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
+from setpoint.shapes.batch import Count, StepBatch
+from setpoint.track.display import make_progress
+from setpoint.track.events import NoEvents
+from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
+from setpoint.train.record.bad_batches import BadBatches, read_bad_batch
 from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
@@ -64,7 +69,7 @@ def check(rank: int, store: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ends_alike(folder, rank)
-        refuses_alike(folder, rank)
+        refuses_alike(folder, rank, Path(store).parent)
         skips_spikes_alike(folder, rank)
     dist.destroy_process_group()
 
@@ -112,7 +117,7 @@ def ends_alike(folder: Path, rank: int) -> None:
     agree(loop, rank)
 
 
-def refuses_alike(folder: Path, rank: int) -> None:
+def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
     """The gradients of rank 1 alone are not finite in step 2; a signal waits for the step."""
     job = small_job(folder, "duration=4 steps", "evaluation=null", "resilience.non_finite=skip")
     parts = build_components(job)
@@ -126,7 +131,13 @@ def refuses_alike(folder: Path, rank: int) -> None:
             if rank == 0 and loop.position.step == 2:
                 signal.raise_signal(signal.SIGTERM)
 
-    steps = [0]
+    steps, taken = [0], list[StepBatch]()
+    run = RunDirectory(shared, None, is_new=False)
+    keep = BadBatches(run, 1, parts.world, NoEvents(), make_progress("none", total_steps=None))
+
+    def kept(loop: Loop, step: StepBatch, whole: Count, result: StepResult) -> None:
+        taken.append(step)
+        keep.save(loop, step, whole, result)
 
     def broken(gradient: torch.Tensor) -> torch.Tensor:
         steps[0] += 1
@@ -137,9 +148,16 @@ def refuses_alike(folder: Path, rank: int) -> None:
     stop = StopRequest()
     stop.resumable = True
     with stop:
-        Loop(job, parts, [Seen()], stop, Position()).run()
+        Loop(job, parts, [Seen()], stop, Position(), keep_bad=kept).run()
     assert found == ["taken", "skipped", "taken"], found
     assert stop.status == 75
+    dist.barrier()
+    saved = read_bad_batch(shared, 2)
+    assert saved is not None and saved.facts["data_ranks"] == WORLD
+    noise, batches = saved.shares[rank]
+    assert noise == rank and len(taken) == 1
+    for one, other in zip(batches, taken[0].batches, strict=True):
+        assert torch.equal(one.inputs, other.inputs)
 
 
 def skips_spikes_alike(folder: Path, rank: int) -> None:

@@ -26,6 +26,7 @@ from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
     from setpoint.resilience.signals import StopRequest
+    from setpoint.shapes.batch import Count, StepBatch
     from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
@@ -65,6 +66,9 @@ class StepResult:
     def cause(self) -> str:
         """What events call the reason for which a step is not trained on."""
         return "spike" if self.spiked else "non_finite"
+
+
+KeepBad = Callable[["Loop", "StepBatch", "Count", StepResult], None]
 
 
 class Phase(IntEnum):
@@ -151,6 +155,7 @@ class Loop:
         ended: why nothing is left to train although the duration is not over; None where it is.
         roll_back: brings the components to a checkpoint after a step that is not finite or a loss
             spike, and returns its position; None where nothing was saved.
+        keep_bad: keeps the batch of a step that is not trained on; None: nothing does.
         liveness: whether all ranks answer before a step, where `resilience.liveness_every` is due.
     """
 
@@ -164,6 +169,7 @@ class Loop:
         ended: str | None = None,
         roll_back: Callable[[Loop, StepResult], Position] | None = None,
         liveness: Callable[[int], None] | None = None,
+        keep_bad: KeepBad | None = None,
     ) -> None:
         self.job = job
         self.parts = parts
@@ -183,6 +189,9 @@ class Loop:
         self.engine.span = self.times
         self.roll_back = roll_back
         self.liveness = liveness
+        self.keep_bad = keep_bad
+        # Where the data went on at the last rollback, and from which step.
+        self.rewound: dict[str, Any] | None = None
         # What is being done, for those who look at a run from outside: which phase it belongs to,
         # and the last step that was taken in this session.
         self.doing = Phase.STEP
@@ -399,6 +408,9 @@ class Loop:
             by_source._replace(nats=ended.by_source),
             ended.verdict,
         )
+        result = self.examine(result)
+        if result.wrong and self.keep_bad is not None:
+            self.keep_bad(self, step, whole, result)
         return self.decide(result)
 
     def has_row(self, at: Position, after: Position) -> bool:
@@ -413,12 +425,8 @@ class Loop:
         last = is_over(self.job.duration, after)
         return last or is_due(every, at, after, last)
 
-    def decide(self, result: StepResult) -> StepResult:
-        """Say what becomes of a step, which is the engine's verdict unless it was refused.
-
-        Raises:
-            RunError: if the run cannot go on.
-        """
+    def examine(self, result: StepResult) -> StepResult:
+        """Say what is wrong with a step that the engine has refused, and count the others."""
         if result.verdict is Verdict.RETAKEN:
             return result
         spikes, loss = self.parts.spikes, result.loss
@@ -432,8 +440,17 @@ class Loop:
                 return result
             wrong = spikes.describe(loss)
             spikes.note(loss, trained_on=False)
-        result = replace(result, wrong=wrong, spiked=result.verdict is Verdict.SPIKED)
-        verdict = self.policy_of(result).decide(self.position.step + 1, wrong)
+        return replace(result, wrong=wrong, spiked=result.verdict is Verdict.SPIKED)
+
+    def decide(self, result: StepResult) -> StepResult:
+        """Say what becomes of a step, which is the engine's verdict unless something is wrong.
+
+        Raises:
+            RunError: if the run cannot go on.
+        """
+        if not result.wrong:
+            return result
+        verdict = self.policy_of(result).decide(self.position.step + 1, result.wrong)
         if verdict is Verdict.REFUSED or (verdict is Verdict.ROLLED_BACK and not self.roll_back):
             self.refuse(result)
         return replace(result, verdict=verdict)
@@ -451,6 +468,7 @@ class Loop:
         """
         assert self.roll_back is not None
         self.go_on_at(self.roll_back(self, result))
+        self.rewound = {"step": self.position.step, "data": self.parts.feed.state_dict()}
 
     def advance(self, result: StepResult, seconds: float) -> None:
         """Move the position past a step."""

@@ -1,0 +1,155 @@
+"""Statistics of what the modules of a model compute: outputs, gradients and weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+Kind = Literal["output", "output_grad", "weight", "weight_grad"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted of tensors; all but the counts is over their finite elements.
+
+    Arguments:
+        elements: of all tensors.
+        bad: elements that are not finite.
+    """
+
+    elements: int = 0
+    bad: int = 0
+    least: float = math.inf
+    most: float = -math.inf
+    total: float = 0.0
+    squares: float = 0.0
+
+    @torch.no_grad()
+    def add(self, tensor: Tensor) -> None:
+        """Count a tensor of real numbers."""
+        value = tensor.detach()
+        finite = value.isfinite()
+        good = value[finite].double()
+        self.elements += value.numel()
+        self.bad += value.numel() - good.numel()
+        if good.numel():
+            self.least = min(self.least, float(good.min()))
+            self.most = max(self.most, float(good.max()))
+            self.total += float(good.sum())
+            self.squares += float(good.square().sum())
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """Least, most, mean and root mean square; None where no element is finite."""
+        good = self.elements - self.bad
+        figures = {
+            "min": self.least,
+            "max": self.most,
+            "mean": self.total / good if good else 0.0,
+            "rms": math.sqrt(self.squares / good) if good else 0.0,
+        }
+        return {
+            "elements": self.elements,
+            **{name: value if good else None for name, value in figures.items()},
+            "non_finite": self.bad / self.elements if self.elements else 0.0,
+        }
+
+
+@dataclass(slots=True)
+class ModuleFigures:
+    """What one module has computed.
+
+    Arguments:
+        name: in the model; empty for the model itself.
+        kind: the class.
+    """
+
+    name: str
+    kind: str
+    tallies: dict[Kind, Tally] = field(default_factory=dict)
+
+    def tally(self, kind: Kind) -> Tally:
+        """That of a kind, made when it is first asked for."""
+        return self.tallies.setdefault(kind, Tally())
+
+
+class ModuleWatch:
+    """Counts the outputs of all modules, and their gradients, inside a `with` block.
+
+    Arguments:
+        modules: by name, in the order in which they first returned.
+        is_backward: set while gradients are computed: what is recomputed then is not counted twice.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.modules: dict[str, ModuleFigures] = {}
+        self.is_backward = False
+        self.first: dict[Kind, str] = {}
+        """The first module of each kind that was not finite."""
+        self._hooks = ExitStack()
+
+    def __enter__(self) -> Self:
+        for name, module in self.model.named_modules():
+            handle = module.register_forward_hook(self._hook(name))
+            self._hooks.callback(handle.remove)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hooks.close()
+
+    def count_weights(
+        self, gradients: Mapping[str, Tensor | None], names: Iterable[str] | None = None
+    ) -> None:
+        """Count the parameters of each module itself, and their gradients by the model's names."""
+        wanted = None if names is None else set(names)
+        for name, module in self.model.named_modules():
+            for own, weight in module.named_parameters(recurse=False, remove_duplicate=False):
+                full = f"{name}.{own}" if name else own
+                if wanted is not None and full not in wanted:
+                    continue
+                self._count(name, module, "weight", weight)
+                gradient = gradients.get(full)
+                if gradient is not None:
+                    self._count(name, module, "weight_grad", gradient)
+
+    def _hook(self, name: str) -> Any:
+        def seen(module: nn.Module, _: Any, output: Any) -> None:
+            for tensor in _tensors(output):
+                if not self.is_backward:
+                    self._count(name, module, "output", tensor)
+                if tensor.requires_grad:
+                    tensor.register_hook(
+                        lambda gradient: self._count(name, module, "output_grad", gradient)
+                    )
+
+        return seen
+
+    def _count(self, name: str, module: nn.Module, kind: Kind, tensor: Tensor) -> None:
+        figures = self.modules.setdefault(name, ModuleFigures(name, type(module).__name__))
+        tally = figures.tally(kind)
+        before = tally.bad
+        tally.add(tensor)
+        if tally.bad > before:
+            self.first.setdefault(kind, name)
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """The tensors of real numbers in what a module returns."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, Mapping):
+        for each in output.values():
+            yield from _tensors(each)
+    elif isinstance(output, list | tuple):
+        for each in output:
+            yield from _tensors(each)
+    elif is_dataclass(output):
+        for each in fields(output):
+            yield from _tensors(getattr(output, each.name))

@@ -1,0 +1,185 @@
+"""The batches of steps that were not trained on, kept so that such a step can be run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from setpoint.checkpoint.durable import write_file
+from setpoint.checkpoint.layout import directory_name, step_of
+from setpoint.checkpoint.tensor_file import decode_tensors, encode_tensors
+from setpoint.config import SetpointError
+from setpoint.shapes.batch import TENSORS, Batch
+from setpoint.track.jsonl import plain_numbers, restored_numbers
+from setpoint.track.run_directory import BAD_BATCHES
+
+if TYPE_CHECKING:
+    from setpoint.parallel.world import World
+    from setpoint.shapes.batch import Count, StepBatch
+    from setpoint.track.events import EventLog
+    from setpoint.track.progress import Progress
+    from setpoint.track.run_directory import RunDirectory
+    from setpoint.train.step.loop import Loop, StepResult
+
+FACTS = "step.json"
+KEPT = (*TENSORS, "source", "sources")
+NUMBERS = ("tokens", "target_tokens", "target_bytes")
+
+
+class BadBatches:
+    """Keeps the batches of the newest steps that were not trained on.
+
+    A folder a step: `batch-0.ID.safetensors` of each rank that reads its own data, and `step.json`,
+    which names the `ID`: files of an earlier attempt at the step are never taken for those of the
+    last one.
+
+    Arguments:
+        keep: steps; 0: none.
+    """
+
+    def __init__(
+        self, run: RunDirectory, keep: int, world: World, events: EventLog, progress: Progress
+    ) -> None:
+        self.run, self.root, self.keep, self.world = run.path, run.path / BAD_BATCHES, keep, world
+        self.events, self.progress = events, progress
+
+    def save(self, loop: Loop, batch: StepBatch, whole: Count, result: StepResult) -> None:
+        """Keep a step; where the disk refuses it, that is said, and what follows goes on."""
+        step = loop.position.step + 1
+        if loop.parts.groups is not None:
+            self.progress.note(
+                f"the batch of step {step} is not kept: this replica group has a part of it"
+            )
+            return
+        data = loop.parts.feed.state_dict()
+        attempt = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
+        folder = self.root / directory_name(step)
+        facts = {
+            "step": step,
+            "attempt": attempt,
+            "cause": result.cause,
+            "loss": result.loss,
+            "cross_entropy": result.nats,
+            "grad_norm": result.grad_norm,
+            "lr": result.lr,
+            "position": asdict(loop.position),
+            "whole": list(whole[:3]),
+            "data_ranks": self.world.data_size,
+            "rewound": loop.rewound,
+        }
+        try:
+            if self.world.is_main:
+                self._make_room(folder, attempt)
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.world.gives_counts:
+                name = f"batch-{self.world.data_rank}.{attempt}.safetensors"
+                _replace(folder / name, encode_tensors(self._tensors(batch)))
+            if self.world.is_main:
+                text = json.dumps(plain_numbers(facts), indent=2, allow_nan=False) + "\n"
+                _replace(folder / FACTS, [text.encode()])
+        except OSError as error:
+            reason = f"the batch of step {step} cannot be kept in {folder}: {error.strerror}"
+            self.progress.note(reason)
+            self.events.write("fault", step=step, error=reason)
+            return
+        self.progress.note(
+            f"the batch of step {step} is kept: `setpoint replay {self.run} {step}` runs the step "
+            f"again"
+        )
+
+    def _tensors(self, step: StepBatch) -> dict[str, Tensor]:
+        found = {"noise_rank": torch.tensor(self.world.noise_rank)}
+        for number, batch in enumerate(step.batches):
+            for name in KEPT:
+                tensor = getattr(batch, name)
+                if tensor is not None:
+                    found[f"{number}.{name}"] = tensor
+            numbers = [getattr(batch, name) for name in NUMBERS]
+            found[f"{number}.numbers"] = torch.tensor(numbers)
+        return found
+
+    def _make_room(self, folder: Path, attempt: str) -> None:
+        """Remove the oldest steps, and what an earlier attempt at this one has left."""
+        if folder.is_dir():
+            for file in folder.iterdir():
+                if f".{attempt}." not in file.name:
+                    file.unlink()
+        if not self.root.is_dir():
+            return
+        found = [each for each in self.root.iterdir() if step_of(each.name) is not None]
+        others = sorted(
+            (each for each in found if each != folder), key=lambda each: each.stat().st_mtime
+        )
+        for old in others[: max(0, len(others) + 1 - self.keep)]:
+            shutil.rmtree(old)
+
+
+def _replace(path: Path, chunks: Any) -> None:
+    staged = path.with_name(f"{path.name}.tmp")
+    staged.unlink(missing_ok=True)
+    try:
+        write_file(staged, chunks)
+        staged.replace(path)
+    finally:
+        with suppress(OSError):
+            staged.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStep:
+    """A step that was not trained on, read back.
+
+    Arguments:
+        facts: what `step.json` says.
+        shares: of each rank that read its own data, its number in the draw of random numbers, and
+            its micro-batches.
+    """
+
+    facts: Mapping[str, Any]
+    shares: list[tuple[int, list[Batch]]]
+
+
+def read_bad_batch(run: Path, step: int) -> SavedStep | None:
+    """Read what was kept of a step.
+
+    Returns:
+        None where nothing was.
+
+    Raises:
+        SetpointError: a file is missing or damaged.
+    """
+    folder = run / BAD_BATCHES / directory_name(step)
+    if not (folder / FACTS).is_file():
+        return None
+    try:
+        facts = restored_numbers(json.loads((folder / FACTS).read_bytes()))
+        ranks, attempt = int(facts["data_ranks"]), str(facts["attempt"])
+        names = [f"batch-{rank}.{attempt}.safetensors" for rank in range(ranks)]
+        return SavedStep(facts, [_read(folder / Path(name).name) for name in names])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise SetpointError(
+            f"{folder} is damaged: {error}\nValid: --from-data, which takes the batch from the data"
+        ) from error
+
+
+def _read(path: Path) -> tuple[int, list[Batch]]:
+    tensors = decode_tensors(bytearray(path.read_bytes()))
+    batches: list[Batch] = []
+    while f"{len(batches)}.numbers" in tensors:
+        number = len(batches)
+        tokens, targets, size = map(int, tensors[f"{number}.numbers"].tolist())
+        found = {name: tensors.get(f"{number}.{name}") for name in KEPT}
+        inputs = found["inputs"]
+        if inputs is None or inputs.dim() != 2 or inputs.dtype != torch.int64:
+            raise ValueError(f"{path.name} holds no tokens")
+        batches.append(Batch(tokens=tokens, target_tokens=targets, target_bytes=size, **found))  # pyright: ignore[reportArgumentType]
+    return int(tensors["noise_rank"]), batches

@@ -1,0 +1,286 @@
+"""Runs one step of a run again, with statistics of each module; nothing is written."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.loading import Checkpoint, load_directory
+from setpoint.checkpoint.manifest import DamagedCheckpoint
+from setpoint.config import RunError, SetpointError
+from setpoint.optim.clip import clip_gradients
+from setpoint.parallel.seeds import seed_step
+from setpoint.profile.modules import ModuleFigures, ModuleWatch
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.batch import Batch, Count, StepBatch, total_count
+from setpoint.track.jsonl import read_jsonl
+from setpoint.track.progress import no_work
+from setpoint.track.run_directory import RunDirectory
+from setpoint.track.trackers import Trackers
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.build.process import settings_of
+from setpoint.train.config import Job
+from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.record.bad_batches import SavedStep, read_bad_batch
+from setpoint.train.record.kept import kept_files
+from setpoint.train.record.load import load_other
+from setpoint.train.record.state import WEIGHTS_ONLY, restore, states_of
+from setpoint.train.step.engine import PlainEngine
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.loss_mean import LossMean
+from setpoint.train.step.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a step has come to."""
+
+    loss: float
+    nats: float
+    grad_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """What autograd's anomaly detection says.
+
+    Arguments:
+        error: names the operation whose gradient is NaN.
+        forward: the frames of its call in the forward pass, the innermost last; may be empty.
+    """
+
+    error: str
+    forward: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A step that was run again.
+
+    Arguments:
+        start: the step of the checkpoint that it was reached from; 0 without one.
+        is_kept: whether the batch is the one that was kept, not taken from the data.
+        recorded: what the record says of the step; None where it has no row of it.
+        modules: in the order in which they first returned.
+        first: by kind the first module that was not finite: of outputs the first to return, of
+            gradients the first that backward reached.
+        anomaly: None where all gradients are finite, or none is NaN.
+    """
+
+    step: int
+    start: int
+    is_kept: bool
+    found: Numbers
+    recorded: Numbers | None
+    modules: list[ModuleFigures]
+    first: dict[str, str]
+    anomaly: Anomaly | None
+
+
+def replay(
+    job: Job, run: RunDirectory, step: int, from_data: bool, note: Callable[[str], None]
+) -> Replayed:
+    """Run a step again.
+
+    It is reached from the newest checkpoint before it, by the batches that the run took; the step
+    itself is run with the batch that was kept, if one was.
+
+    Arguments:
+        job: of the run, for one process; see `for_one_process`.
+        from_data: whether the step itself takes its batch from the data in any case.
+        note: shows a line to people.
+
+    Raises:
+        SetpointError: the step was never taken, or what it needs is gone.
+        RunError: a step before it fails.
+    """
+    saved = None if from_data else read_bad_batch(run.path, step)
+    recorded = _recorded(run, step, saved)
+    checkpoint = _newest_before(run, step, note)
+    with settings_of(job):
+        kept = kept_files(job, run.path)
+        parts = build_components(job, checkpoint is None, no_work, *kept)
+        states = states_of(job, parts, best_metric_of(job, parts), LossMean(), Trackers())
+        position = Position()
+        if checkpoint is not None:
+            position = restore(job, states, checkpoint)
+        elif job.checkpoint.load is not None:
+            _, position = load_other(job, parts, states)
+        loop = Loop(job, parts, [], StopRequest(), position)
+        assert isinstance(loop.engine, PlainEngine)
+        try:
+            _go_on_with_data(run, loop, saved)
+            parts.model.train()
+            _take_steps(loop, step)
+            shares = [(0, list(parts.feed.take().batches))] if saved is None else saved.shares
+        finally:
+            parts.feed.close()
+        _require_tokens(parts, shares)
+        found, watch, anomaly = _run(loop, loop.engine, shares, saved)
+    return Replayed(
+        step=step,
+        start=position.step,
+        is_kept=saved is not None,
+        found=found,
+        recorded=recorded,
+        modules=list(watch.modules.values()),
+        first={str(kind): name for kind, name in watch.first.items()},
+        anomaly=anomaly,
+    )
+
+
+def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers | None:
+    """What the record says of a step.
+
+    Raises:
+        SetpointError: it never came so far.
+    """
+    if saved is not None:
+        facts = saved.facts
+        return Numbers(facts["loss"], facts["cross_entropy"], facts["grad_norm"])
+    rows = _rows(run.metrics)
+    for row in rows:
+        if row.get("kind") == "train" and row.get("step") == step:
+            return Numbers(row["loss"], row["cross_entropy"], row["grad_norm"])
+    events = _rows(run.events)
+    failed = [row["step"] + 1 for row in events if row.get("event") == "fault" and "step" in row]
+    last = max([0, *failed, *(row.get("step", 0) for row in [*rows, *events])])
+    if not 1 <= step <= last:
+        valid = f"1 to {last}" if last else "none: it has not trained yet"
+        raise SetpointError(f"{run.path} has no step {step}.\nValid: {valid}")
+    return None
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return read_jsonl(path, damaged=[]) if path.exists() else []
+
+
+def _newest_before(run: RunDirectory, step: int, note: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint before a step that a run can go on from."""
+    for number, path in reversed(list_checkpoints(run.checkpoints).items()):
+        if number >= step:
+            continue
+        try:
+            found = load_directory(path)
+        except DamagedCheckpoint as error:
+            note(f"{path.name} is corrupt and is skipped: {error}")
+            continue
+        if not found.state.get(WEIGHTS_ONLY):
+            return found
+    return None
+
+
+def _go_on_with_data(run: RunDirectory, loop: Loop, saved: SavedStep | None) -> None:
+    """Move the data to where the run went on from the checkpoint, if it has gone back to it."""
+    at, data = loop.position.step, None
+    if saved is not None:
+        rewound = saved.facts.get("rewound")
+        if rewound and rewound["step"] == at:
+            data = rewound["data"]
+    else:
+        for row in _rows(run.events):
+            if row.get("event") == "rollback" and row.get("step") == at:
+                data = row["data"]
+    if data is not None:
+        loop.parts.feed.load_state_dict(data)
+
+
+def _take_steps(loop: Loop, step: int) -> None:
+    """Train up to the beginning of a step."""
+    while loop.position.step < step - 1:
+        try:
+            loop.step()
+        except RunError as error:
+            raise RunError(
+                f"step {step} is not reached: on the way from step {loop.position.step}, {error}"
+            ) from error
+
+
+def _require_tokens(parts: Components, shares: list[tuple[int, list[Batch]]]) -> None:
+    """Refuse kept tokens that the model has no rows for."""
+    size = parts.tokenizer.vocab_size
+    for _, batches in shares:
+        for batch in batches:
+            most, least = int(batch.inputs.max()), int(batch.inputs.min())
+            if least < 0 or most >= size:
+                raise SetpointError(
+                    f"the batch that was kept holds tokens {least} to {most}.\n"
+                    f"Valid: 0 to {size - 1}, or --from-data"
+                )
+
+
+def _run(
+    loop: Loop, engine: PlainEngine, shares: list[tuple[int, list[Batch]]], saved: SavedStep | None
+) -> tuple[Numbers, ModuleWatch, Anomaly | None]:
+    parts, seed = loop.parts, loop.job.seed
+    assert seed is not None
+    counted = [[parts.objective.count(batch) for batch in batches] for _, batches in shares]
+    whole = total_count([count for counts in counted for count in counts])
+    if saved is not None:
+        tokens, targets, weight = saved.facts["whole"]
+        whole = Count(tokens, targets, weight)
+
+    def gradients() -> Tensor:
+        losses = torch.zeros(2, device=parts.device)
+        for (noise, batches), counts in zip(shares, counted, strict=True):
+            # As each rank drew its own; one after another, gradients add up as they did over ranks.
+            seed_step(seed, loop.position.step, noise)
+            given = StepBatch(batches, counts, total_count(counts))
+            losses += engine.forward_backward(given, whole).losses
+        return losses
+
+    with ModuleWatch(parts.model) as watch:
+        engine.span = lambda name: _phase(watch, name)
+        loss, nats = gradients().tolist()
+    parts.weights.grads_to_master()
+    parts.scaler.unscale_(parts.optimizer)
+    watch.count_weights({name: held.grad for name, held in parts.weights.named_parameters()})
+    norm = float(clip_gradients(engine.parameters, None))
+    parts.optimizer.zero_grad(set_to_none=True)
+    found = Numbers(loss, nats, norm)
+    return found, watch, _detect(gradients) if watch.first else None
+
+
+@contextmanager
+def _phase(watch: ModuleWatch, name: str) -> Iterator[None]:
+    watch.is_backward = name == "backward"
+    yield
+    watch.is_backward = False
+
+
+def _detect(gradients: Callable[[], Tensor]) -> Anomaly | None:
+    """Compute the gradients again with anomaly detection, which ends at the first NaN."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            with torch.autograd.set_detect_anomaly(True):
+                gradients()
+        except RuntimeError as error:
+            if "returned nan values" not in str(error):
+                raise
+            traces = [str(each.message) for each in said if "Traceback" in str(each.message)]
+            return Anomaly(str(error), _within_model(traces[0]) if traces else "")
+    return None
+
+
+def _within_model(trace: str) -> str:
+    """The frames of a traceback from the model on, without those of `nn.Module` itself."""
+    frames = [frame for frame in FRAME.findall(trace) if not frame.startswith(OF_MODULES)]
+    outer = [number for number, frame in enumerate(frames) if OF_STEPS in frame.partition("\n")[0]]
+    return "".join(frames[outer[-1] + 1 if outer else 0 :]).rstrip("\n")
+
+
+FRAME = re.compile(r'  File "[^\n]*\n(?:    [^\n]*\n)*')
+OF_MODULES = f'  File "{inspect.getsourcefile(torch.nn.Module)}"'
+OF_STEPS = f"{os.sep}train{os.sep}step{os.sep}"

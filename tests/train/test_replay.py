@@ -1,0 +1,124 @@
+"""A step of a run that is run again, and the batches that are kept for it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.cli.main import main
+from setpoint.cli.replay import for_one_process
+from setpoint.config import RunError, SetpointError
+from setpoint.track.run_directory import BAD_BATCHES, RunDirectory
+from setpoint.train.build.components import build_components
+from setpoint.train.record.bad_batches import read_bad_batch
+from setpoint.train.replay import Numbers, Replayed, replay
+from setpoint.train.run import train
+
+from .poison import Poison
+from .small import rows, small_job
+
+FLAGS = ("duration=9 steps", "evaluation=null", "checkpoint.keep=null")
+
+
+def again(run: Path, step: int, *flags: str, from_data: bool = False) -> Replayed:
+    job = for_one_process(small_job(run.parent.parent, *FLAGS, *flags))
+    return replay(job, RunDirectory(run, None, False), step, from_data, print)
+
+
+def recorded(run: Path, step: int) -> Numbers:
+    (row,) = (row for row in rows(run) if row["kind"] == "train" and row["step"] == step)
+    return Numbers(row["loss"], row["cross_entropy"], row["grad_norm"])
+
+
+def files(run: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in run.rglob("*")}
+
+
+FAILING = ("checkpoint.every=1", "schedule=constant")
+
+
+def test_a_step_with_gradients_that_are_not_finite_is_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Step 1 makes weights of 1e30, with which step 2 has a loss and no gradients."""
+    with pytest.raises(RunError, match=r"step 2: the loss is 5\..* and the gradient norm nan"):
+        train(small_job(tmp_path, *FLAGS, *FAILING, "optimizer.lr=1e30"))
+    (run,) = tmp_path.glob("runs/*")
+    before = files(run)
+    assert main(["replay", str(run), "2"]) == 0
+    told = capsys.readouterr().out
+    assert "step 2 from the checkpoint of step 1, with the batch that was kept\nloss: 5." in told
+    assert "\ngradient norm: nan, as recorded\n" in told
+    # Of the gradients, which are computed from the end on.
+    assert "\nfirst gradient of an output that is not finite: layers.0 (Block)\n" in told
+    assert "anomaly: Function '_RMSNormBackward' returned nan values in its 0th output.\n" in told
+    assert "\n  File " in told and "norms.py" in told and "objective.py" not in told
+    assert files(run) == before
+    for word, said in (("9", "has no step 9.\nValid: 1 to 2"), ("x", "x is no step")):
+        assert main(["replay", str(run), word]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_outputs_that_are_not_finite_are_named_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RunError, match="step 2: the loss is nan"):
+        train(small_job(tmp_path, *FLAGS, *FAILING, "optimizer.lr=1e39"))
+    (run,) = tmp_path.glob("runs/*")
+    assert main(["replay", str(run), "2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["checkpoint"], answer["batch"]) == (1, "kept")
+    assert answer["found"]["loss"] == answer["recorded"]["loss"] == "NaN"
+    assert answer["first_non_finite"]["output"] == "embedding"
+    modules = {each["name"]: each for each in answer["modules"]}
+    assert modules["embedding"]["weight"]["non_finite"] > 0
+    assert modules["norm"]["output"]["min"] is None
+
+
+def test_any_step_is_reached_from_a_checkpoint_also_behind_a_rollback(
+    tmp_path: Path, poison: Poison
+) -> None:
+    """To the bit. The batch of step 7 is bad: what is step 7 then is the batch after it."""
+    flags = ("resilience.non_finite=rollback", "memory.activation_checkpointing=full")
+    job = small_job(tmp_path, *FLAGS, *flags)
+    poison(7)
+    run = train(job).directory
+    for step in (3, 6, 9):
+        done = again(run, step, *flags)
+        assert done.found == done.recorded == recorded(run, step)
+        assert done.start == (step - 1) // 4 * 4 and not done.is_kept and not done.first
+    kept = read_bad_batch(run, 7)
+    parts = build_components(job)
+    taken = [parts.feed.take() for _ in range(7)][-1]
+    assert kept is not None and kept.facts["cause"] == "non_finite"
+    ((_, batches),) = kept.shares
+    for one, other in zip(batches, taken.batches, strict=True):
+        assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
+    done = again(run, 7, *flags)
+    assert done.is_kept and math.isfinite(done.found.loss)  # the poison was in the objective
+    done = again(run, 7, *flags, from_data=True)
+    assert done.found == recorded(run, 7)
+
+
+def test_as_many_as_asked_for_are_kept_and_damage_is_said(tmp_path: Path, poison: Poison) -> None:
+    poison(2, 4, 5, 8)
+    flags = ("resilience.non_finite=skip", "resilience.bad_batches=2")
+    run = train(small_job(tmp_path, *FLAGS, *flags)).directory
+    folders = sorted(each.name for each in (run / BAD_BATCHES).iterdir())
+    assert folders == ["step-00000005", "step-00000008"]
+    (held,) = (run / BAD_BATCHES / folders[0]).glob("batch-0.*.safetensors")
+    held.write_bytes(held.read_bytes()[:99])
+    with pytest.raises(SetpointError, match=r"step-00000005 is damaged.*\nValid: --from-data"):
+        again(run, 5, *flags)
+
+
+def test_of_several_ranks_one_process_runs_all_micro_batches(tmp_path: Path) -> None:
+    flags = ("parallel.world_size=2", "parallel.shard=2", "compile={}")
+    job = small_job(tmp_path, *FLAGS, *flags)
+    one = for_one_process(job)
+    assert (one.parallel.world_size, one.parallel.shard, one.compile) == (1, 1, None)
+    assert one.batch.accumulation == 2 * job.batch.accumulation
