@@ -8,17 +8,20 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from setpoint.resilience import signals
 from setpoint.resilience.signals import Abandoned, Stopped, StopRequest, active
 
-ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGINT, 130)]
+    ("number", "status"),
+    [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGHUP, 75), (signal.SIGINT, 130)],
 )
 def test_a_signal_asks_to_stop_where_something_is_to_be_saved(number: int, status: int) -> None:
     with StopRequest() as stop:
@@ -39,8 +42,8 @@ def test_where_nothing_would_be_lost_it_ends_at_once(number: int, resumable: boo
         os.kill(os.getpid(), number)
     assert caught.value.status == (130 if number == signal.SIGINT else 75 if resumable else 143)
     assert not caught.value.lost
-    words = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
-    assert str(caught.value) == words.get(signal.Signals(number), "stopped by SIGHUP")
+    name = signal.Signals(number).name
+    assert str(caught.value) == ("interrupted" if name == "SIGINT" else f"stopped by {name}")
 
 
 @pytest.mark.parametrize("first", ALL)
@@ -54,13 +57,27 @@ def test_ctrl_c_after_any_signal_does_not_wait(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", ALL)
-def test_others_wait_however_often_they_come(first: int) -> None:
-    """Schedulers and launchers send several; the answer is under way."""
+def test_others_wait_where_they_come_at_once_or_are_others(first: int) -> None:
+    """Launchers pass on what the group has got; Slurm sends a notice, and SIGTERM later."""
     with StopRequest() as stop:
         stop.busy = stop.resumable = True
         for number in (first, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
             os.kill(os.getpid(), number)
         assert stop.status == (130 if first == signal.SIGINT else 75)
+
+
+def test_the_same_one_after_a_while_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a checkpoint that is being saved, and for one of another kind."""
+    monkeypatch.setattr(signals, "REPEATED", 0.02)
+    with StopRequest() as stop:
+        stop.busy = stop.resumable = stop.saving = True
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1):
+            os.kill(os.getpid(), number)
+            time.sleep(0.03)
+        stop.saving = False
+        with pytest.raises(Stopped) as caught:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert (caught.value.status, caught.value.lost) == (143, True)
 
 
 def test_a_request_for_a_checkpoint_stops_nothing() -> None:
@@ -141,6 +158,12 @@ BLOCKED = """
             "Ctrl-C: stopping at once, without a checkpoint of the last steps\n"
             "The newest checkpoint is step-7\n",
         ),
+        (
+            True, 60, "; sleep 0.3; kill -TERM {os.getpid()}", 143,
+            "SIGTERM: stopping after this step, saving a checkpoint; press Ctrl-C to stop at once\n"
+            "SIGTERM again: stopping at once, without a checkpoint of the last steps\n"
+            "The newest checkpoint is step-7\n",
+        ),
         (False, 60, "", 75, "SIGTERM: stopping at once\n"),
     ],
 )  # fmt: skip
@@ -148,7 +171,11 @@ def test_a_thread_answers_while_the_main_one_cannot(
     busy: bool, grace: float, more: str, status: int, words: str
 ) -> None:
     code = textwrap.dedent(BLOCKED).format(busy=busy, grace=grace, more=more)
-    code = code.replace("stop = StopRequest()", "stop = StopRequest()\nsignals.UNWINDING = 0.1", 1)
+    code = code.replace(
+        "stop = StopRequest()",
+        "stop = StopRequest()\nsignals.UNWINDING = signals.REPEATED = 0.1",
+        1,
+    )
     code = "from setpoint.resilience import signals\n" + code
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (status, words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import ModuleType
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from setpoint.config import RunError
 from setpoint.parallel.replica_groups import ReplicaGroups
+from setpoint.resilience.limits import END_OF_JOB
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.heartbeat import read_heartbeats
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
+from setpoint.train.record.limits import watch_limits
 from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
@@ -82,6 +85,31 @@ def kept(job: Job) -> int:
 ROWS["TrainingResilience.bad_batches"] = (
     "resilience.bad_batches=1", kept, ("resilience.non_finite=skip",), 1,
 )  # fmt: skip
+
+
+def limited(job: Job) -> tuple[list[str], str]:
+    """What ends a session from outside."""
+    stop = StopRequest()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(END_OF_JOB, str(time.time() + 1e6))
+        watch_limits(stop, job, "run")
+    assert stop.limits is not None
+    stop.limits.close()
+    return list(stop.limits.ends), str(stop.limits.file)
+
+
+DAY = "resilience.time_limit = 24 h"
+ROWS |= {
+    "TrainingResilience.time_limit": (
+        "resilience.time_limit=1 day", limited, (), ([DAY, END_OF_JOB], "run/STOP"),
+    ),
+    "TrainingResilience.deadline": (
+        "resilience.deadline=never", limited, (), ([], "run/STOP"),
+    ),
+    "TrainingResilience.stop_file": (
+        "resilience.stop_file=/tmp/enough", limited, (), ([END_OF_JOB], "/tmp/enough"),
+    ),
+}  # fmt: skip
 
 
 def managed(job: Job) -> dict[str, Any]:

@@ -15,9 +15,11 @@ import pytest
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch
 from setpoint.train.run import Outcome, train
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.objective import Count, Objective
 
 from .commands import Command, Commands
@@ -57,6 +59,7 @@ def oracle(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path
     ("number", "status", "words"),
     [
         (signal.SIGTERM, 75, "stopped by SIGTERM"),
+        (signal.SIGUSR1, 75, "stopped by SIGUSR1"),
         (signal.SIGHUP, 75, "SIGHUP"),
         (signal.SIGINT, 130, "interrupted"),
     ],
@@ -175,7 +178,7 @@ def let_go(folder: Path) -> None:
     [
         (signal.SIGINT, 130, "interrupted: nothing was trained"),
         (signal.SIGTERM, 75, "stopped by SIGTERM: nothing was trained"),
-        (signal.SIGHUP, 75, "stopped by SIGHUP: nothing was trained"),
+        (signal.SIGUSR1, 75, "stopped by SIGUSR1: nothing was trained"),
     ],
 )
 @pytest.mark.parametrize("place", ["import", "read"])
@@ -184,8 +187,7 @@ def test_before_training_a_signal_ends_it_at_once_and_quietly(
 ) -> None:
     process = hold(commands, tmp_path, place)
     process.signal(number)
-    # The module is imported before anything is known of the run.
-    assert process.wait() == (143 if place == "import" and status == 75 else status)
+    assert process.wait() == status
     told = process.output.read_text()
     assert told.endswith(words + "; the same command starts again" * (place == "read") + "\n")
     assert "Traceback" not in told
@@ -371,3 +373,34 @@ def test_other_commands_end_quietly_too(
     told = process.output.read_text()
     assert told.endswith(f"{words}\n")
     assert "Traceback" not in told
+
+
+def test_a_run_leaves_before_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a checkpoint; and a file stops it until it is removed."""
+    monkeypatch.setattr("setpoint.train.record.limits.started_at", lambda _: time.time())
+    monkeypatch.setattr("setpoint.resilience.limits.SPARE", 0.1)
+    monkeypatch.setattr("setpoint.resilience.limits.LOOK", 0.01)
+    flags = ("duration=1000000 steps", "evaluation=null", "checkpoint.every=never")
+    began = time.time()
+    job = small_job(tmp_path, *flags, "resilience.time_limit=0.7 s")
+    outcome = train(job)
+    assert time.time() - began < 3
+    (saved,) = list_checkpoints(outcome.directory / "checkpoints")
+    assert (outcome.status, outcome.ended.step) == (75, saved)
+    assert events(outcome.directory, "end")[-1]["signal"] == "resilience.time_limit = 0.7 s"
+    file = outcome.directory / "STOP"
+    seen = Loop.advance
+
+    def advance(self: Loop, result: StepResult, seconds: float) -> None:
+        seen(self, result, seconds)
+        if self.position.step == saved + 2:
+            file.touch()
+
+    monkeypatch.setattr(Loop, "advance", advance)
+    outcome = train(small_job(tmp_path, *flags))
+    assert outcome.status == 75 and outcome.ended.step >= saved + 2
+    assert events(outcome.directory, "end")[-1]["signal"].startswith(f"the stop file {file}")
+    with pytest.raises(SetpointError, match="STOP is there, and stops the run.\nValid: remove it"):
+        train(small_job(tmp_path, *flags))

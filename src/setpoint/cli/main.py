@@ -27,7 +27,7 @@ from setpoint.cli.outcome import (
     module_of,
     show_users_frames,
 )
-from setpoint.resilience.signals import NAMES, SAVE, StopRequest
+from setpoint.resilience.signals import NAMES, PREEMPT, SAVE, StopRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in NAMES:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
-        signal.signal(SAVE, signal.SIG_IGN)  # there is nothing left to save, nor to be ended by it
+        for number in (SAVE, PREEMPT):  # there is nothing left to save, nor to be ended by it
+            signal.signal(number, signal.SIG_IGN)
     if arguments is None and "torch" not in sys.modules:
         # The process ends now. On its way out Python would search all objects for cycles, again
         # and again, which takes a tenth of the time of `setpoint check`.

@@ -79,7 +79,7 @@ STATUSES = {
     0: "done",
     1: "failed; for `diff`: something differs; for `checkpoint verify` and `runs verify`: damaged",
     2: "the configuration or the arguments are wrong",
-    75: "`train`, `sweep`: stopped by SIGTERM, everything saved; the same command resumes",
+    75: "`train`, `sweep`: stopped by SIGTERM, SIGUSR1, a time limit or a stop file; all is saved",
     130: "interrupted by Ctrl-C",
     143: "stopped by SIGTERM; of `train`: steps after the last checkpoint are lost",
 }

@@ -33,6 +33,7 @@ from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
 from setpoint.train.record.kept import kept_files
+from setpoint.train.record.limits import watch_limits
 from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.run_name import draw_seed, is_drawn, run_directory_of
 
@@ -51,9 +52,11 @@ COMMAND = Command(
     "refuses if an identity field differs from its record, unless --accept names it. The number\n"
     "of ranks comes from the launcher (WORLD_SIZE), or from --nproc, which starts them.\n"
     "\n"
-    "Ctrl-C saves a checkpoint and exits with status 130, SIGTERM and SIGHUP with 75; the same\n"
-    "command resumes. A second Ctrl-C, or resilience.grace_period running out, exits without\n"
-    "saving (status 130 or 143); the latest checkpoint stays.\n" + SOURCE_HELP,
+    "Ctrl-C saves a checkpoint and exits with status 130; SIGTERM, SIGUSR1, SIGHUP, a time limit\n"
+    "(resilience.time_limit), the end of a Slurm job and a file STOP in the run directory with\n"
+    "75. The same command resumes. A second Ctrl-C, the same signal after 2 seconds, or\n"
+    "resilience.grace_period running out, exits without saving (status 130 or 143); the latest\n"
+    "checkpoint stays.\n" + SOURCE_HELP,
     [
         Option("--dry-run", "Check, load and build everything; train and write nothing."),
         NPROC,
@@ -81,6 +84,8 @@ def run(arguments: Arguments) -> int:
     source = arguments.positional[0]
     stop = active()
     if stop is not None:
+        # Nothing can be lost yet, so that the same command goes on in any case.
+        stop.resumable = True
         stop.outlook = lambda: "nothing was trained"
     composition = open_source(source, arguments)
     refuse_checkpoint(source)
@@ -130,11 +135,10 @@ def run(arguments: Arguments) -> int:
         return launch(words, start.ranks, logs, of_job, start.restarts, grace, _note)
     checkpoints = Path(folder or run_directory_of(job), "checkpoints")
     if stop is not None:
-        # Whatever is asked from here on, the same command goes on without a loss.
-        stop.resumable = True
         again = command_again(job, checkpoints.parent)
         stop.outlook = lambda: outlook(checkpoints, again=again)
         stop.watch()
+        watch_limits(stop, job, checkpoints.parent)
     if job.tracking.progress != "none" and own_rank() == 0:
         # Importing torch takes seconds.
         print(_start_line(job, folder or run_directory_of(job), report), flush=True)

@@ -36,10 +36,10 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from setpoint.config import RunError
 from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAVE = signal.SIGUSR2
 """Asks the ranks for a checkpoint; they go on."""
-STOPPED = (75, 129, 130, 143)
+STOPPED = (75, 129, 130, 138, 143)
 """Exit statuses of a rank that a signal has stopped; of its own accord, or by Python's default."""
 PREFIX = "setpoint-ranks-"
 """Of the folder that a launcher shares with its ranks."""

@@ -48,6 +48,16 @@ def own_rank() -> int:
     return int(os.environ["RANK"]) if launched() > 1 else 0
 
 
+def launcher_process() -> int | None:
+    """The process that has started this rank with others; None without one of ours."""
+    place = _place()
+    if place is None:
+        return None
+    with suppress(OSError, ValueError):
+        return int((place / "launcher").read_text())
+    return None
+
+
 def enter() -> None:
     """Let the launcher reach this rank, which ends with it: no rank is ever left behind.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, field
 from setpoint.units import Period
@@ -106,6 +107,20 @@ class TrainingResilience(Resilience, role=RUNTIME):
     then the process exits without one, but finishes a save in progress. Keep it below the kill
     timeout of your scheduler."""
 
+    time_limit: Period = field(
+        default=Period("never"), also_called=("max_time", "walltime", "time_budget")
+    )
+    """Wall-clock limit, from the start of the process or of its launcher: before it the run saves a
+    checkpoint and exits with status 75, early enough for two steps and a save. never: none."""
+
+    deadline: Literal["auto", "never"] = "auto"
+    """End of the job that the scheduler names (SLURM_JOB_END_TIME): auto: as time_limit; never: not
+    read."""
+
+    stop_file: str | None = field(default="STOP")
+    """Stop file, relative to the run directory: where it is there, the run saves a checkpoint and
+    exits with status 75, and does not start again until it is removed. null: none."""
+
     non_finite: StepPolicy = field(
         factory=FailStep, also_called=("skip_nan_steps", "nan_policy", "terminate_on_nan")
     )
@@ -141,6 +156,21 @@ class TrainingResilience(Resilience, role=RUNTIME):
     def rollbacks(self) -> list[str]:
         """The fields that ask for a rollback."""
         return [name for name, each in self.policies.items() if isinstance(each, RollBack)]
+
+    @check
+    def _check_limit(self) -> Iterator[Problem]:
+        if self.time_limit.unit not in ("never", "seconds"):
+            yield Problem(
+                "time_limit",
+                f"{self.time_limit} is no time",
+                valid=("never", "3600 s", "90 min", "12 h"),
+                hint="Or end the run there with duration.",
+            )
+
+    @check
+    def _check_file(self) -> Iterator[Problem]:
+        if self.stop_file == "":
+            yield Problem("stop_file", "is empty", valid=("null", "STOP"))
 
     @check
     def _check_liveness(self) -> Iterator[Problem]:

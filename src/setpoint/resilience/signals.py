@@ -1,4 +1,4 @@
-"""Stops: what Ctrl-C (SIGINT), SIGTERM and SIGHUP do in every phase of a command; and SIGUSR2.
+"""Stops: what Ctrl-C (SIGINT), SIGTERM, SIGUSR1 and SIGHUP do in every phase of a command; SIGUSR2.
 
 Where nothing would be lost, a command leaves at once. Where steps have been trained that no
 checkpoint holds, the step is finished and saved first. Python runs handlers of signals between two
@@ -16,11 +16,24 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from setpoint.resilience.limits import Limits
 
 INTERRUPTED, PREEMPTED, TERMINATED = 130, 75, 143
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+PREEMPT = signal.SIGUSR1
+"""What schedulers send as a notice, such as Slurm with `--signal=USR1@120`."""
+NAMES = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "SIGHUP",
+    PREEMPT: "SIGUSR1",
+}
 SAVE = signal.SIGUSR2
+REPEATED = 2.0
+"""Seconds within which one more signal of the same kind is taken for the same one: launchers pass
+on what the process group has got already."""
 UNWINDING = 5.0
 """Seconds that the main thread gets to leave where it need not finish anything."""
 LOOK = 0.2
@@ -35,14 +48,18 @@ class Stopped(KeyboardInterrupt):
     Arguments:
         lost: whether steps were trained that no checkpoint holds.
         outlook: what that means, in words; empty where nothing is to be said.
+        cause: what has stopped it; the signal if empty.
     """
 
-    def __init__(self, number: int, status: int, lost: bool, outlook: str = "") -> None:
+    def __init__(
+        self, number: int, status: int, lost: bool, outlook: str = "", cause: str = ""
+    ) -> None:
         super().__init__()
+        self.cause = cause or named(number)
         self.number, self.status, self.lost, self.outlook = number, status, lost, outlook
 
     def __str__(self) -> str:
-        how = "interrupted" if self.number == signal.SIGINT else f"stopped by {named(self.number)}"
+        how = "interrupted" if self.number == signal.SIGINT else f"stopped by {self.cause}"
         return f"{how}: {self.outlook}" if self.outlook else how
 
 
@@ -53,12 +70,13 @@ class Abandoned(Exception):
 class StopRequest:
     """Whether the run was asked to stop, and how the process is to leave then.
 
-    Inside a `with` block SIGTERM and SIGHUP ask for a stop as preemption and SIGINT (Ctrl-C) as an
-    interruption. While `busy` is False the first signal raises `Stopped`; while it is True, only
-    Ctrl-C after an earlier signal does. The handlers of before come back at the end; signals that
-    were ignored, as by `nohup`, stay ignored. A block inside another one of the same object
-    changes nothing. In a thread that is not the main one Python installs no handlers: `is_deaf` is
-    True then, and `request` is the only way to stop.
+    Inside a `with` block SIGTERM, SIGUSR1 and SIGHUP ask for a stop as preemption and SIGINT
+    (Ctrl-C) as an interruption. While `busy` is False the first signal raises `Stopped`; while it
+    is True, Ctrl-C after an earlier signal does, and another one when it comes again after
+    `REPEATED` seconds, unless a checkpoint is being saved. The handlers of before come back at the
+    end; signals that were ignored, as by `nohup`, stay ignored. A block inside another one of the
+    same object changes nothing. In a thread that is not the main one Python installs no handlers:
+    `is_deaf` is True then, and `request` is the only way to stop.
     """
 
     def __init__(self) -> None:
@@ -88,6 +106,8 @@ class StopRequest:
         """Names the newest checkpoint in words."""
         self.outlook: Callable[[], str] = lambda: ""
         """Says what a stop means while `busy` is False: what was trained, and what to type."""
+        self.limits: Limits | None = None
+        """What asks for a stop by itself; ended with the outermost block."""
         self._before: dict[int, Any] = {}
         self._depth = 0
         self._pipe: tuple[int, int] | None = None
@@ -97,6 +117,17 @@ class StopRequest:
         self._since: float | None = None
         self._forced = False
         self._is_said = False
+        # When a signal came first, in the main thread and in the one that hears of it.
+        self._handled: dict[int, float] = {}
+        self._heard: dict[int, float] = {}
+        self._reason: str | None = None
+
+    @property
+    def cause(self) -> str:
+        """What asked to stop, in words; empty without a request."""
+        if self._reason is not None and self.signal == PREEMPT:
+            return self._reason
+        return "" if self.signal is None else named(self.signal)
 
     @property
     def requested(self) -> bool:
@@ -122,6 +153,16 @@ class StopRequest:
         """Ask to stop after the present step, with a checkpoint; from any thread."""
         if self.signal is None:
             self.signal = number
+
+    def ask(self, reason: str) -> None:
+        """Preempt the run as a signal does, for a reason other than one; from any thread."""
+        if self.signal is not None:
+            return
+        self._reason = reason
+        if PREEMPT in self._before:
+            os.kill(os.getpid(), PREEMPT)
+        else:
+            self.request(PREEMPT)
 
     def answer(self) -> None:
         """Note that the step has ended: what remains to be done takes the time that it takes."""
@@ -177,6 +218,9 @@ class StopRequest:
             return
         if _active is self:
             _active = None
+        if self.limits is not None:
+            self.limits.close()
+            self.limits = None
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
@@ -193,13 +237,15 @@ class StopRequest:
         again = self.signal is not None
         if not again:
             self.signal = number
-        if (again and number != signal.SIGINT) or (self._finishes and not again):
+        insists = number == signal.SIGINT or self._comes_again(self._handled, number)
+        if (again and not insists) or (self._finishes and not again):
             return
         outlook = self.outlook()
         if self.busy:
             newest = self.newest()
             outlook = f"the last steps are not saved. {newest}" if newest else ""
-        stopped = Stopped(number, self.status_of(number, self.busy), self.busy, outlook)
+        cause = self.cause if number == self.signal else ""
+        stopped = Stopped(number, self.status_of(number, self.busy), self.busy, outlook, cause)
         if self.owns_process and _is_importing(frame):
             # An exception inside the initialization of a C++ library ends in std::terminate.
             for stream in (sys.stdout, sys.stderr):
@@ -237,12 +283,30 @@ class StopRequest:
             self._first, self._since = number, time.monotonic()
             # Where nothing has to be finished, the main thread is about to say that it has left.
             self._is_said = self._finishes
+            self._comes_again(self._heard, number)
             if self._finishes:
-                _say(f"{named(number)}: {self._prospect()}")
-        elif number == signal.SIGINT:
+                _say(f"{self._called(number)}: {self._prospect()}")
+        elif number == signal.SIGINT or self._comes_again(self._heard, number):
             self._forced, self._since = True, time.monotonic()
             if self.busy:
-                _say("Ctrl-C: stopping at once, without a checkpoint of the last steps")
+                again = "" if number == signal.SIGINT else " again"
+                _say(
+                    f"{named(number)}{again}: stopping at once, without a checkpoint of the last "
+                    f"steps"
+                )
+
+    def _called(self, number: int) -> str:
+        """What has asked to stop first."""
+        return self._reason if self._reason is not None and number == PREEMPT else named(number)
+
+    def _comes_again(self, seen: dict[int, float], number: int) -> bool:
+        """Whether a signal is meant to hurry, by those of its kind before it.
+
+        Another kind is not: Slurm sends a notice, and SIGTERM where that was not enough.
+        """
+        now = time.monotonic()
+        late = now - seen.setdefault(number, now) >= REPEATED
+        return late and not (self.saving or self.writing())
 
     @property
     def _finishes(self) -> bool:
@@ -263,7 +327,10 @@ class StopRequest:
         if not self._is_said:
             self._is_said = True
             outlook = "" if self.busy else self.outlook()
-            _say(f"{named(self._first)}: stopping at once" + (f": {outlook}" if outlook else ""))
+            _say(
+                f"{self._called(self._first)}: stopping at once"
+                + (f": {outlook}" if outlook else "")
+            )
         waited = time.monotonic() - self._since
         finishing = self._finishes and not self._forced
         if finishing:

@@ -30,8 +30,8 @@ STOPS = (PREEMPTED, INTERRUPTED, TERMINATED, *(-number for number in NAMES))
 class Launcher:
     """Starts processes and follows them; use it in a `with` block, which ends with none of them.
 
-    SIGINT, SIGTERM and SIGHUP are passed on: the points save and end, and nothing more is started.
-    The third signal kills.
+    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on: the points save and end, and nothing more is
+    started. The third signal kills.
 
     Arguments:
         jobs: how many points run at a time.

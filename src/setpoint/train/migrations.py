@@ -201,7 +201,13 @@ RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "
 SAVES = {"mode": "sync", "in_flight": 1, "wait_timeout": None, "at": None, "last_dtype": None,
          "keep_every": None, "write": True, "frozen": True}  # fmt: skip
 
-HEALTH: dict[str, Any] = {"spike": None, "bad_batches": 4}
+HEALTH: dict[str, Any] = {
+    "spike": None,
+    "bad_batches": 4,
+    "time_limit": "never",
+    "deadline": "auto",
+    "stop_file": "STOP",
+}
 
 
 METRICS = {"step_time": "host", "memory": True, "ema": None, "grad_norms": [],

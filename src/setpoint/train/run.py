@@ -29,6 +29,7 @@ from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.healing import alike, heal_from_others
 from setpoint.train.record.kept import kept_lines
+from setpoint.train.record.limits import watch_limits
 from setpoint.train.record.load import load_other
 from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.ranks import refuse_alike
@@ -77,6 +78,7 @@ def train(
         again = command_again(job, plan.path)
         stop.outlook = partial(outlook, plan.path / "checkpoints", again=again)
         stop.watch()
+        watch_limits(stop, job, plan.path)
         with explain_oom(job):
             parts = build_components(job, plan.begins_anew, shown.work, *plan.kept, world)
         with open_run(plan, parts, stop, shown, stop.began or began) as run:

@@ -11,6 +11,7 @@ from setpoint.train.callbacks.compile import watch_compiler
 from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.gc import CollectCallback
+from setpoint.train.callbacks.limits import LimitsCallback
 from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
 from setpoint.train.callbacks.profile import ProfileCallback
@@ -66,6 +67,8 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
         callbacks.append(BadStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
+    if run.stop.limits is not None:
+        callbacks.append(LimitsCallback(run.stop.limits))
     if job.resilience.gc is not None:
         callbacks.append(CollectCallback(job.resilience.gc))
     return callbacks

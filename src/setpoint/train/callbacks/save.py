@@ -148,6 +148,8 @@ class SaveCallback(Callback):
         def saved(path: Path) -> None:
             seconds = round(time.perf_counter() - began if held is None else held, 3)
             self.events.write("save", step=step, checkpoint=path.name, seconds=seconds, **part)
+            if loop.stop.limits is not None:
+                loop.stop.limits.save_took(time.perf_counter() - began)
             if loop.position.step == step:
                 loop.stop.busy = False
 

@@ -23,6 +23,7 @@ from setpoint.train.config import Job
 from setpoint.train.record.accepted import Accepted, refuse_renaming, split_paths
 from setpoint.train.record.contract import check_contract, other_division
 from setpoint.train.record.kept import Kept, kept_files
+from setpoint.train.record.limits import refuse_stopped
 from setpoint.train.record.run_name import draw_seed, run_directory_of
 
 Stamp = tuple[int | None, tuple[int, ...]]
@@ -91,6 +92,7 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
     if problems:
         raise ConfigError(problems)
     path = Path(directory if directory is not None else run_directory_of(job))
+    refuse_stopped(job, path)
     looked_at, stamp = RunDirectory.look(path), stamp_of(path)
     kept = kept_files(job, path)
     _check_resume(job, path, bool(stamp[1]))

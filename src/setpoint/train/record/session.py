@@ -16,7 +16,7 @@ from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.config import SetpointError, fingerprint, read_record, resolve
 from setpoint.parallel.watch import keep_hangs_in
 from setpoint.parallel.world import World
-from setpoint.resilience.signals import StopRequest, named
+from setpoint.resilience.signals import StopRequest
 from setpoint.track.chain import Chain, NoChain
 from setpoint.track.config import Jsonl
 from setpoint.track.display import make_progress
@@ -269,7 +269,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     status = 0 if loop.is_over and start.best.due is None else run.stop.status
     why = {} if loop.ended is None else {"reason": loop.ended}
     if status and run.stop.signal is not None:
-        why["signal"] = named(run.stop.signal)
+        why["signal"] = run.stop.cause
     at = loop.position
     run.chain.seal()
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
