@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 def test_time_is_left_for_two_steps_and_a_save(clock: list[float]) -> None:
-    found = Limits(StopRequest(), {"a": 1e6 + 1100, "b": 1e6 + 1300}, None)
+    found = Limits(StopRequest().ask, {"a": 1e6 + 1100, "b": 1e6 + 1300}, None)
     for seconds in (40.0, 5.0, 10.0):  # the first one compiles
         found.step_took(seconds)
     found.save_took(7.0)
@@ -50,8 +50,8 @@ def test_an_end_and_a_file_stop_what_is_under_way(
     for ends, words in (({"the end": time.time() + 0.1}, "the end"), ({}, f"the stop file {file}")):
         with pytest.raises(Stopped) as caught, StopRequest() as stop:
             stop.resumable = True
-            stop.limits = Limits(stop, ends, file)
-            stop.limits.start()
+            found = stop.limits = Limits(stop.ask, ends, file)
+            found.start()
             if not ends:
                 file.touch()
             time.sleep(10)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from setpoint.config import RunError
 from setpoint.parallel.replica_groups import ReplicaGroups
-from setpoint.resilience.limits import END_OF_JOB
+from setpoint.resilience.limits import END_OF_JOB, Limits
 from setpoint.resilience.signals import StopRequest
+from setpoint.track.events import NoEvents
 from setpoint.track.heartbeat import read_heartbeats
+from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
+from setpoint.train.callbacks.gpu_health import GpuHealthCallback
+from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.config import Job
 from setpoint.train.record.limits import watch_limits
 from setpoint.train.record.run_name import run_directory_of
@@ -22,6 +27,7 @@ from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
+from ..parallel.nvml_stand_in import nvml_stand_in
 from .poison import Poisoned, poison_runs
 
 
@@ -93,9 +99,10 @@ def limited(job: Job) -> tuple[list[str], str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(END_OF_JOB, str(time.time() + 1e6))
         watch_limits(stop, job, "run")
-    assert stop.limits is not None
-    stop.limits.close()
-    return list(stop.limits.ends), str(stop.limits.file)
+    found = stop.limits
+    assert isinstance(found, Limits)
+    found.close()
+    return list(found.ends), str(found.file)
 
 
 DAY = "resilience.time_limit = 24 h"
@@ -108,6 +115,82 @@ ROWS |= {
     ),
     "TrainingResilience.stop_file": (
         "resilience.stop_file=/tmp/enough", limited, (), ([END_OF_JOB], "/tmp/enough"),
+    ),
+}  # fmt: skip
+
+
+def compared(job: Job) -> list[int]:
+    """After which steps the times of ranks are compared."""
+    found: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        see: Any = lambda _, loop: found.append(loop.position.step)  # noqa: E731
+        patch.setattr(StragglersCallback, "compare", see)
+        train(job)
+    return found
+
+
+class Recorder(NoEvents):
+    """Keeps what events say."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+
+    def write(self, event: str, **details: Any) -> None:
+        self.written.append(details)
+
+
+def slow(job: Job) -> list[int]:
+    """Which of three ranks are slow that read data for 1, 1 and 1.5 seconds."""
+
+    def fill(table: torch.Tensor) -> None:
+        table[1:, 0] = torch.tensor([1.0, 1.5])
+
+    assert job.resilience.stragglers is not None
+    events = Recorder()
+    callback = StragglersCallback(job.resilience.stragglers, events, Progress())
+    callback.steps = 1
+    world = SimpleNamespace(rank=0, size=3, device="cpu", sum=fill)
+    loop: Any = SimpleNamespace(
+        parts=SimpleNamespace(world=world), position=Position(), stepping=1.0, waited=1.0
+    )
+    callback.compare(loop)
+    return [each["rank"] for facts in events.written for each in facts["ranks"]]
+
+
+def looked(job: Job) -> list[tuple[int, list[str]]]:
+    """After which steps GPUs are looked at, and what is said of one of 85 degrees."""
+    assert job.resilience.gpu_health is not None
+    found: list[tuple[int, list[str]]] = []
+
+    def see(self: Any, loop: Loop) -> None:
+        found.append((loop.position.step, self.health.look()))
+
+    with pytest.MonkeyPatch.context() as patch, nvml_stand_in() as gpu:
+        gpu.degrees = 85
+        patch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1"))
+        patch.setattr(GpuHealthCallback, "look", see)
+        callback = GpuHealthCallback(job.resilience.gpu_health, NoEvents(), Progress())
+        Loop(job, build_components(job), [callback], StopRequest(), Position()).run()
+    return found
+
+
+STRAGGLERS = ("resilience.stragglers={}",)
+HEALTH = ("resilience.gpu_health.every=2 steps",)
+HOT = "its temperature is 85 C, and 80 C is hot"
+ROWS |= {
+    "TrainingResilience.stragglers": (
+        "resilience.stragglers.every=2 steps", compared, (), [2, 4],
+    ),
+    "Stragglers.every": ("resilience.stragglers.every=3 steps", compared, STRAGGLERS, [3]),
+    "Stragglers.factor": ("resilience.stragglers.factor=1.6", slow, STRAGGLERS, []),
+    "TrainingResilience.gpu_health": (
+        "resilience.gpu_health={}", compared, (), "refused: ConfigError",
+    ),
+    "GpuHealthCheck.every": (
+        "resilience.gpu_health.every=3 steps", looked, HEALTH, [(0, []), (3, [])],
+    ),
+    "GpuHealthCheck.max_temperature": (
+        "resilience.gpu_health.max_temperature=80", looked, HEALTH, [(0, [HOT]), (2, []), (4, [])],
     ),
 }  # fmt: skip
 

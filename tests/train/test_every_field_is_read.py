@@ -29,6 +29,7 @@ from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
+from setpoint.resilience.config import GpuHealthCheck
 from setpoint.track.config import Csv, ServiceConfig
 from setpoint.train.config import Job
 from setpoint.train.record.summary import print_summary
@@ -57,6 +58,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         TOKENIZER,
         "resilience.non_finite=skip",
         "resilience.spike={window=2}",
+        "resilience.stragglers.every=1 steps",
         "loss=chunked_cross_entropy",
         "optimizer=schedule_free_adamw",
         "schedule=constant",
@@ -307,9 +309,9 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
         # With its arguments an imported component is of a class of its own.
         held |= {type(section).__setpoint__.cls for _, section in placed}
     # Only several ranks, or jobs, have a use for three: tests/train/dispatch_effects.py,
-    # zero_effects.py, resilience_effects.py; the others write metrics:
+    # zero_effects.py, resilience_effects.py; one a GPU; the others write metrics:
     # tests/track/test_csv_file.py, tests/track/test_services.py.
-    beyond = {DeepEP, DeepSpeed, TorchFT}
+    beyond = {DeepEP, DeepSpeed, TorchFT, GpuHealthCheck}
     assert every(Job) - held == {*beyond, Csv, *ServiceConfig.__subclasses__()}
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -375,32 +376,31 @@ def test_other_commands_end_quietly_too(
     assert "Traceback" not in told
 
 
-def test_a_run_leaves_before_its_time_is_over(
+def test_a_run_leaves_before_its_time_is_over_and_for_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a checkpoint; and a file stops it until it is removed."""
-    monkeypatch.setattr("setpoint.train.record.limits.started_at", lambda _: time.time())
-    monkeypatch.setattr("setpoint.resilience.limits.SPARE", 0.1)
+    """With a checkpoint; and it does not start again while the file is there."""
     monkeypatch.setattr("setpoint.resilience.limits.LOOK", 0.01)
     flags = ("duration=1000000 steps", "evaluation=null", "checkpoint.every=never")
-    began = time.time()
-    job = small_job(tmp_path, *flags, "resilience.time_limit=0.7 s")
-    outcome = train(job)
-    assert time.time() - began < 3
+    advance, file = Loop.advance, list[Path]()
+
+    def advanced(self: Loop, result: StepResult, seconds: float) -> None:
+        advance(self, result, seconds)
+        if self.position.step % 5 == 0 and not file:
+            limits: Any = self.stop.limits
+            limits.ends = dict.fromkeys(limits.ends, time.monotonic())
+        elif self.position.step % 5 == 0:
+            file[0].touch()
+
+    monkeypatch.setattr(Loop, "advance", advanced)
+    outcome = train(small_job(tmp_path, *flags, "resilience.time_limit=30 days"))
     (saved,) = list_checkpoints(outcome.directory / "checkpoints")
-    assert (outcome.status, outcome.ended.step) == (75, saved)
-    assert events(outcome.directory, "end")[-1]["signal"] == "resilience.time_limit = 0.7 s"
-    file = outcome.directory / "STOP"
-    seen = Loop.advance
-
-    def advance(self: Loop, result: StepResult, seconds: float) -> None:
-        seen(self, result, seconds)
-        if self.position.step == saved + 2:
-            file.touch()
-
-    monkeypatch.setattr(Loop, "advance", advance)
+    assert outcome.status == 75 and outcome.ended.step == saved >= 5
+    assert outcome.cause == "resilience.time_limit = 720 h"
+    assert events(outcome.directory, "end")[-1]["signal"] == outcome.cause
+    file.append(outcome.directory / "STOP")
     outcome = train(small_job(tmp_path, *flags))
-    assert outcome.status == 75 and outcome.ended.step >= saved + 2
-    assert events(outcome.directory, "end")[-1]["signal"].startswith(f"the stop file {file}")
-    with pytest.raises(SetpointError, match="STOP is there, and stops the run.\nValid: remove it"):
+    assert outcome.status == 75 and outcome.ended.step > saved
+    assert outcome.cause.startswith(f"the stop file {file[0]}")
+    with pytest.raises(SetpointError, match=r"STOP is there, and stops the run.\nValid: remove it"):
         train(small_job(tmp_path, *flags))

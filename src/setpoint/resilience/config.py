@@ -87,6 +87,37 @@ class Heartbeat(Config, role=RUNTIME):
     """Seconds between two writes, by a thread, so that they go on where a rank hangs."""
 
 
+class Stragglers(Config, role=RUNTIME):
+    """Report of ranks whose own work takes longer than that of the others."""
+
+    every: Period = field(default=Period("100 steps"))
+    """Interval; compared are means over the steps since the last report."""
+
+    factor: float = field(default=1.3, gt=1, lt=inf)
+    """How many times the median over all ranks the time of a slow rank is at least: reading data,
+    forward, and backward up to its last gradient."""
+
+    @check
+    def _check_every(self) -> Iterator[Problem]:
+        if self.every.unit == "never":
+            yield Problem("every", "never is written stragglers = null")
+
+
+class GpuHealthCheck(Config, role=RUNTIME):
+    """Look at the GPU of each rank by NVML: temperature, throttling, memory errors, Xid errors."""
+
+    every: Period = field(default=Period("10 min"))
+    """Interval; there is one look at the start as well."""
+
+    max_temperature: int = field(default=90, ge=1, le=150)
+    """Temperature in degrees Celsius from which it is reported."""
+
+    @check
+    def _check_every(self) -> Iterator[Problem]:
+        if self.every.unit == "never":
+            yield Problem("every", "never is written gpu_health = null")
+
+
 class Resilience(Config, role=RUNTIME):
     """Garbage collection and shutdown."""
 
@@ -143,6 +174,13 @@ class TrainingResilience(Resilience, role=RUNTIME):
     )
     """Liveness check interval: before a step begins, all ranks answer rank 0 within
     parallel.step_timeout; those that do not are named, and the run fails. never: no checks."""
+
+    stragglers: Stragglers | None = field(default=None, also_called=("straggler_detection",))
+    """Straggler report: names slow ranks in the log and as an event; null: none."""
+
+    gpu_health: GpuHealthCheck | None = field(default=None)
+    """GPU health: what NVML reports of the GPU of each rank, in the log and as an event; needs the
+    package nvidia-ml-py. null: no checks."""
 
     @property
     def policies(self) -> dict[str, StepPolicy]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event, Thread, current_thread
-from typing import TYPE_CHECKING
 
 from setpoint.config import SetpointError
-
-if TYPE_CHECKING:
-    from setpoint.resilience.signals import StopRequest
 
 END_OF_JOB = "SLURM_JOB_END_TIME"
 """Where Slurm tells a job when it ends, in seconds since 1970."""
@@ -31,15 +27,18 @@ class Limits:
     where there is no other.
 
     Arguments:
+        ask: for a stop, with the reason.
         ends: when the run has to have left, in seconds since 1970, by what says so.
         file: that asks for a stop by being there; None: none, or another rank looks for it.
     """
 
-    def __init__(self, stop: StopRequest, ends: Mapping[str, float], file: Path | None) -> None:
+    def __init__(
+        self, ask: Callable[[str], None], ends: Mapping[str, float], file: Path | None
+    ) -> None:
         now, clock = time.monotonic(), time.time()
         # Afterwards the clock may be set.
         self.ends = {why: now + (end - clock) for why, end in ends.items()}
-        self.stop, self.file = stop, file
+        self.ask, self.file = ask, file
         self.longest_step = self.longest_save = 0.0
         self._steps = 0
         self._ended = Event()
@@ -85,7 +84,7 @@ class Limits:
         while True:
             reason = self.reason()
             if reason is not None:
-                self.stop.ask(reason)
+                self.ask(reason)
                 return
             left = min((end - self.reserve - time.monotonic() for end in self.ends.values()),
                        default=LOOK)  # fmt: skip

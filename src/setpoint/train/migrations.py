@@ -207,6 +207,8 @@ HEALTH: dict[str, Any] = {
     "time_limit": "never",
     "deadline": "auto",
     "stop_file": "STOP",
+    "stragglers": None,
+    "gpu_health": None,
 }
 
 

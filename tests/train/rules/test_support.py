@@ -143,6 +143,7 @@ MET: tuple[tuple[str, ...], ...] = (
 )
 # Refused on a CPU, and with device = auto where there is no GPU.
 WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
+    ("resilience.gpu_health={}",),
     ("memory.activation_offload={}", "memory.optimizer_offload={}", "memory.empty_cache=9 steps"),
     ("compile.mode=reduce-overhead", "profiling.snapshot=true"),
     ("tracking.metrics.step_time=device",),

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -19,6 +20,7 @@ from setpoint.track.events import NoEvents
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
+from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.record.bad_batches import BadBatches, read_bad_batch
 from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
@@ -71,6 +73,7 @@ def check(rank: int, store: str) -> None:
         ends_alike(folder, rank)
         refuses_alike(folder, rank, Path(store).parent)
         skips_spikes_alike(folder, rank)
+        names_slow_ranks(folder, rank)
     dist.destroy_process_group()
 
 
@@ -180,6 +183,67 @@ def skips_spikes_alike(folder: Path, rank: int) -> None:
     both = [torch.empty_like(mine) for _ in range(WORLD)]
     dist.all_gather(both, mine)
     assert torch.equal(*both)
+
+
+def names_slow_ranks(folder: Path, rank: int) -> None:
+    """Rank 1 takes long to read data, in its forward and in its backward, in two steps each.
+
+    In backward rank 0 waits as long for its gradients, which is no work of its own. The clock is
+    one that the test moves.
+    """
+    flags = ("resilience.stragglers={every=2 steps, factor=1.6}", "model.dropout=0")
+    job = small_job(folder, "duration=8 steps", "evaluation=null", *flags)
+    parts, found = build_components(job), list[dict[str, Any]]()
+    names, step, clock = ["none", "data", "forward", "backward"], [0], [0.0]
+    take, share, scale = parts.feed.take, parts.objective.share, parts.scaler.scale
+
+    def spend(part: str, who: int = 1) -> None:
+        if rank == who and part == names[(step[0] - 1) // 2]:
+            clock[0] += 2.0
+
+    def slow_data() -> StepBatch:
+        step[0] += 1
+        spend("data")
+        return take()
+
+    def slow_forward(*given: Any) -> Any:
+        spend("forward")
+        return share(*given)
+
+    class Waiting:
+        """A loss after whose backward the other rank is waited for."""
+
+        def __init__(self, loss: torch.Tensor) -> None:
+            self.loss = scale(loss)
+
+        def backward(self) -> None:
+            self.loss.backward()
+            spend("backward", who=0)
+
+    patched: Any = parts
+    patched.feed.take, patched.objective.share = slow_data, slow_forward
+    patched.scaler.scale = Waiting
+    next(parts.model.parameters()).register_hook(lambda _: spend("backward"))
+
+    class Seen(NoEvents):
+        def write(self, event: str, **details: Any) -> None:
+            found.append(details)
+
+    assert job.resilience.stragglers is not None
+    progress = make_progress("none", total_steps=None)
+    callback = StragglersCallback(job.resilience.stragglers, Seen(), progress)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: clock[0])
+        Loop(job, parts, [callback], StopRequest(), Position()).run()
+    micro = job.batch.accumulation
+    for facts, (part, seconds) in zip(
+        found, {"data": 2.0, "forward": 2.0 * micro, "backward": 2.0 * micro}.items(), strict=True
+    ):
+        (each,) = facts["ranks"]
+        assert (each.pop("rank"), facts["median"]) == (1, seconds / 2), facts
+        assert {name for name, spent in each.items() if spent} == {part}, facts
+        assert each[part] == seconds
+    assert [facts["step"] for facts in found] == [4, 6, 8]
 
 
 if __name__ == "__main__":

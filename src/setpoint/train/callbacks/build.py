@@ -11,6 +11,7 @@ from setpoint.train.callbacks.compile import watch_compiler
 from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.gc import CollectCallback
+from setpoint.train.callbacks.gpu_health import GpuHealthCallback
 from setpoint.train.callbacks.limits import LimitsCallback
 from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
@@ -18,6 +19,7 @@ from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
 from setpoint.train.callbacks.seal import SealCallback
+from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.callbacks.upload import UploadCallback
 from setpoint.train.record.context import Run, Start
 from setpoint.train.record.start import change_record
@@ -67,6 +69,11 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
         callbacks.append(BadStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
+    resilience = job.resilience
+    if resilience.stragglers is not None:
+        callbacks.append(StragglersCallback(resilience.stragglers, events, progress))
+    if resilience.gpu_health is not None:
+        callbacks.append(GpuHealthCallback(resilience.gpu_health, events, progress))
     if run.stop.limits is not None:
         callbacks.append(LimitsCallback(run.stop.limits))
     if job.resilience.gc is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from setpoint.train.step.loop import Callback, Phase
 
 if TYPE_CHECKING:
-    from setpoint.resilience.limits import Limits
+    from setpoint.resilience.signals import Limiting
     from setpoint.train.step.loop import Loop, StepResult
 
 
@@ -17,7 +17,7 @@ class LimitsCallback(Callback):
 
     phase = Phase.LAST
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limiting) -> None:
         self.limits = limits
         self.since = 0.0
 

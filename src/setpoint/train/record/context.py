@@ -93,6 +93,7 @@ class Outcome:
         status: the exit status: 0 done, 75 preempted, 130 interrupted.
         job: see `Start.identity`.
         scores: of the last evaluation by the name of the data set; empty if there was none.
+        cause: what has stopped the session from outside; empty if nothing has.
         reason: why training ended before its duration was over; None if it did not.
         head: of the chain of hashes over its rows and checkpoints; None on other than the main
             rank.
@@ -105,6 +106,7 @@ class Outcome:
     ended: Position
     scores: Scores
     reason: str | None
+    cause: str
     head: str | None
     parts: Components = field(repr=False)  # megabytes of text otherwise
 

@@ -32,8 +32,8 @@ def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
     if end is not None:
         ends[END_OF_JOB] = end
     file = stop_file_of(job, folder) if own_rank() == 0 else None
-    stop.limits = Limits(stop, ends, file)
-    stop.limits.start()
+    limits = stop.limits = Limits(stop.ask, ends, file)
+    limits.start()
 
 
 def stop_file_of(job: Job, folder: str | Path) -> Path | None:

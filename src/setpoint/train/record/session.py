@@ -283,6 +283,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
         ended=loop.position,
         scores=loop.scores or _scores_at(run.directory.metrics, loop.position.step),
         reason=loop.ended,
+        cause=run.stop.cause,
         parts=run.parts,
         head=run.chain.head,
     )

@@ -16,7 +16,6 @@ from setpoint.train.record.outlook import command_again, goodput_of, outlook
 
 ENDINGS = {
     0: "finished",
-    75: "stopped by SIGTERM or SIGHUP",
     130: "interrupted",
 }
 
@@ -24,7 +23,7 @@ ENDINGS = {
 def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> None:
     """Print what was trained, how well, how fast, and where the record lies."""
     at, before = outcome.ended, outcome.started
-    state = ENDINGS[outcome.status]
+    state = ENDINGS.get(outcome.status) or f"stopped by {outcome.cause}"
     rows = [
         ("state", state if outcome.reason is None else f"{state} early: {outcome.reason}"),
         ("fingerprint", fingerprint(outcome.job)[:SHORT]),

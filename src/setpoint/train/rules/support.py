@@ -515,6 +515,8 @@ CONFLICTS = (
     Conflict(
         "parallel.dispatch = deepep", (NO_GPU,), "needs GPUs, and {device}", ("all_to_all",)),
     Conflict(
+        "resilience.gpu_health = set", (NO_GPU,), "looks at GPUs, and {device}", ("null",)),
+    Conflict(
         "parallel.dispatch = deepep", ("precision.compute = fp32 or fp16",),
         "sends bf16, and the model computes in {precision.compute}", ("all_to_all",),
         hint="Or set precision.compute to bf16."),

@@ -1,0 +1,151 @@
+"""Names ranks whose own work takes longer than that of the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import register_multi_grad_hook
+
+from setpoint.train.step.loop import Callback, Phase
+from setpoint.train.step.position import is_due
+
+if TYPE_CHECKING:
+    from setpoint.resilience.config import Stragglers
+    from setpoint.track.events import EventLog
+    from setpoint.track.progress import Progress
+    from setpoint.train.step.loop import Loop, StepResult
+
+PARTS = ("data", "forward", "backward", "waiting")
+"""Seconds of a step: the last one is all that is no work of the rank's own."""
+
+
+class StragglersCallback(Callback):
+    """Compares the time that ranks take for their own work, in one collective when it is due.
+
+    A slow rank makes all others wait in the collectives of backward, so that steps take the same
+    time everywhere, and even backward does. Own work is therefore the reading of data, forward, and
+    backward until the last gradient is there, before it is summed. Where ranks hold shards of the
+    weights, which are gathered on the way, there is no such moment, and all of backward counts; of
+    the stages of a pipeline, none of it does.
+
+    On a GPU, events on its stream measure forward and backward, so that nothing waits for them.
+    """
+
+    phase = Phase.STEP
+
+    def __init__(self, config: Stragglers, events: EventLog, progress: Progress) -> None:
+        self.config, self.events, self.progress = config, events, progress
+        self.seconds: dict[str, float] = dict.fromkeys(PARTS[1:3], 0.0)
+        self.steps = 0
+        self.stepping = self.waited = 0.0
+        self.marked: Any = None
+        self.on_gpu = False
+        self._undo = ExitStack()
+        self._spans: list[tuple[str, Any, Any]] = []
+
+    def start(self, loop: Loop) -> None:
+        """Begin to measure."""
+        self.on_gpu = loop.parts.device.type == "cuda"
+        inner, engine = loop.engine.span, loop.engine
+        weights = [each for each in loop.parts.model.parameters() if each.requires_grad]
+        if weights:
+            hook = register_multi_grad_hook(weights, self._last_gradient)
+            self._undo.callback(hook.remove)
+        engine.span = lambda name: self._span(inner, name)
+
+        def restore() -> None:
+            engine.span = inner
+
+        self._undo.callback(restore)
+        self.stepping, self.waited = loop.stepping, loop.waited
+
+    def close(self, loop: Loop) -> None:
+        """Measure no more."""
+        self._undo.close()
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Compare the ranks where that is due."""
+        self.steps += 1
+        if is_due(self.config.every, loop.before, loop.position, loop.last):
+            self.compare(loop)
+
+    def compare(self, loop: Loop) -> None:
+        """Write an event and a line where ranks are slow."""
+        world = loop.parts.world
+        own = [each / self.steps for each in self._take(loop)]
+        table = torch.zeros(world.size, len(PARTS), dtype=torch.float64, device=world.device)
+        table[world.rank] = torch.tensor(own, dtype=torch.float64)
+        world.sum(table)
+        self.steps = 0
+        ranks = table.tolist()
+        work = [sum(parts[:-1]) for parts in ranks]
+        middle = median(work)
+        limit = self.config.factor * middle
+        slow = [rank for rank, spent in enumerate(work) if spent > limit > 0]
+        if not slow:
+            return
+        step = loop.position.step
+        found = [
+            {
+                "rank": rank,
+                **{name: round(s, 6) for name, s in zip(PARTS, ranks[rank], strict=True)},
+            }
+            for rank in slow
+        ]
+        self.events.write("stragglers", step=step, median=round(middle, 6), ranks=found)
+        for rank in slow:
+            parts = ", ".join(f"{n} {s:.3g} s" for n, s in zip(PARTS, ranks[rank], strict=True))
+            self.progress.note(
+                f"step {step}: rank {rank} is slow: {work[rank]:.3g} s of its own work in a step, "
+                f"{work[rank] / middle:.2f} times the median of all ranks ({parts})"
+            )
+
+    def _take(self, loop: Loop) -> list[float]:
+        """The seconds of the parts since the last time."""
+        if self.on_gpu:
+            self._read_events()
+        whole, data = loop.stepping - self.stepping, loop.waited - self.waited
+        self.stepping, self.waited = loop.stepping, loop.waited
+        forward, backward = self.seconds["forward"], self.seconds["backward"]
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        return [data, forward, backward, max(0.0, whole - data - forward - backward)]
+
+    @contextmanager
+    def _span(
+        self, inner: Callable[[str], AbstractContextManager[Any]], name: str
+    ) -> Iterator[None]:
+        part = name.partition(" of stage ")[0]
+        if part not in self.seconds:
+            with inner(name):
+                yield
+            return
+        began, self.marked = self._now(), None
+        with inner(name):
+            yield
+        end = self.marked if part == "backward" and self.marked is not None else self._now()
+        if self.on_gpu:
+            self._spans.append((part, began, end))
+        else:
+            self.seconds[part] += end - began
+
+    def _last_gradient(self, _: Any) -> None:
+        self.marked = self._now()
+
+    def _now(self) -> Any:
+        if not self.on_gpu:
+            return time.perf_counter()
+        event: Any = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _read_events(self) -> None:
+        """Add up what the GPU has measured; the step has ended, and so have its events."""
+        for part, began, end in self._spans:
+            end.synchronize()
+            self.seconds[part] += began.elapsed_time(end) / 1e3
+        self._spans.clear()
