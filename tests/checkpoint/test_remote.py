@@ -15,11 +15,13 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
 from setpoint.checkpoint import remote as module
+from setpoint.checkpoint.durable import AHEAD
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
 from setpoint.checkpoint.pieces import PIECE
 from setpoint.checkpoint.record import checkpoint_to_load
 from setpoint.checkpoint.remote import RemoteError, RemoteRun
+from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.uploads import Uploads, read_pending
 from setpoint.config import SetpointError
@@ -189,7 +191,7 @@ def test_a_failure_at_any_request_of_a_removal_or_a_rollback(tmp_path: Path) -> 
     root = tmp_path / "a"
     save(root, 1, 2, 3, 4)
     acts: dict[str, Callable[[RemoteRun], object]] = {
-        "prune": lambda run: run.prune(1),
+        "prune": lambda run: run.prune(Retention(1)),
         "rollback": lambda run: run.set_aside_after(2),
     }
     for name, act in acts.items():
@@ -218,7 +220,7 @@ def test_a_failure_at_any_request_of_a_removal_or_a_rollback(tmp_path: Path) -> 
             assert (wholes(run), run.pointer("latest"), run.pointer("best")) == ([2, 1], 2, 2)
             # Nothing is gone: the files of 3 and 4 lie there, and may be sent again.
             assert run.steps() == [1, 2, 3, 4]
-            run.prune(1)
+            run.prune(Retention(1))
             assert run.steps() == [2, 3, 4]
             assert send(run, root, 3).files == 0
             assert wholes(run) == [3, 2]
@@ -255,7 +257,7 @@ def test_a_listing_that_lags_hides_nothing_that_latest_names(tmp_path: Path) -> 
     Faulty.lags = True
     send(run, tmp_path, 2)
     assert run.steps()[-1] == 2
-    assert run.prune(1) in ([], ["step-00000001"])
+    assert run.prune(Retention(1)) in ([], ["step-00000001"])
     assert wholes(run)[0] == 2
 
 
@@ -279,7 +281,7 @@ def test_damage_at_the_url_is_named_and_passed_over(tmp_path: Path, damage: str)
         fetched(f"{URL}/checkpoints/step-00000002", tmp_path / "c")
     assert not list((tmp_path / "c").glob("step-????????"))
     # What could not be read is never removed.
-    run.prune(1)
+    run.prune(Retention(1))
     assert run.steps() == [2] if damage != "manifest" else [1, 2]
 
 
@@ -315,7 +317,8 @@ def test_memory_is_that_of_a_piece(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 4 * PIECE < 40e6
+    # Pieces wait where the thread that takes digests is behind.
+    assert peak < (AHEAD + 3) * PIECE < 20e6
 
 
 def test_a_process_killed_while_it_sends(tmp_path: Path) -> None:
@@ -429,5 +432,5 @@ def test_a_service_that_never_answers(tmp_path: Path) -> None:
 
 
 def test_a_url_to_start_from_is_refused_in_words() -> None:
-    with pytest.raises(SetpointError, match=r"fetched\(url, folder\) fetches one"):
+    with pytest.raises(SetpointError, match=r"of a new run takes a URL"):
         checkpoint_to_load("s3://bucket/runs/run")

@@ -11,6 +11,7 @@ import torch
 from setpoint.checkpoint.fetch import fetched
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.remote import RemoteError, RemoteRun
+from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
 
 s3fs = pytest.importorskip("s3fs")
@@ -60,7 +61,7 @@ def test_a_file_in_parts_is_compared_by_the_md5_of_its_parts(bucket: str, tmp_pa
     assert RemoteRun(bucket).pointer("latest") == 1
     # Sent again, only the manifest is missing.
     assert RemoteRun(bucket).send(path, read_manifest(path)).files == 0
-    assert run.prune(1) == []  # the other one is the best
+    assert run.prune(Retention(1)) == []  # the other one is the best
     assert run.sizes(1).keys() == run.sizes(2).keys()
 
 

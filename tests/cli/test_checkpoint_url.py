@@ -55,3 +55,26 @@ def test_a_url_with_nothing_or_of_no_service(cli: CommandLine, tmp_path: Path) -
     assert "no checkpoints in file://" in cli.ok(f"checkpoint list file://{tmp_path}/nothing")
     answer = cli("checkpoint list nonsense://bucket/run")
     assert (answer.status, "unknown protocol, nonsense" in answer.err) == (2, True)
+
+
+def test_a_folder_of_runs_is_listed(cli: CommandLine) -> None:
+    above = uploaded(cli).rpartition("/")[0]
+    assert "1 runs in file://" in cli.ok(f"checkpoint list {above}")
+    (row,) = json.loads(cli.ok(f"checkpoint list {above} --json"))["runs"]
+    assert (row["run"], row["checkpoints"], row["latest"], row["best"]) == ("run", 3, 300, 200)
+
+
+def test_what_has_no_reason_to_stay_is_removed(cli: CommandLine) -> None:
+    url = uploaded(cli)
+    assert "--keep N" in cli(f"checkpoint prune {url}").err
+    wide = json.loads(cli.ok(f"checkpoint prune {url} --keep 1 --keep-every '0.25 epochs' --json"))
+    reasons = {row["step"]: row["reasons"] for row in wide["checkpoints"]}
+    assert reasons[100] == ["every 0.25 epochs"] and reasons[300][0] == "latest"
+    folder = cli.folder / "bucket" / "run" / "checkpoints"
+    (folder / "step-00000050").mkdir()
+    said = cli.ok(f"checkpoint prune {url} --keep 1")
+    assert "would be removed: 1 of 3" in said and len(list(folder.glob("step-*"))) == 4
+    assert "removed: 1 of 3" in cli.ok(f"checkpoint prune {url} --keep 1 --yes")
+    left = sorted(path.name for path in folder.glob("step-*"))
+    assert left == ["step-00000050", "step-00000200", "step-00000300"]
+    assert "is one checkpoint" in cli(f"checkpoint prune {url}/checkpoints/latest --yes").err

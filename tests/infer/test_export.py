@@ -57,6 +57,14 @@ def test_the_tokenizer_goes_along(tmp_path: Path) -> None:
     assert (found / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
 
 
+def test_the_dtype_is_that_of_the_last_checkpoint(tmp_path: Path) -> None:
+    flags = ("checkpoint.last=weights", "checkpoint.last_dtype=bf16", "duration=1 steps")
+    run = train(small_job(tmp_path, *flags)).directory
+    for given, expected in (({}, "bfloat16"), ({"dtype": "fp32"}, "float32")):
+        found = exported(run, tmp_path / expected, **given)
+        assert json.loads((found / "config.json").read_text())["dtype"] == expected
+
+
 def test_the_token_that_ended_documents_goes_along(tmp_path: Path) -> None:
     folder = byte_level(tmp_path / "tokenizer")
     flags = (f"tokenizer={{type=huggingface, path={folder}, separator='{BEGIN}'}}",)

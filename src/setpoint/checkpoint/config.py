@@ -37,7 +37,8 @@ class Remote(Config, role=RUNTIME):
     """Upload interval, of the checkpoints that are saved; null: each. The last one of a session and
     the best are uploaded in any case."""
     keep: int | None = field(default=2, ge=1)
-    """Number of latest checkpoints to keep at the URL, beside the best; null keeps all."""
+    """Number of latest checkpoints to keep at the URL, beside the best and those of
+    checkpoint.keep_every and at; null keeps all."""
     verify: Literal["checksum", "size"] = "checksum"
     """How an uploaded file is verified. checksum: by the MD5 that the service gives, where it gives
     one, else by reading the file back; size: by its length alone."""
@@ -131,8 +132,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         also_called=("load_checkpoint_path", "resume_path", "resume_from"),
     )
     """Run or checkpoint whose full state a new run starts from: weights, optimizer, data position,
-    step. A run means its latest; RUN/checkpoints/best or .../step-00000100 name others. Own
-    checkpoints come first, then this, then model.pretrained."""
+    step. A run means its latest; RUN/checkpoints/best or .../step-00000100 name others; a URL of
+    checkpoint.remote does as well. Own checkpoints come first, then this, then model.pretrained."""
     exclude: tuple[str, ...] = field(
         default=(),
         before=[],
@@ -218,7 +219,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
                 f"{every} is no interval",
                 valid=("null", "1000 steps", "1 epochs", "1e9 tokens", "6 h"),
             )
-        elif every is not None and self.keep is None:
+        elif every is not None and self.keep is None and getattr(self.remote, "keep", None) is None:
             yield Problem(
                 "keep_every",
                 f"{every} has no effect with keep = null, which keeps all checkpoints",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from setpoint.config import CONFIG, MINIMAL, ORIGINS, Problem, SetpointError, nearest
-from setpoint.hub.urls import is_url
+from setpoint.hub.urls import is_url, protocol_problem
 
 from .layout import MANIFEST, POINTERS, list_checkpoints
 from .manifest import read_manifest, verify
@@ -59,8 +59,8 @@ def checkpoint_to_load(name: str) -> Path:
     """
     if is_url(name):
         raise SetpointError(
-            f"{name} is a URL.\nValid: a run or a checkpoint on a disk; setpoint.checkpoint.fetch."
-            f"fetched(url, folder) fetches one"
+            f"{name} is a URL.\nValid: a run or a checkpoint on a disk; checkpoint.load of a new "
+            f"run takes a URL"
         )
     path = Path(os.path.expanduser(name))
     found = find_checkpoint(path)
@@ -84,8 +84,16 @@ def _missing(path: Path) -> str:
 
 
 def load_problems(section: Checkpoint) -> Iterator[Problem]:
-    """Check that the checkpoint to load is there; what it holds is compared when it is loaded."""
+    """Check that the checkpoint to load is there; what it holds is compared when it is loaded.
+
+    What is at a URL is looked for then.
+    """
     assert section.load is not None
+    if is_url(section.load):
+        problem, _, valid = protocol_problem(section.load, "remote").partition("\nValid: ")
+        if problem:
+            yield Problem("load", problem, hint=f"Valid: {valid}")
+        return
     try:
         read_manifest(checkpoint_to_load(section.load))
     except SetpointError as error:

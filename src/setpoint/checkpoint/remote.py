@@ -28,6 +28,7 @@ from .durable import Written, sync_directory, write_file
 from .layout import (
     MANIFEST,
     POINTERS,
+    STATE,
     PointerName,
     directory_name,
     step_of,
@@ -35,6 +36,7 @@ from .layout import (
 from .manifest import DamagedCheckpoint, Manifest, parse_manifest
 from .pieces import PIECE, Pieces, md5_in
 from .retention import Retention
+from .state_file import decode_state
 
 T = TypeVar("T")
 
@@ -97,6 +99,7 @@ class RemoteRun:
             self._is_local = "file" in _protocols(self._system)
         self._root = path.rstrip("/")
         self._sure: dict[str, Written] = {}
+        self._positions: dict[int, dict[str, float]] = {}
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, whole or not, oldest first.
@@ -110,6 +113,16 @@ class RemoteRun:
             listed = {step_of(name) for name in self._names(f"{self._root}/{FOLDER}")}
         listed |= {self.pointer(name) for name in POINTERS}
         return sorted(step for step in listed if step is not None)
+
+    def runs(self) -> list[str]:
+        """The names of the folders at the URL that hold checkpoints, where it is one of runs.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        with self._asking():
+            names = sorted(set(self._names(self._root)) - {"", FOLDER})
+            return [n for n in names if self._system.isdir(f"{self._root}/{n}/{FOLDER}")]
 
     def find(self, step: int) -> Found | None:
         """A checkpoint's manifest.
@@ -297,22 +310,34 @@ class RemoteRun:
                 gone.append(directory_name(each))
         return gone
 
-    def prune(self, keep: int | None, waiting: Collection[int] = ()) -> list[str]:
-        """Remove what is surplus, and what uploads left that are never finished.
+    def distance(self, step: int, unit: str) -> float | None:
+        """How far the run was at a checkpoint, in a unit of periods; None where it is not known.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        if unit == "steps":
+            return step
+        if step not in self._positions:
+            found = self.find(step)
+            with self._asking():
+                content = self._read(self._path(step, STATE))
+            self._positions[step] = _position_in(content, found)
+        return self._positions[step].get(unit)
+
+    def reasons(self, rule: Retention) -> tuple[dict[int, list[str]], list[int]]:
+        """Why each checkpoint stays, which may go without a reason; and which are not finished.
 
         What `latest` and `best` name stays, and so does what cannot be read.
 
-        Arguments:
-            keep: how many of the newest stay; None keeps all.
-            waiting: steps that are to be sent, whose files are left alone.
-
-        Returns:
-            the names of the checkpoints that were removed.
-
         Raises:
-            Exception: what the service raises.
+            RemoteError: if the service does not answer.
         """
-        protected = {self.pointer(name) for name in POINTERS}
+        protected: dict[int, str] = {}
+        for name in POINTERS:
+            step = self.pointer(name)
+            if step is not None:
+                protected[step] = f"{protected[step]}, {name}" if step in protected else name
         whole: list[int] = []
         unfinished: list[int] = []
         for step in self.steps():
@@ -324,12 +349,27 @@ class RemoteRun:
                 continue
             if found is not None:
                 whole.append(step)
-            elif self._read(self._path(step, SET_ASIDE)) is None:
-                unfinished.append(step)
-        kept = {step: "named" for step in protected if step is not None}
-        reasons = Retention(keep).reasons(whole, kept)
+                continue
+            with self._asking():
+                if self._read(self._path(step, SET_ASIDE)) is None:
+                    unfinished.append(step)
+        return rule.reasons(whole, protected, self.distance), unfinished
+
+    def prune(self, rule: Retention, waiting: Collection[int] = ()) -> list[str]:
+        """Remove what has no reason to stay, and what uploads left that are never finished.
+
+        Arguments:
+            waiting: steps that are to be sent, whose files are left alone.
+
+        Returns:
+            the names of the checkpoints that were removed.
+
+        Raises:
+            Exception: what the service raises.
+        """
+        reasons, unfinished = self.reasons(rule)
         gone = [step for step, why in reasons.items() if not why]
-        newest = max(whole, default=-1)
+        newest = max(reasons, default=-1)
         left = [each for each in unfinished if each < newest and each not in waiting]
         for step in (*gone, *left):
             # From here on it counts no more, and what is left of it goes with the next call.
@@ -523,6 +563,14 @@ def _compare(step: int, name: str, found: Written, expected: Written) -> None:
     if found != expected:
         sums = f"{found.sha256[:12]}.., not {expected.sha256[:12]}.."
         raise _damage(step, f"{name} has the SHA-256 {sums}")
+
+
+def _position_in(content: bytes | None, found: Found | None) -> dict[str, float]:
+    """The position in a state, as it was written; nothing where that is not what is there."""
+    if content is None or found is None or Written.of(content) != found.manifest.files.get(STATE):
+        return {}
+    position = decode_state(content).get("position")
+    return position if isinstance(position, dict) else {}
 
 
 def _protocols(system: Any) -> tuple[str, ...]:

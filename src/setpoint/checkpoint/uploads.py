@@ -18,6 +18,7 @@ from .layout import PENDING, directory_name, list_checkpoints, temporary
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
 from .pointers import readable_pointer
 from .remote import RemoteRun
+from .retention import Retention
 
 LONGEST = 300.0
 """Seconds of the longest pause between two attempts."""
@@ -37,6 +38,9 @@ class Report(NamedTuple):
     note: str = ""
 
 
+ALL = Retention(None)
+
+
 class _Closed(RunError):
     """Raised in the thread where the process is about to end."""
 
@@ -52,7 +56,7 @@ class Uploads:
         run: where they are sent to; its `alive` becomes that of this thread.
         root: the folder of the checkpoints.
         record: files of the run that go with each.
-        keep: how many of the newest stay at the URL; None keeps all.
+        rule: what stays at the URL.
         waiting: how many may wait; at least 1.
         pause: seconds after the first failure, doubled after each further one.
     """
@@ -63,12 +67,12 @@ class Uploads:
         root: Path,
         *,
         record: Sequence[Path] = (),
-        keep: int | None = None,
+        rule: Retention = ALL,
         waiting: int = 2,
         pause: float = 1.0,
     ) -> None:
         self.run, self.root, self.record = run, root, record
-        self.keep, self.waiting, self.pause = keep, waiting, pause
+        self.rule, self.waiting, self.pause = rule, waiting, pause
         run.alive = self._require_open
         self._reports: deque[Report] = deque()
         self._changed = Condition()
@@ -241,7 +245,7 @@ class Uploads:
             self._report("upload_skipped", text, checkpoint=name)
             self._forget(step)
             return
-        for name in self.run.prune(self.keep, self.protected):
+        for name in self.run.prune(self.rule, self.protected):
             self._report("upload_removed", checkpoint=name)
         self._report(
             "upload",

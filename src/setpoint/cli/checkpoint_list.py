@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from setpoint.checkpoint.remote_survey import RemotePlace
 from setpoint.checkpoint.survey import Found
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of, state_of
 from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
@@ -17,7 +18,8 @@ COMMAND = Command(
     "Print a run's checkpoints: step, time and size, the ranks that wrote it, what it holds, the\n"
     "metric that selects the best (the lowest; negated where it is to rise), what latest and best\n"
     "name, and what is damaged, set aside or left by a process that died. Lengths of files are\n"
-    "compared; `setpoint checkpoint verify` compares every byte.\n" + RUN_OR_URL_HELP,
+    "compared; `setpoint checkpoint verify` compares every byte. Of a URL that holds several runs\n"
+    "it prints a line for each.\n" + RUN_OR_URL_HELP,
     [JSON],
     [
         ("setpoint checkpoint list runs/tiny-3fa94c21", "what there is"),
@@ -32,6 +34,8 @@ def run(arguments: Arguments) -> int:
     refuse_overrides(arguments)
     folder = folder_of(arguments.positional[0])
     found, pointers = folder.survey(), folder.pointers()
+    if not found and isinstance(folder, RemotePlace) and (runs := folder.run.runs()):
+        return _list_runs(folder, runs, arguments.has(JSON.name))
     named = {
         each.path.name: [name for name, step in pointers.items() if step == each.step]
         for each in found
@@ -51,6 +55,29 @@ def run(arguments: Arguments) -> int:
     else:
         print(f"no checkpoints in {folder.root}")
     print_notes(broken)
+    return 0
+
+
+def _list_runs(place: RemotePlace, names: list[str], for_programs: bool) -> int:
+    """Print what there is of each run in a folder of runs."""
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        run = RemotePlace(f"{place.run.url}/{name}")
+        found = [each for each in run.survey() if each.kind == "checkpoint"]
+        size = sum(each.size for each in found)
+        rows.append({"run": name, "checkpoints": len(found), "bytes": size, **run.pointers()})
+    if for_programs:
+        import json
+
+        print(json.dumps({"folder": place.run.url, "runs": rows}, indent=2))
+        return 0
+    texts = [
+        [row["run"], str(row["checkpoints"]), in_units(row["bytes"]),
+         *("" if row[name] is None else str(row[name]) for name in ("latest", "best"))]
+        for row in rows
+    ]  # fmt: skip
+    print(table(texts, ("run", "checkpoints", "size", "latest", "best")))
+    print(f"{len(rows)} runs in {place.run.url}")
     return 0
 
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from setpoint.checkpoint.config import Checkpoint
 from setpoint.checkpoint.directory import remove
 from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.record import CHECKPOINTS
+from setpoint.checkpoint.remote_survey import RemotePlace
 from setpoint.checkpoint.retention import Positions, Retention, protected_by_pointers
 from setpoint.checkpoint.survey import Found, Place, find_place, survey
-from setpoint.cli.checkpoint import RUN_HELP
+from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import table
-from setpoint.config import Invalid, RunError, SetpointError, is_record, read_record, resolve
+from setpoint.config import (
+    CONFIG,
+    ORIGINS,
+    Invalid,
+    RunError,
+    SetpointError,
+    is_record,
+    read_record,
+    resolve,
+)
+from setpoint.hub.urls import is_url
 from setpoint.track.events import EventLog
 from setpoint.track.lock import RunLock
 from setpoint.train.config import Job
@@ -32,7 +45,8 @@ COMMAND = Command(
     "Print which checkpoints of a run stay and why, by the rules of its record (checkpoint.keep,\n"
     "keep_every and at) or by others, and which would be removed. Nothing is removed without\n"
     "--yes. What latest and best name stays, and so does what cannot be read or was set aside. A\n"
-    "run that is being trained is refused.\n" + RUN_HELP,
+    "run that is being trained is refused, but not at a URL, where checkpoint.remote.keep counts.\n"
+    + RUN_OR_URL_HELP,
     [KEEP, KEEP_EVERY, YES, JSON],
     [
         ("setpoint checkpoint prune runs/tiny-3fa94c21", "what would be removed"),
@@ -59,6 +73,8 @@ def run(arguments: Arguments) -> int:
         RunError: if something cannot be removed.
     """
     refuse_overrides(arguments)
+    if is_url(arguments.positional[0]):
+        return _at_url(arguments)
     place = find_place(arguments.positional[0])
     if place.only is not None:
         raise SetpointError(
@@ -66,7 +82,8 @@ def run(arguments: Arguments) -> int:
         )
     own = place.root.parent if place.root.name == CHECKPOINTS else None
     run = own if own is not None and is_record(str(own)) else None
-    rule = _rule(arguments, run)
+    section = None if run is None else resolve(read_record(Job, str(run))[0]).checkpoint
+    rule = _rule(arguments, section, section and section.keep)
     removes = arguments.has(YES.name)
     with ExitStack() as ending:
         if removes and run is not None:
@@ -75,25 +92,56 @@ def run(arguments: Arguments) -> int:
         gone = [fate.found for fate in fates if not fate.reasons]
         if removes and gone:
             _remove(gone, run)
-    if arguments.has(JSON.name):
-        import json
-
-        print(json.dumps(_facts(place.root, fates, removes), indent=2))
-    else:
-        print("\n".join(_lines(place.root, fates, removes)))
+    _show(arguments, str(place.root), fates, removes)
     return 0
 
 
-def _rule(arguments: Arguments, run: Path | None) -> Retention:
+def _show(arguments: Arguments, root: str, fates: list[Fate], removes: bool) -> None:
+    if arguments.has(JSON.name):
+        import json
+
+        print(json.dumps(_facts(root, fates, removes), indent=2))
+    else:
+        print("\n".join(_lines(root, fates, removes)))
+
+
+def _at_url(arguments: Arguments) -> int:
+    """The same, of what uploads have sent; unfinished ones are left alone."""
+    place = folder_of(arguments.positional[0])
+    assert isinstance(place, RemotePlace)
+    if place.only is not None:
+        raise SetpointError(
+            f"{arguments.positional[0]} is one checkpoint; give its run or {place.root}"
+        )
+    section, removes = None, arguments.has(YES.name)
+    with TemporaryDirectory() as folder:
+        for name in (ORIGINS, CONFIG):
+            place.run.download_record(name, Path(folder) / name)
+        if is_record(folder):
+            section = resolve(read_record(Job, folder)[0]).checkpoint
+    remote = None if section is None else section.remote
+    keep = section and (section.keep if remote is None else remote.keep)
+    rule = _rule(arguments, section, keep)
+    reasons, unfinished = place.run.reasons(rule)
+    fates = [
+        Fate(each, reasons.get(each.step, ["cannot be read"]))
+        for each in place.survey()
+        if each.kind == "checkpoint"
+    ]
+    if removes and any(not fate.reasons for fate in fates):
+        place.run.prune(rule, unfinished)
+    _show(arguments, place.root, fates, removes)
+    return 0
+
+
+def _rule(arguments: Arguments, section: Checkpoint | None, keep: int | None) -> Retention:
     """The rules of the record, and those that are given instead."""
-    section = None if run is None else resolve(read_record(Job, str(run))[0]).checkpoint
     given, interval = arguments.value(KEEP.name), arguments.value(KEEP_EVERY.name)
     if section is None and given is None:
         raise SetpointError(
             "there is no record of a run beside these checkpoints, so it must be said how many of "
             "the newest stay: --keep N"
         )
-    keep = section.keep if section is not None else None
     if given is not None:
         keep = None if given == "all" else arguments.integer(KEEP.name)
     every = section.keep_every if section is not None else None
@@ -137,7 +185,7 @@ def _remove(gone: list[Found], run: Path | None) -> None:
             raise RunError(f"{each.path} cannot be removed: {error.strerror}") from error
 
 
-def _lines(root: Path, fates: list[Fate], removes: bool) -> list[str]:
+def _lines(root: str, fates: list[Fate], removes: bool) -> list[str]:
     if not fates:
         return [f"no checkpoints in {root}"]
     gone = [fate.found for fate in fates if not fate.reasons]
@@ -152,9 +200,9 @@ def _lines(root: Path, fates: list[Fate], removes: bool) -> list[str]:
     return [table(rows), f"{word}: {total}{hint}"]
 
 
-def _facts(root: Path, fates: list[Fate], removes: bool) -> dict[str, Any]:
+def _facts(root: str, fates: list[Fate], removes: bool) -> dict[str, Any]:
     return {
-        "folder": str(root),
+        "folder": root,
         "removed": removes,
         "checkpoints": [
             {

@@ -9,9 +9,9 @@ from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.weights import CHECKPOINT_OPTION, SOURCE_OF_WEIGHTS, given, job_with_weights
 from setpoint.config import SetpointError
+from setpoint.infer.tasks import EXPORTED as FORMATS
 from setpoint.infer.tasks import Export
 
-FORMATS = ("fp32", "bf16", "fp16")
 COMMAND = Command(
     "export",
     "SOURCE OUTPUT [OVERRIDES]",
@@ -20,8 +20,8 @@ COMMAND = Command(
     f"transformers can express is refused with the reason. {SOURCE_OF_WEIGHTS}\n"
     + SOURCE_HELP,
     [
-        Option("--dtype", "dtype of the weights; default fp32.", "FORMAT", False,
-               FORMATS),
+        Option("--dtype", "dtype of the weights; default: checkpoint.last_dtype or fp32.",
+               "FORMAT", False, FORMATS),
         Option("--family", "model_type of transformers; default: the simplest that fits.", "NAME"),
         Option("--max-shard-size", "Maximum size of a weights file in bytes.", "N"),
         CHECKPOINT_OPTION,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from setpoint.config import (
@@ -33,6 +34,7 @@ from setpoint.config import (
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
+from setpoint.infer.tasks import EXPORTED, Export
 from setpoint.model.config import HuggingFaceModel
 from setpoint.model.pretrained.locate import is_on_hub
 from setpoint.model.pretrained.run import DESCRIPTION
@@ -100,7 +102,17 @@ def adopt(draft: Inference) -> list[Problem]:
     origin = Origin(RECORD, path)
     for name in (*LEARNED, *USUAL):
         _lay_field(draft, base, name, (), origin, name in LEARNED, problems)
+    if place.record is not None and draft.export is not None:
+        _lay_export(draft.export, place.record)
     return problems
+
+
+def _lay_export(section: Export, record: Path) -> None:
+    """Export in the dtype that the run was to end with, unless another one is given."""
+    found = load_record(Job, str(record))
+    dtype = found.values.get("checkpoint", {}).get("last_dtype")
+    if dtype in EXPORTED and not chain_of(section, "dtype") and section.dtype == EXPORTED[0]:
+        section.store("dtype", dtype, Origin(RECORD, str(record), found.find))
 
 
 def _of_run(place: Place) -> Inference:

@@ -138,6 +138,10 @@ class Evaluation(Config):
                 yield Problem(f"sides.{index}", f"{side} is named twice")
 
 
+EXPORTED = ("fp32", "bf16", "fp16")
+"""The dtypes that weights are written in, the default first."""
+
+
 class Export(Config):
     """Export of the weights in the format of Hugging Face's transformers.
 
@@ -153,7 +157,7 @@ class Export(Config):
     dtype: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32", also_called=("export_dtype", "torch_dtype")
     )
-    """dtype of the written weights."""
+    """dtype of the written weights; unless given, checkpoint.last_dtype of a run that has it."""
 
     max_shard_size: int = field(default=5_000_000_000, ge=1)
     """Maximum size of a weights file in bytes (max_shard_size), approximately; a tensor is never

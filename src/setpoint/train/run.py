@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.parallel.device import choose_device
@@ -138,7 +139,8 @@ def rehearse(
         if newest is not None:
             at = restore(job, states, frozen.completed(newest))
         elif job.checkpoint.load is not None:
-            loaded, at = load_other(job, parts, states, frozen)
+            fetch = Path(ending.enter_context(TemporaryDirectory()))
+            loaded, at = load_other(job, parts, states, frozen, into=fetch)
     rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
     if fetches is not None:

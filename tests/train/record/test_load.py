@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.record import load_problems
+from setpoint.checkpoint.remote import RemoteRun
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
 from setpoint.train.record.contract import other_division
@@ -217,3 +219,25 @@ def test_the_division_is_compared_where_it_must_be_the_same(source: Path, tmp_pa
     assert text is not None
     assert "parallel.world_size = 2, not 1; parallel.shard = 2, not 1" in text
     assert other_division(str(source), small_job(tmp_path, *TO_8)) is None
+
+
+def test_from_a_url(source: Path, tmp_path: Path) -> None:
+    folder = source / "checkpoints"
+    run = RemoteRun(f"file://{tmp_path}/bucket/first")
+    for step in (4, 8):
+        run.send(folder / f"step-{step:08}", read_manifest(folder / f"step-{step:08}"))
+    flags = (*TO_8, f"checkpoint.load={run.url}/checkpoints/step-00000004")
+    assert dict(rehearse(small_job(tmp_path, *flags)))["state"] == "would start at step 4"
+    assert not (tmp_path / "run").exists()
+    assert train(small_job(tmp_path, *flags), tmp_path / "run").started.step == 4
+    expected, found = tensors(source, 8), tensors(tmp_path / "run", 8)
+    assert all(torch.equal(found[name], each) for name, each in expected.items())
+    assert not (tmp_path / "run" / "fetched").exists()
+    (event,) = events(tmp_path / "run", "load")
+    assert event["checkpoint"] == f"{run.url}/checkpoints/step-00000004"
+    said = refused(tmp_path / "x", f"checkpoint.load={run.url}")
+    assert "nothing is left to train" in said and not (tmp_path / "x" / "run" / "fetched").exists()
+    gone = refused(tmp_path / "y", f"checkpoint.load=file://{tmp_path}/bucket/second")
+    assert "there is no whole checkpoint at file://" in gone
+    (problem,) = load_problems(small_job(tmp_path, "checkpoint.load=ftpx://host/run").checkpoint)
+    assert "unknown protocol, ftpx" in problem.message

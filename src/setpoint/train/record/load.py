@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import ENTRIES, OF_OPTIMIZER
 from setpoint.checkpoint.durable import digest_file
+from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.layout import MANIFEST, directory_name
 from setpoint.checkpoint.loading import ALONE, Checkpoint, Readers, load_directory
 from setpoint.checkpoint.record import checkpoint_to_load, has_record
+from setpoint.checkpoint.remote import FOLDER
 from setpoint.config import (
     CONFIG,
     IDENTITY,
@@ -25,6 +27,7 @@ from setpoint.config import (
     nearest,
     recorded_differences,
 )
+from setpoint.hub.urls import is_url
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.record.contract import moved_rows, other_division
 from setpoint.train.record.refusal import other_rows, plain
@@ -53,6 +56,7 @@ class Loaded:
     """What a run has started from.
 
     Arguments:
+        source: where it is, at a URL if that was given.
         digest: SHA-256 of the manifest, which names that of every file.
         weights, parameters: how many weights were loaded, and how many parameters' optimizer state.
         left: weights that were not, with the reason.
@@ -63,6 +67,7 @@ class Loaded:
     """
 
     path: Path
+    source: str
     step: int
     digest: str
     weights: int
@@ -80,7 +85,7 @@ class Loaded:
         if "optimizer" not in self.entries:
             count = self.parameters + len(self.anew)
             taken += f", optimizer state of {self.parameters} of {count} parameters"
-        yield f"starting from {self.path} at step {self.step}: loaded {taken}"
+        yield f"starting from {self.source} at step {self.step}: loaded {taken}"
         if self.entries:
             yield f"not loaded: {', '.join(self.entries)} (excluded)"
         if self.left:
@@ -99,7 +104,7 @@ class Loaded:
         """The event of it."""
         return {
             "step": self.step,
-            "checkpoint": str(self.path.resolve()),
+            "checkpoint": self.source if is_url(self.source) else str(self.path.resolve()),
             "manifest": self.digest,
             "weights": self.weights,
             "parameters": self.parameters,
@@ -116,6 +121,7 @@ def load_other(
     states: States,
     frozen: FrozenParameters,
     readers: Readers = ALONE,
+    into: Path | None = None,
 ) -> tuple[Loaded, Position]:
     """Give a new run the state of the checkpoint that `checkpoint.load` names.
 
@@ -124,6 +130,7 @@ def load_other(
     Arguments:
         frozen: knows where frozen parameters are that a checkpoint leaves out.
         readers: the processes that read together.
+        into: a folder that all ranks see, for what is fetched from a URL; None: nothing is.
 
     Raises:
         SetpointError: there is none, it does not fit the job, or nothing is left to train.
@@ -134,8 +141,15 @@ def load_other(
     found: tuple[Checkpoint, Loaded] | None = None
     refused: SetpointError | None = None
     trained = _trained(parts)
+    name = job.checkpoint.load
+    if is_url(name) and into is not None:
+        place = into
+        try:
+            name = str(parts.world.on_main(lambda: fetched(name, place)))
+        except SetpointError as error:
+            raise _named(job, error) from error
     try:
-        saved = load_directory(checkpoint_to_load(job.checkpoint.load), readers=readers)
+        saved = load_directory(checkpoint_to_load(name), readers=readers)
     except SetpointError as error:
         refused = _named(job, error)
     readers.agree(refused)
@@ -198,7 +212,7 @@ def refuse_changed(events: Path, loaded: Loaded) -> None:
     if first is not None and first.get("manifest") != loaded.digest:
         raise SetpointError(
             f"the run began from {first.get('checkpoint')}, and checkpoint.load means "
-            f"{loaded.path} now, which is another checkpoint.\nValid: a path to that very "
+            f"{loaded.source} now, which is another checkpoint.\nValid: a path to that very "
             f"checkpoint (.../checkpoints/{directory_name(int(first.get('step', 0)))}) in a run "
             f"of its own"
         )
@@ -253,8 +267,13 @@ def _select(
         else named
         for stem, named in saved.tensors.items()
     }
+    assert job.checkpoint.load is not None
+    source, given = str(path), job.checkpoint.load
+    if is_url(given):
+        source = f"{split_url(given)[0]}/{FOLDER}/{path.name}"
     loaded = Loaded(
         path,
+        source,
         saved.step,
         digest_file(path / MANIFEST).sha256,
         len(tensors["model"]),

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from shutil import rmtree
 
 from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.loading import Checkpoint
@@ -53,6 +54,9 @@ from setpoint.train.step.loop import Loop, Phase
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.out_of_memory import explain_oom
 from setpoint.train.step.position import Position, is_over
+
+FETCHED = "fetched"
+"""The folder of a run for the checkpoint of a URL that it starts from, until that is read."""
 
 
 def progress_of(job: Job, world: World) -> Progress:
@@ -176,10 +180,12 @@ def resume(run: Run) -> Start:
         for line in other_frozen(parts, checkpoint) if refrozen else ():
             run.progress.note(line)
     elif job.checkpoint.load is not None:
-        loaded, position = load_other(job, parts, states, run.frozen, run.store.inner.readers)
-        if job.model.pretrained is not None and parts.pretrained is None:
-            run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
-        parts.companions = companions_in(loaded.path) or parts.companions
+        with _fetching(run) as folder:
+            readers = run.store.inner.readers
+            loaded, position = load_other(job, parts, states, run.frozen, readers, folder)
+            if job.model.pretrained is not None and parts.pretrained is None:
+                run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
+            parts.companions = companions_in(loaded.path) or parts.companions
         refuse_changed(run.directory.events, loaded)
     left_out = run.frozen.decide()
     if left_out is not None:
@@ -215,6 +221,18 @@ def resume(run: Run) -> Start:
         changed = ", ".join(best.changed)
         run.progress.note(f"the best is sought anew; its measure has changed: {changed}")
     return start
+
+
+@contextmanager
+def _fetching(run: Run) -> Iterator[Path]:
+    """A folder for what is fetched, which is gone when all ranks have read it."""
+    folder = run.directory.path / FETCHED
+    try:
+        yield folder
+        run.parts.world.all_of(None)
+    finally:
+        if run.parts.world.is_main:
+            rmtree(folder, ignore_errors=True)
 
 
 def run_loop(run: Run, loop: Loop) -> None:

@@ -9,6 +9,7 @@ from setpoint.checkpoint.config import Remote
 from setpoint.checkpoint.layout import STATE, list_checkpoints
 from setpoint.checkpoint.pointers import readable_pointer
 from setpoint.checkpoint.remote import RemoteRun
+from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.state_file import decode_state
 from setpoint.checkpoint.uploads import Report, Uploads
 from setpoint.parallel.world import World
@@ -80,7 +81,7 @@ def start_uploads(job: Job, world: World, directory: RunDirectory) -> Cadence | 
         remote_of(section, directory.path),
         directory.checkpoints,
         record=[directory.path / name for name in RECORD],
-        keep=section.keep,
+        rule=Retention(section.keep, job.checkpoint.keep_every, job.checkpoint.at),
         waiting=section.waiting,
     )
     return Cadence(uploads, section.every)
