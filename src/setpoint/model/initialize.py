@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import as_placed
+from setpoint.shapes.stored import stored_parts, stored_weights
 
 BLOCK = 2**16
 """Elements that are drawn from one generator, at least a row: small, so that a rank draws little
@@ -179,11 +180,14 @@ def initialize(
         plain_name(name): each for name, each in (others or {}).items()
     }
     parameters = {plain_name(name): parameter for name, parameter in module.named_parameters()}
+    for part in stored_parts(module):
+        del parameters[plain_name(part)]
+    stored = {plain_name(name): each for name, each in stored_weights(module)}
     if missing := sorted(parameters.keys() - rules.keys()):
         raise SetpointError(f"no module says how to initialize: {', '.join(missing)}")
     buffers = {plain_name(name): buffer for name, buffer in module.named_buffers()}
     parameters |= {name: buffer for name, buffer in buffers.items() if name in rules}
-    if surplus := sorted(rules.keys() - parameters.keys()):
+    if surplus := sorted(rules.keys() - parameters.keys() - stored.keys()):
         raise SetpointError(
             f"initializers() names parameters that are not there: {', '.join(surplus)}"
         )
@@ -198,6 +202,9 @@ def initialize(
                 f"{name} is on the meta device; call module.to_empty(device=...) first"
             )
         _fill(parameter, rules[name], seed, name)
+    for name, each in stored.items():
+        of = Place(seed, name, each.whole)
+        each.put(rules[name].rows(of, 0, of.shape[0]))
 
 
 @torch.no_grad()

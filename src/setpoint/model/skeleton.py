@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from setpoint.shapes.stored import stored_parts
+
 if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig
 
@@ -33,15 +35,17 @@ def materialize(module: nn.Module, device: torch.device | str, dtype: torch.dtyp
     """Give all that lies on the meta device memory, whose content is anything.
 
     Arguments:
-        dtype: of parameters; buffers keep theirs.
+        dtype: of parameters; buffers, and parts of quantized weights, keep theirs.
 
     As `nn.Module.to_empty`, which imports a third of a second of code for plain tensors.
     """
+    keep = {id(part) for part in stored_parts(module).values()}
 
     def made(tensor: Tensor) -> Tensor:
         if not tensor.is_meta:
             return tensor.to(device)
-        wanted = dtype if isinstance(tensor, nn.Parameter) else tensor.dtype
+        casts = isinstance(tensor, nn.Parameter) and id(tensor) not in keep
+        wanted = dtype if casts else tensor.dtype
         if type(tensor) in (Tensor, nn.Parameter):
             return torch.empty(tensor.shape, dtype=wanted, device=device)
         return torch.empty_like(tensor, dtype=wanted, device=device)

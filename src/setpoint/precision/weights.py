@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from setpoint.config import RunError
 from setpoint.shapes.placed import Named, as_placed
+from setpoint.shapes.stored import stored_parts
 
 
 def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
@@ -19,14 +20,17 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
     would lose digits for good.
 
     Arguments:
-        model: whose floating point parameters are changed in place; what is tied stays tied.
+        model: whose floating point parameters are changed in place; what is tied stays tied, and
+            scales of quantized weights are what they are.
     """
-    if all(each.dtype == dtype for each in model.parameters() if each.is_floating_point()):
+    keep = {id(part) for part in stored_parts(model).values()}
+    held = [each for each in model.parameters() if id(each) not in keep]
+    if all(each.dtype == dtype for each in held if each.is_floating_point()):
         return
 
     def cast(tensor: Tensor) -> Tensor:
         wanted = isinstance(tensor, nn.Parameter) and tensor.is_floating_point()
-        return tensor.to(dtype) if wanted else tensor
+        return tensor.to(dtype) if wanted and id(tensor) not in keep else tensor
 
     model._apply(cast)
 

@@ -13,6 +13,7 @@ from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
 from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import Placeable, as_placed
+from setpoint.shapes.stored import stored_weights
 
 
 class Weights:
@@ -68,6 +69,10 @@ class Weights:
                 made = self._made(reader, name, parameter, device, dtype)
                 if made is not None:
                     _put(module, name, nn.Parameter(made, parameter.requires_grad))
+            for name, stored in stored_weights(module):
+                if any(part.is_meta for part in stored.parameters()):
+                    materialize(stored, device, torch.float32)
+                stored.put(self._whole(reader, plain_name(name), stored.whole))
             for name, buffer in list(module.named_buffers()):
                 if plain_name(name) in self.pieces:
                     made = self._made(reader, name, buffer, device, buffer.dtype)
@@ -86,6 +91,11 @@ class Weights:
         (piece,) = self.pieces[name]
         assert piece[2:] == (None, None, False)
         return block(reader.read(self.held[piece.theirs]), part)
+
+    def _whole(self, reader: TensorReader, name: str, shape: Shape) -> Tensor:
+        """All of a tensor of ours, in fp32 on the CPU."""
+        pieces = self.pieces[name]
+        return self._assemble(reader, pieces, torch.Size(shape), torch.float32, "cpu")
 
     def _made(
         self,
@@ -195,6 +205,11 @@ class PlacedWeights(Weights):
             offset[part.dim], shape[part.dim] = part.start, part.length or 1
         found = saved.box(offset, shape)
         return found.squeeze(part.dim) if part is not None and part.length is None else found
+
+    def _whole(self, reader: TensorReader, name: str, shape: Shape) -> Tensor:
+        del reader, shape
+        saved = self.tensors[name]
+        return (saved if isinstance(saved, Tensor) else saved.whole()).float()
 
     def _made(
         self,
