@@ -120,6 +120,8 @@ CASES: dict[str, tuple[str, ...]] = {
                                      "model.moe.gradient_scale=true",
                                      "data.packing.method=none", "batch.sequence_length=256"),
     "evaluated": ("evaluation={sequences: 5}", "batch.accumulation=1"),
+    "quantized base": ("adapter=qlora", "adapter.rank=2", "adapter.quantize.block_size=8",
+                       "adapter.quantize.noise.alpha=0.5"),
     "weights in bf16 with masters": ("precision.params=bf16", "precision.compute=bf16",
                                      "precision.master=fp32"),
 }  # fmt: skip

@@ -18,7 +18,16 @@ from setpoint.adapter.low_rank import (
     LowRank,
 )
 from setpoint.adapter.merge import merged_weight
-from setpoint.adapter.plan import CHILD, Described, Target, adapter_problems, describe
+from setpoint.adapter.plan import (
+    CHILD,
+    Described,
+    Target,
+    adapter_problems,
+    describe,
+    quantized_sites,
+    sites_of,
+)
+from setpoint.adapter.quantize.apply import quantize_base
 from setpoint.config import SetpointError
 from setpoint.shapes.parameter import Parameter
 
@@ -28,8 +37,9 @@ def adapt(
     model: nn.Module,
     parameters: Sequence[Parameter],
     fused: Mapping[str, tuple[int, ...]] | None = None,
+    seed: int = 0,
 ) -> Described:
-    """Add an adapter to a model, and freeze all that is not trained.
+    """Add an adapter to a model, whose weights may be quantized, and freeze what is not trained.
 
     The adapter's parameters hang beneath the modules that they change, as
     `layers.0.attention.query.adapter.a`. They have no values yet: see `LowRank.spreads`, and
@@ -40,6 +50,7 @@ def adapt(
         model: the base; on the meta device, too.
         parameters: what the model would train.
         fused: outputs of the projections that are fused in a module, by its name.
+        seed: of the noise of quantized weights.
 
     Raises:
         SetpointError: the section does not fit the model, or it has an adapter already.
@@ -51,6 +62,8 @@ def adapt(
             f"adapter.{problem.path} {problem.message}{valid} {problem.hint}".strip()
         )
     described = describe(config, parameters, fused)
+    if config.quantize is not None:
+        quantize_base(config.quantize, model, quantized_sites(config, sites_of(parameters)), seed)
     owners: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         for weight in module.parameters(recurse=False):
@@ -58,7 +71,8 @@ def adapt(
     for target in described.targets:
         holder = modules[target.site.holder]
         _require_form(target, holder)
-        shared = owners[id(model.get_parameter(target.site.weight))]
+        own = holder._parameters.get(target.site.weight.rpartition(".")[2])
+        shared = owners.get(id(own), ())
         if len(shared) > 1:
             raise SetpointError(
                 f"adapter.targets: {' and '.join(shared)} have one weight, and an adapter of one "
@@ -141,7 +155,9 @@ class _AdaptedLinear(_Adapted):
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.adapter(x, super().forward(x), self.weight, self.bias)
+        # A quantized weight is made dense when it is read.
+        weight = None if self.adapter.magnitude is None else self.weight
+        return self.adapter(x, super().forward(x), weight, self.bias)
 
 
 class _AdaptedEmbedding(_Adapted):

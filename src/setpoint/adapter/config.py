@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import ClassVar, Literal
 
+from setpoint.adapter.quantize.config import NF4, Quantization
 from setpoint.config import Config, Problem, check, dead, field
 from setpoint.units import Length, Period
 
@@ -148,6 +149,13 @@ class AdapterConfig(Config):
     merge: Merge | None = field(default=None, also_called=("relora",))
     """Merges into the base weights during training; null: none."""
 
+    quantize: Quantization | None = field(
+        default=None,
+        also_called=("quant_format", "quantization_config", "load_in_4bit", "load_in_8bit"),
+    )
+    """Format of the frozen weights of all linear layers, adapted or not (QLoRA); null: that of
+    precision.params."""
+
     def scale_of(self, rank: int, alpha: float) -> float:
         """What an update is multiplied by."""
         return alpha / rank**0.5 if self.rank_stabilized else alpha / rank
@@ -157,6 +165,7 @@ class AdapterConfig(Config):
         """Whether all patterns are regular expressions."""
         patterns = [*(self.targets or ()), *(self.exclude or ()), *self.train]
         patterns += [each.pattern for each in self.ranks]
+        patterns += self.quantize.exclude if self.quantize is not None else ()
         return not any(True for each in patterns for _ in pattern_problems("", each))
 
     @dead("rank_stabilized")
@@ -197,6 +206,23 @@ class ReLoRA(AdapterConfig, type="relora"):
     def _check_merge(self) -> Iterator[Problem]:
         if self.merge is None:
             yield Problem("merge", "type = relora without merges is type = lora", valid=("{}",))
+
+
+class QLoRA(AdapterConfig, type="qlora"):
+    """QLoRA (Dettmers et al., 2023): LoRA on a base that is quantized to 4 bits."""
+
+    quantize: Quantization | None = field(
+        factory=NF4,
+        also_called=("quant_format", "quantization_config", "load_in_4bit", "load_in_8bit"),
+    )
+    """Format of the frozen weights of all linear layers, adapted or not."""
+
+    @check
+    def _check_quantize(self) -> Iterator[Problem]:
+        if self.quantize is None:
+            yield Problem(
+                "quantize", "type = qlora without a format is type = lora", valid=("nf4", "int8")
+            )
 
 
 def pattern_problems(path: str, pattern: str) -> Iterator[Problem]:

@@ -144,12 +144,14 @@ class LinearAdapter(LowRank):
             product = torch.cat([part_b @ part_a for part_a, part_b in parts])
         return (product.T if self.inputs_first else product) * self.scale
 
-    def forward(self, x: Tensor, found: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, found: Tensor, weight: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
         """Add the update to what the layer gives.
 
         Arguments:
             found: W x + bias.
-            weight: W; read where there is a magnitude.
+            weight: W; None where there is no magnitude.
         """
         inner = F.linear(self._dropped(x), self.a)
         if not self.pieces:
@@ -157,7 +159,7 @@ class LinearAdapter(LowRank):
         else:
             parts = zip(inner.split(self.rank, -1), self.b.split(self.pieces), strict=True)
             update = torch.cat([F.linear(part, b) for part, b in parts], dim=-1)
-        if self.magnitude is None:
+        if self.magnitude is None or weight is None:
             return found + update * self.scale
         factor = (self.magnitude / self.lengths(weight)).to(found.dtype)
         if bias is None:

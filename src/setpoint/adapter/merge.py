@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from setpoint.adapter.low_rank import EmbeddingAdapter, ExpertAdapter, LinearAdapter, LowRank
+from setpoint.adapter.quantize.apply import make_dense
+from setpoint.adapter.quantize.weight import CHILD as QUANTIZED
 from setpoint.config import SetpointError
 
 
@@ -35,27 +39,36 @@ def merge_all(model: nn.Module) -> None:
     """Fold all adapters of a model into its weights, and take them out.
 
     Arguments:
-        model: whole, on one rank; its modules are plain ones afterwards.
+        model: whole, on one rank; its modules are plain ones afterwards, and what was quantized is
+            dense.
 
     Raises:
         SetpointError: weights are divided among ranks.
     """
+    dtype = next(each.dtype for each in model.parameters() if each.is_floating_point())
     for module in list(model.modules()):
         for name, adapter in list(module.named_children()):
             if name != "adapter":
                 continue
             if isinstance(adapter, LinearAdapter | EmbeddingAdapter):
-                weight = _dense(module, "weight")
-                weight.copy_(merged_weight(weight, adapter))
+                quantized = QUANTIZED in module._modules
+                weight: Any = module.weight if quantized else _dense(module, "weight")
+                merged = merged_weight(weight, adapter)
                 del module._modules[name]
                 # The class that it had before it was adapted, which stands behind the one of that.
                 module.__class__ = type(module).__bases__[1]
+                if quantized:
+                    make_dense(module, merged.to(dtype))
+                else:
+                    weight.copy_(merged)
             elif adapter and all(isinstance(each, ExpertAdapter) for each in adapter.children()):
                 for own, each in adapter.named_children():
                     weight = _dense(module, own)
                     assert isinstance(each, ExpertAdapter)
                     weight.copy_(merged_weight(weight, each))
                 module.adapter = None  # type: ignore[assignment]
+    for module in list(model.modules()):
+        make_dense(module, dtype=dtype)
 
 
 def _dense(module: nn.Module, name: str) -> Tensor:

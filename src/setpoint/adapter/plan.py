@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import prod
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from setpoint.adapter.config import AdapterConfig
+from setpoint.adapter.quantize.checks import is_quantized, quantize_problems
 from setpoint.config import Problem, nearest
 from setpoint.shapes.parameter import Kind, Parameter
 from setpoint.units.size import in_units
@@ -19,6 +21,7 @@ LEFT_OUT: tuple[Kind, ...] = ("output",)
 CHILD = "adapter"
 """The name of the module with the adapter's own parameters, beneath the adapted one."""
 SHOWN = 8
+NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class Site(NamedTuple):
@@ -155,11 +158,13 @@ class Described(NamedTuple):
         trained: those of the adapter, and those of the base that are trained whole, in the order
             of the model.
         frozen: those of the base that stay as they are.
+        quantized: bytes of those of them that are quantized, by name.
     """
 
     targets: list[Target]
     trained: list[Parameter]
     frozen: list[Parameter]
+    quantized: Mapping[str, int] = NONE
 
 
 def describe(
@@ -184,7 +189,22 @@ def describe(
             (trained if _is_found(config.train, each.name) else frozen).append(each)
         for target in by_holder.get(holder, ()):
             trained += target.parameters()
-    return Described(targets, trained, frozen)
+    return Described(targets, trained, frozen, _quantized_bytes(config, parameters, fused))
+
+
+def _quantized_bytes(
+    config: AdapterConfig,
+    parameters: Sequence[Parameter],
+    fused: Mapping[str, tuple[int, ...]] | None,
+) -> dict[str, int]:
+    """What quantized weights take, by their names."""
+    if config.quantize is None:
+        return {}
+    shapes = {each.name: each.shape for each in parameters}
+    return {
+        site.weight: config.quantize.stored_bytes(*shapes[site.weight])
+        for site in quantized_sites(config, sites_of(parameters, fused))
+    }
 
 
 def adapter_problems(
@@ -217,6 +237,7 @@ def adapter_problems(
             )
         return
     yield from _wrong_ranks(config, targets)
+    yield from _unfit_formats(config, parameters, sites)
     adapted = {target.site.weight for target in targets}
     for index, pattern in enumerate(config.train):
         matching = [each.name for each in parameters if re.search(pattern, each.name)]
@@ -249,6 +270,47 @@ def adapter_problems(
             valid=("whole",),
             also=("targets",),
         )
+
+
+def quantized_sites(config: AdapterConfig, sites: Iterable[Site]) -> list[Site]:
+    """Find the matrices that are quantized, adapted or not."""
+    if config.quantize is None:
+        return []
+    return [
+        site
+        for site in sites
+        if site.form == "linear"
+        and site.kind == "matrix"
+        and is_quantized(config.quantize, site.path)
+    ]
+
+
+def _unfit_formats(
+    config: AdapterConfig, parameters: Sequence[Parameter], sites: Sequence[Site]
+) -> Iterator[Problem]:
+    """What of `quantize` does not fit, and what it quantizes that is to be trained."""
+    if config.quantize is None:
+        return
+    matrices = {
+        site.path: (site.inputs, site.outputs) if site.inputs_first else (site.outputs, site.inputs)
+        for site in sites
+        if site.form == "linear" and site.kind == "matrix"
+    }
+    for problem in quantize_problems(config.quantize, matrices):
+        path = f"quantize.{problem.path}" if problem.path else "quantize"
+        also = tuple(f"quantize.{each}" for each in problem.also)
+        yield Problem(path, problem.message, valid=problem.valid, also=also, hint=problem.hint)
+    quantized = {site.weight for site in quantized_sites(config, sites)}
+    for index, pattern in enumerate(config.train):
+        both = [each.name for each in parameters if re.search(pattern, each.name)]
+        both = [name for name in both if name in quantized]
+        if both:
+            yield Problem(
+                f"train.{index}",
+                f"matches {both[0]}, which is quantized: a quantized weight has no gradient",
+                also=("quantize",),
+                hint="Leave its layer out by quantize.exclude, or train less.",
+            )
 
 
 def _unmatched(
@@ -347,6 +409,7 @@ class AdapterReport(NamedTuple):
         adapter, trained, frozen: numbers in the parameters of the adapter, in those of the base
             that are trained whole, and in those that are frozen.
         trained_bytes, frozen_bytes: of the weights alone; of the first the adapter's included.
+        quantized, quantized_bytes: of the frozen ones, those in quantized weights.
     """
 
     modules: int
@@ -356,6 +419,8 @@ class AdapterReport(NamedTuple):
     frozen: int
     trained_bytes: int
     frozen_bytes: int
+    quantized: int = 0
+    quantized_bytes: int = 0
 
     def to_json(self) -> dict[str, object]:
         """The report for machines."""
@@ -367,10 +432,15 @@ class AdapterReport(NamedTuple):
             f"ranks {self.ranks[0]} to {self.ranks[-1]}"
         )  # fmt: skip
         whole = f", and {self.trained:,} of the base" if self.trained else ""
+        quantized = (
+            f", {self.quantized:,} of them quantized ({in_units(self.quantized_bytes)})"
+            if self.quantized
+            else ""
+        )
         return (
             f"{self.modules} modules adapted with {ranks}: {self.adapter:,} parameters of the "
             f"adapter trained{whole} ({in_units(self.trained_bytes)}), {self.frozen:,} frozen "
-            f"({in_units(self.frozen_bytes)})"
+            f"({in_units(self.frozen_bytes)}){quantized}"
         )
 
 
@@ -385,6 +455,8 @@ def report_of(described: Described, trained_width: int, frozen_width: int) -> Ad
     adapter = sum(count for name, count in numbers.items() if name in own)
     whole = sum(numbers.values()) - adapter
     frozen = sum(prod(each.shape) for each in described.frozen)
+    few = [prod(each.shape) for each in described.frozen if each.name in described.quantized]
+    quantized_bytes = sum(described.quantized.values())
     return AdapterReport(
         len(described.targets),
         tuple(sorted({target.rank for target in described.targets})),
@@ -392,5 +464,7 @@ def report_of(described: Described, trained_width: int, frozen_width: int) -> Ad
         whole,
         frozen,
         (adapter + whole) * trained_width,
-        frozen * frozen_width,
+        (frozen - sum(few)) * frozen_width + quantized_bytes,
+        sum(few),
+        quantized_bytes,
     )

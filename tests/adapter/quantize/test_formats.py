@@ -129,6 +129,7 @@ def test_a_weight_is_off_by_no_more_than_half_a_step(config: Quantization, weigh
     assert {name: (tuple(t.shape), t.dtype) for name, t in parts.items()} == {
         name: (part.shape, part.dtype) for name, part in described.items()
     }
+    assert config.stored_bytes(ROWS, COLUMNS) == sum(part.nbytes for part in parts.values())
     error = (format.dequantize(parts, WHOLE) - weights).abs()
     amax = weights.reshape(-1, config.columns or COLUMNS).abs().amax(1, keepdim=True)
     # The widest gap of NF4 is 0.304, that of E2M1 2 of 6, beside the rounding of a scale to E4M3.

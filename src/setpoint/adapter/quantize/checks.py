@@ -36,7 +36,7 @@ def backend_problems(config: Quantization) -> Iterator[Problem]:
     if backend not in ("auto", "torch") and find_spec(backend) is None:
         yield Problem(
             "backend",
-            f"the package {backend} is not installed (pip install {backend})",
+            f"the package {backend} is not installed (pip install 'setpoint[{backend}]')",
             valid=("auto", "torch"),
         )
     if backend == "bitsandbytes" and isinstance(config, NF4) and config.block_size not in BLOCKS:
@@ -55,30 +55,33 @@ def backend_problems(config: Quantization) -> Iterator[Problem]:
         )
 
 
-def block_problems(
+def is_quantized(config: Quantization, name: str) -> bool:
+    """Whether no pattern of `exclude` is found in the name of a layer."""
+    return not any(re.search(pattern, name) for pattern in config.exclude)
+
+
+def quantize_problems(
     config: Quantization, matrices: Mapping[str, tuple[int, int]]
 ) -> Iterator[Problem]:
-    """Find what of a section does not fit the matrices that it quantizes.
+    """Find what of a section does not fit the layers of a model; paths are of the section.
 
     Arguments:
-        matrices: rows and columns by the name of the layer; what is excluded among them.
+        matrices: rows and columns of what can be quantized, by the name of the layer.
     """
-    excluded = config.exclude or ()
-    for index, pattern in enumerate(excluded):
+    yield from backend_problems(config)
+    for index, pattern in enumerate(config.exclude):
         if not any(re.search(pattern, name) for name in matrices):
             yield Problem(
                 f"exclude.{index}",
-                "matches none of the model's linear layers",
+                f"matches none of the {len(matrices)} layers that can be quantized",
                 valid=tuple(dict.fromkeys(n.rpartition(".")[2] for n in matrices))[:8],
             )
-    quantized = {
-        name: shape
-        for name, shape in matrices.items()
-        if not any(re.search(pattern, name) for pattern in excluded)
-    }
+    quantized = {name: shape for name, shape in matrices.items() if is_quantized(config, name)}
     if not quantized:
-        yield Problem("", "finds no linear layer: the model has none that is not excluded")
-    size = config.columns or 2
+        yield Problem(
+            "exclude" if config.exclude else "", "leaves no linear layer that is quantized"
+        )
+    size = config.columns or 1
     wrong = {
         name: (rows, columns)
         for name, (rows, columns) in quantized.items()
@@ -86,20 +89,19 @@ def block_problems(
     }
     if wrong:
         name, (rows, columns) = next(iter(wrong.items()))
-        others = f", and of {len(wrong) - 1} other layers" if len(wrong) > 1 else ""
-        square = f"{size} x {size}" if config.rows > 1 else f"{size} weights of a row"
+        others = f", nor those of {len(wrong) - 1} others" if len(wrong) > 1 else ""
+        blocks = f"{size} x {size}" if config.rows > 1 else f"{size}"
         yield Problem(
             "block_size",
-            f"blocks of {square} do not divide the {rows} x {columns} weights of {name}{others}",
+            f"blocks of {blocks} do not divide the {rows} x {columns} weights of {name}{others}",
             valid=_sizes(quantized.values(), size, config.rows > 1),
-            hint="Or name these layers in exclude.",
+            hint="Or leave layers out by quantize.exclude.",
         )
 
 
 def _sizes(shapes: Iterable[tuple[int, int]], size: int, square: bool) -> tuple[str, ...]:
     """The nearest block sizes that divide all matrices."""
-    common = gcd(
-        *(n for rows, columns in shapes for n in ((rows, columns) if square else (columns,)))
-    )
+    sides = (n for rows, columns in shapes for n in ((rows, columns) if square else (columns,)))
+    common = gcd(*sides)
     fit = [n for n in range(2, common + 1, 2) if common % n == 0]
     return tuple(map(str, sorted(sorted(fit, key=lambda n: abs(log(n / size)))[:3])))

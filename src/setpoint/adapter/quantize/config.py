@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import inf
-from typing import ClassVar, Literal
+from math import ceil, inf
+from typing import ClassVar, Final, Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, dead, field
 
 Backend = Literal["auto", "torch", "bitsandbytes", "torchao"]
+
+SCALES_PER_SCALE: Final = 256
+"""Of double quantization."""
 
 
 class Noise(Config):
@@ -55,11 +58,12 @@ class Quantization(Config):
     backends: ClassVar[tuple[str, ...]] = ("torch",)
     """Those that have the format."""
 
-    exclude: tuple[str, ...] | None = field(
-        default=None, also_called=("exclude_modules", "modules_to_not_convert")
+    exclude: tuple[str, ...] = field(
+        default=(),
+        also_called=("exclude_modules", "modules_to_not_convert", "llm_int8_skip_modules"),
     )
-    """Regular expressions searched in the names of linear layers that stay unquantized, beside
-    output matrices and routers; null: what quantization_config of the pretrained model names."""
+    """Linear layers that stay unquantized, beside the output matrix (lm_head) and routers: regular
+    expressions searched in names of modules."""
 
     backend: Backend = field(default="auto", role=RUNTIME)
     """Library that quantizes and dequantizes: bitsandbytes has nf4, torchao nvfp4, torch all; auto:
@@ -78,9 +82,17 @@ class Quantization(Config):
         """Rows of a block."""
         return 1
 
+    def stored_bytes(self, rows: int, columns: int) -> int:
+        """What a matrix takes: numbers of 8 bits, and a scale in fp32 for each block."""
+        return rows * columns + 4 * self.blocks(rows, columns)
+
+    def blocks(self, rows: int, columns: int) -> int:
+        """How many blocks a matrix has."""
+        return (rows // self.rows) * (columns // (self.columns or columns))
+
     @check
     def _check_exclude(self) -> Iterator[Problem]:
-        for index, pattern in enumerate(self.exclude or ()):
+        for index, pattern in enumerate(self.exclude):
             if not pattern:
                 yield Problem(f"exclude.{index}", "is empty, and would match all names")
                 continue
@@ -116,6 +128,16 @@ class NF4(Quantization, type="nf4"):
     def columns(self) -> int:
         """See `Quantization.columns`."""
         return self.block_size
+
+    def stored_bytes(self, rows: int, columns: int) -> int:
+        """See `Quantization.stored_bytes`: half a byte, and a scale of one or of four."""
+        blocks = self.blocks(rows, columns)
+        scales = blocks + 4 * ceil(blocks / SCALES_PER_SCALE) + 4 if self.double else 4 * blocks
+        return rows * columns // 2 + scales
+
+    @check
+    def _check_block_size(self) -> Iterator[Problem]:
+        yield from _odd(self.block_size)
 
 
 class Int8(Quantization, type="int8"):
@@ -161,3 +183,21 @@ class NVFP4(Quantization, type="nvfp4"):
     def columns(self) -> int:
         """See `Quantization.columns`."""
         return self.block_size
+
+    def stored_bytes(self, rows: int, columns: int) -> int:
+        """See `Quantization.stored_bytes`: half a byte, a scale of one, and one for all."""
+        return rows * columns // 2 + self.blocks(rows, columns) + 4
+
+    @check
+    def _check_block_size(self) -> Iterator[Problem]:
+        yield from _odd(self.block_size)
+
+
+def _odd(size: int) -> Iterator[Problem]:
+    """Blocks that would end in the middle of a byte."""
+    if size % 2:
+        yield Problem(
+            "block_size",
+            f"{size} is odd, and two weights are stored in a byte",
+            valid=(str(size - 1), str(size + 1)),
+        )

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from setpoint.adapter.quantize.config import SCALES_PER_SCALE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,8 +39,6 @@ NF4_LEVELS: Final = (
 """QLoRA, Dettmers et al. (2023), appendix E."""
 NF4_GAP: Final = NF4_LEVELS[8]
 """The least difference of two levels."""
-SCALES_PER_SCALE: Final = 256
-"""Of double quantization."""
 E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Magnitudes of a 4-bit float: one bit of sign, two of exponent, one of mantissa."""
 E2M1_BETWEEN: Final = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)

@@ -172,6 +172,15 @@ class QuantizedWeight(nn.Module):
         return self.dense_of(self.parts(), None, dtype)
 
     @torch.no_grad()
+    def dense_whole(self) -> Tensor:
+        """All of the weight, in fp32; where ranks hold parts of it, all of them take part."""
+        held = self._parameters
+        parts = {name: whole_of(each.detach()) for name, each in held.items() if each is not None}
+        shape = (self.rows, self.columns)
+        device = next(iter(parts.values())).device
+        return format_of(self.config, device).dequantize(parts, Box((0, 0), shape)).view(self.whole)
+
+    @torch.no_grad()
     def dense_of(self, parts: Sequence[Tensor], key: NoiseKey | None, dtype: torch.dtype) -> Tensor:
         """Dequantize parts.
 

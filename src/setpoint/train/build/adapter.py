@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from setpoint.adapter.apply import adapt, adapter_parameters
 from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapters_of
 from setpoint.adapter.plan import Described
+from setpoint.adapter.quantize.weight import CHILD as QUANTIZED
+from setpoint.adapter.quantize.weight import QuantizedWeight
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import Constant, Initializer, Normal, Uniform, fill_by
 from setpoint.model.parameters import fused_parts_of
@@ -20,6 +22,8 @@ from setpoint.train.build.parameter_groups import trained_parameters
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
+
+Base = nn.Parameter | QuantizedWeight
 
 
 def add_adapter(job: Job, model: nn.Module) -> Described | None:
@@ -37,7 +41,7 @@ def add_adapter(job: Job, model: nn.Module) -> Described | None:
     if job.adapter is None:
         return None
     fused = fused_parts_of(job.model) if isinstance(job.model, Transformer) else {}
-    return adapt(job.adapter, model, trained_parameters(model), fused)
+    return adapt(job.adapter, model, trained_parameters(model), fused, job.seed or 0)
 
 
 def materialize_adapter(
@@ -75,29 +79,53 @@ def start_magnitudes(model: nn.Module) -> None:
 
     Where ranks hold parts of a weight, all of them take part.
     """
-    for adapter, held in held_by_adapters(model).values():
+    for adapter, weight, held in held_by_adapters(model).values():
         if adapter.magnitude is not None:
-            merged = _wide(whole_of(held["weight"])) + whole_update(adapter, held)
+            merged = whole_base(weight) + whole_update(adapter, held)
             lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
             place_whole(lengths, held["magnitude"])
 
 
-def held_by_adapters(model: nn.Module) -> dict[str, tuple[LowRank, dict[str, nn.Parameter]]]:
-    """Find each adapter of a model, with its parameters and, as `weight`, the one that it changes.
+def held_by_adapters(
+    model: nn.Module,
+) -> dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]]:
+    """Find each adapter of a model, with the weight that it changes, and its own parameters.
 
     They are the parameters themselves: what a module reads by their names may be this rank's part.
     """
     modules = dict(model.named_modules())
-    found: dict[str, tuple[LowRank, dict[str, nn.Parameter]]] = {}
+    found: dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]] = {}
     for path, adapter in adapters_of(model).items():
         holder, _, own = path.rpartition(".")
         name = "weight"
         if isinstance(adapter, ExpertAdapter):
             holder, name = holder.rpartition(".")[0], own
+        quantized = modules.get(f"{holder}.{QUANTIZED}")
         base = dict(modules[holder].named_parameters(recurse=False))
         held = dict(adapter.named_parameters(recurse=False))
-        found[path] = adapter, {**held, "weight": base[name]}
+        weight = quantized if isinstance(quantized, QuantizedWeight) else base[name]
+        found[path] = adapter, weight, held
     return found
+
+
+def whole_base(weight: Base) -> Tensor:
+    """A weight in fp32 at least, whole where ranks hold parts; all take part."""
+    if isinstance(weight, QuantizedWeight):
+        return weight.dense_whole()
+    return _wide(whole_of(weight))
+
+
+def replace_base(weight: Base, merged: Tensor) -> Tensor:
+    """Give a weight other values.
+
+    Returns:
+        what they are once they are rounded, or quantized again.
+    """
+    if isinstance(weight, QuantizedWeight):
+        weight.put(merged, again=True)
+        return weight.dense_whole()
+    place_whole(merged, weight)
+    return merged.to(weight.dtype).to(merged.dtype)
 
 
 def whole_update(adapter: LowRank, held: Mapping[str, nn.Parameter]) -> Tensor:

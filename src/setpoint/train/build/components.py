@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from setpoint.adapter.plan import AdapterReport
+from setpoint.adapter.quantize.apply import noise_of
+from setpoint.adapter.quantize.weight import StepNoise
 from setpoint.checkpoint.optimizer_state import Options
 from setpoint.compile.apply import Compiled
 from setpoint.config import SetpointError
@@ -81,6 +83,7 @@ class Components:
         non_finite: decides what becomes of steps that are not finite.
         spikes: decides what becomes of loss spikes; None where nothing does.
         groups: the replica groups of torchft; None without.
+        noise: that is added to quantized weights; None without.
     """
 
     world: World
@@ -108,6 +111,7 @@ class Components:
     eval_feed: EvaluationFeed | None = None
     companions: Companions = field(default_factory=Companions)
     spikes: SpikedSteps | None = None
+    noise: StepNoise | None = None
     groups: ReplicaGroups | None = None
 
     @property
@@ -292,4 +296,5 @@ def build_components(
         eval_sets=eval_sets,
         eval_feed=eval_feed,
         companions=companions_of(job.model, tokenizer, made.pretrained, keys),
+        noise=noise_of(model),
     )

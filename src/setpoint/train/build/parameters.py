@@ -122,4 +122,9 @@ def least_weights(job: Job) -> int | None:
         trained = sum(prod(each.shape) for each in held)
         count = trained + frozen
     width = WIDTHS[job.precision.params]
-    return width * (count + trained * (2 if job.optimizer.keeps_state else 1))
+    held = width * (count + trained * (2 if job.optimizer.keeps_state else 1))
+    found = adapted(job, words)
+    if found is not None and found.quantized:
+        numbers = {each.name: prod(each.shape) for each in found.frozen}
+        held += sum(size - width * numbers[name] for name, size in found.quantized.items())
+    return held

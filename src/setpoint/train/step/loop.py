@@ -365,6 +365,8 @@ class Loop:
         assert self.job.seed is not None
         group = 0 if parts.groups is None else parts.groups.rank
         seed_step(self.job.seed, self.position.step, parts.world.noise_rank + group)
+        if parts.noise is not None:
+            parts.noise.step = self.position.step
         lr = self.job.optimizer.lr * parts.schedule.factor(at)
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.

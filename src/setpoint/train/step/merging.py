@@ -13,6 +13,8 @@ from setpoint.train.build.adapter import (
     adapter_rules,
     held_by_adapters,
     place_whole,
+    replace_base,
+    whole_base,
     whole_update,
 )
 from setpoint.train.step.position import Position, is_due
@@ -51,24 +53,20 @@ def merge_adapters(parts: Components, seed: int, step: int) -> None:
     """
     rules = adapter_rules(parts.model, after_merge=True)
     masters = dict(parts.weights.named_parameters())
-    for path, (adapter, found) in held_by_adapters(parts.model).items():
+    for path, (adapter, weight, found) in held_by_adapters(parts.model).items():
         # The optimizer's own, which may be more exact than the model's.
         held = {name: masters.get(f"{path}.{name}", each) for name, each in found.items()}
-        weight = found["weight"]
-        full = whole_of(weight)
-        merged = full.to(torch.promote_types(full.dtype, torch.float32))
-        merged = merged + whole_update(adapter, held)
+        merged = whole_base(weight) + whole_update(adapter, held)
         if "magnitude" in held:
             lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
             factor = whole_of(held["magnitude"]) / lengths
             merged = merged * factor.unsqueeze(adapter.row_dim)
-        place_whole(merged, weight)
+        rounded = replace_base(weight, merged)
         for name in ("a", "b"):
             # Another name for each merge, by which it is drawn.
             drawn = f"{path}.{name}@{step}"
             fill_by({drawn: held[name]}, {drawn: rules[f"{path}.{name}"]}, seed)
         if "magnitude" in held:
             # Of the rounded weights, so that the factor is 1.
-            rounded = merged.to(weight.dtype).to(merged.dtype)
             place_whole(torch.linalg.vector_norm(rounded, dim=adapter.row_dim), held["magnitude"])
     parts.weights.master_to_params()

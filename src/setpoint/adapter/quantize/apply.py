@@ -1,0 +1,61 @@
+"""Quantizing the weights of a model, and making them dense again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.adapter.quantize.weight import CHILD, QuantizedWeight, StepNoise, quantize_module
+
+if TYPE_CHECKING:
+    from setpoint.adapter.plan import Site
+    from setpoint.adapter.quantize.config import Quantization
+
+
+def quantize_base(
+    config: Quantization, model: nn.Module, sites: Iterable[Site], seed: int
+) -> StepNoise | None:
+    """Replace weights of a model by quantized ones.
+
+    Arguments:
+        model: on the meta device, where the parts have no values yet, or with its weights: these
+            are quantized one after the other, and each is freed before the next.
+        sites: linear layers.
+        seed: of noise.
+
+    Returns:
+        the noise, which the training loop tells its steps; None without.
+    """
+    noise = None if config.noise is None else StepNoise(config.noise, seed)
+    for site in sites:
+        quantize_module(config, model.get_submodule(site.path), site.path, noise)
+    return noise
+
+
+def noise_of(model: nn.Module) -> StepNoise | None:
+    """Find the noise of quantized weights; None where there is none."""
+    held = (m.noise for m in model.modules() if isinstance(m, QuantizedWeight))
+    return next((each for each in held if each is not None), None)
+
+
+@torch.no_grad()
+def make_dense(
+    layer: nn.Module, weight: Tensor | None = None, dtype: torch.dtype = torch.float32
+) -> None:
+    """Give a layer a dense weight again, that is frozen.
+
+    Arguments:
+        layer: whole, on one rank, without an adapter; one that is not quantized stays as it is.
+        weight: None: what the quantized one stands for.
+        dtype: of that.
+    """
+    held = layer._modules.get(CHILD)
+    if not isinstance(held, QuantizedWeight):
+        return
+    weight = held.dense(dtype) if weight is None else weight
+    del layer._modules[CHILD]
+    layer.__class__ = type(layer).__bases__[1]  # the class that it had before
+    layer.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
