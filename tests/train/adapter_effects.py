@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from setpoint.adapter.quantize import checks
+from setpoint.adapter.quantize.checks import backend_in
+from setpoint.adapter.quantize.config import NF4, NVFP4
 from setpoint.train.build.parameters import adapted
 from setpoint.train.config import Job
 
@@ -22,6 +27,48 @@ def layout(job: Job) -> list[Any]:
     return [*own, *(each.name for each in found.trained)]
 
 
+def quantized(job: Job) -> list[Any]:
+    """What is quantized, and to how many bytes."""
+    found = adapted(job, 257)
+    return [] if found is None else sorted(found.quantized.items())
+
+
+def library(job: Job) -> str:
+    """What would quantize on a GPU, with all packages there."""
+    assert job.adapter is not None
+    config = job.adapter.quantize
+    assert isinstance(config, NF4 | NVFP4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "find_spec", lambda name: name)
+        return backend_in(config, "cuda")
+
+
+def on(format: str, block: int, rank: int = 2) -> str:
+    """An adapter on a base in a format."""
+    quantize = f"{{type={format}, block_size={block}}}"
+    return f"adapter={{type=qlora, rank={rank}, quantize={quantize}}}"
+
+
+SIZES = {"nf4": 16, "int8": 16, "fp8": 4, "nvfp4": 16}
+FORMATS = {"nf4": "NF4", "int8": "Int8", "fp8": "FP8", "nvfp4": "NVFP4"}
+NOISE = (on("nf4", 16), "adapter.quantize.noise.alpha=2")
+FADES = (*NOISE, "adapter.quantize.noise.final_alpha=0.1", "adapter.quantize.noise.decay_steps=3")
+QUANTIZE: dict[str, tuple[Any, ...]] = {
+    **{f"{name}.block_size": ("adapter.quantize.block_size=8", quantized, (on(tag, SIZES[tag]),))
+       for tag, name in FORMATS.items()},
+    **{f"{name}.exclude": ("adapter.quantize.exclude=[query]", quantized, (on(tag, SIZES[tag]),))
+       for tag, name in FORMATS.items()},
+    **{f"{name}.noise": ("adapter.quantize.noise.alpha=2", learned, (on(tag, SIZES[tag]),))
+       for tag, name in FORMATS.items()},
+    "NF4.double": ("adapter.quantize.double=false", quantized, (on("nf4", 16),)),
+    "NF4.backend": ("adapter.quantize.backend=torch", library, (on("nf4", 32), "model.dim=32")),
+    "NVFP4.backend": ("adapter.quantize.backend=torch", library, (on("nvfp4", 16),)),
+    "Noise.alpha": ("adapter.quantize.noise.alpha=1", learned, NOISE),
+    "Noise.final_alpha": ("adapter.quantize.noise.final_alpha=0.1", learned, NOISE),
+    "Noise.decay": ("adapter.quantize.noise.decay=linear", learned, FADES),
+    "Noise.decay_steps": ("adapter.quantize.noise.decay_steps=2", learned, FADES),
+}  # fmt: skip
+
 # By the name of a field: the change, where it is seen, and what is set on both sides.
 SHARED: dict[str, tuple[Any, ...]] = {
     "rank": ("adapter.rank=4", layout, ("adapter.rank=2",)),
@@ -35,6 +82,7 @@ SHARED: dict[str, tuple[Any, ...]] = {
     "train": ("adapter.train=[norm]", layout, ()),
     "fused": ("adapter.fused=split", layout, MERGED),
     "merge": ("adapter.merge.every=2 steps", learned, ()),
+    "quantize": ("adapter.quantize={type=int8, block_size=8}", quantized, ()),
 }
 MERGES = ("adapter={type=relora, rank=2, merge={every=2 steps}}",)
 
@@ -42,7 +90,8 @@ MERGES = ("adapter={type=relora, rank=2, merge={every=2 steps}}",)
 def shared(variant: str, field: str) -> tuple[Any, ...]:
     """The row of a field that all adapters have."""
     change, see, base = SHARED[field]
-    return change, see, (f"adapter={variant}", "adapter.rank=8", *base)
+    adapter = on("nf4", 16, rank=8) if variant == "qlora" else f"adapter={{type={variant}, rank=8}}"
+    return change, see, (adapter, *base)
 
 
 ROWS: dict[str, tuple[Any, ...]] = {
@@ -54,6 +103,8 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Merge.every": ("adapter.merge.every=3 steps", learned, MERGES),
     "Merge.optimizer_state": ("adapter.merge.optimizer_state=keep", learned, MERGES),
     "Merge.warmup": ("adapter.merge.warmup=2 steps", rates, MERGES),
+    **{f"QLoRA.{field}": shared("qlora", field) for field in SHARED},
+    **QUANTIZE,
     "PatternRank.pattern": ("adapter.ranks.0.pattern=key", layout,
                             ("adapter={type=lora, ranks=[{pattern=query, rank=3}]}",)),
     "PatternRank.rank": ("adapter.ranks.0.rank=4", layout,

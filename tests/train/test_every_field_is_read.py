@@ -112,7 +112,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "optimizer=adafactor",
         "model.moe.experts=4",
         "model.moe.capacity_factor=1.5",
-        "adapter={type=lora, rank=2, ranks=[{pattern=query, rank=1}]}",
+        "adapter={type=lora, rank=2, ranks=[{pattern=query, rank=1}], quantize={type=int8}}",
     ),
     "inverse root, groups, balanced experts": (
         "schedule=inverse_sqrt",
@@ -127,7 +127,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "evaluation.early_stopping={patience=2}",
         "evaluation.every=1 steps",
         "precision={params=bf16, compute=bf16, master=fp32, reduce=fp32}",
-        "adapter={type=dora, rank=2}",
+        "adapter={type=dora, rank=2, quantize={type=fp8, block_size=4}}",
     ),
     "plateau, profiled": (
         # The second evaluation is no gain, so that the rate falls.
@@ -137,6 +137,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "resilience.gc.every=2 steps",
         "resilience.heartbeat.every=30",
         "checkpoint.remote.url=memory://fields",
+        "adapter={type=qlora, rank=2, quantize={type=nf4, block_size=8, noise={final_alpha=0.5}}}",
     ),
     "of transformers": (
         "model=huggingface",
@@ -147,7 +148,10 @@ JOBS: dict[str, tuple[str, ...]] = {
         "compile.backend=aot_eager",
         "adapter={type=relora, rank=2, merge={every=2 steps}}",
     ),
-    "torch's linear loss": ("loss=linear_cross_entropy",),
+    "torch's linear loss": (
+        "loss=linear_cross_entropy",
+        "adapter={type=lora, rank=2, quantize={type=nvfp4, block_size=8}}",
+    ),
     "liger's loss, fp16": (
         "loss=liger_cross_entropy",
         "precision={compute=fp16, loss_scale={}}",

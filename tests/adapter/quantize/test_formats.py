@@ -186,11 +186,13 @@ def test_noise_decays_to_its_last_value() -> None:
         resolve(Noise(decay_steps=7))
 
 
-def test_a_backend_without_the_format_is_refused() -> None:
-    with pytest.raises(SetpointError, match="torchao has no nf4"):
-        resolve(NF4(backend="torchao"))
-    with pytest.raises(SetpointError, match=r"(?s)exclude.0.*is no regular expression"):
-        resolve(NF4(exclude=("(",)))
+def test_what_a_section_cannot_say_is_refused() -> None:
+    for config, said in (
+        (NF4(exclude=("(",)), r"(?s)exclude.0.*is no regular expression"),
+        (NF4(block_size=33), "33 is odd, and two weights are stored in a byte"),
+    ):
+        with pytest.raises(SetpointError, match=said):
+            resolve(config)
 
 
 @pytest.mark.slow

@@ -28,17 +28,19 @@ def format_of(config: Quantization, device: torch.device | str = "cpu") -> Forma
     Arguments:
         device: where the weights are.
     """
-    backend = backend_in(config, torch.device(device).type)
+    kind = torch.device(device).type
     match config:
         case NF4():
-            kind = _BitsAndBytesNF4 if backend == "bitsandbytes" else NF4Format
-            return kind(config.block_size, config.double)
+            ours = backend_in(config, kind) == "torch"
+            format = NF4Format if ours else _BitsAndBytesNF4
+            return format(config.block_size, config.double)
         case Int8():
             return Int8Format(config.block_size)
         case FP8():
             return FP8Format(config.block_size)
         case NVFP4():
-            return (_TorchAONVFP4 if backend == "torchao" else NVFP4Format)(config.block_size)
+            ours = backend_in(config, kind) == "torch"
+            return (NVFP4Format if ours else _TorchAONVFP4)(config.block_size)
         case _:
             raise AssertionError(f"no such format: {type(config).__name__}")
 

@@ -14,11 +14,14 @@ from setpoint.config import Problem
 if TYPE_CHECKING:
     from setpoint.adapter.quantize.config import Quantization
 
-BLOCKS: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""Block sizes that bitsandbytes has kernels for."""
+_BLOCKS: Final = {
+    "bitsandbytes": (32, 64, 128, 256, 512, 1024, 2048, 4096),
+    "torchao": (16,),
+}
+"""Block sizes that a library has kernels for."""
 
 
-def backend_in(config: Quantization, device: str) -> str:
+def backend_in(config: NF4 | NVFP4, device: str) -> str:
     """The library that computes.
 
     Arguments:
@@ -26,31 +29,31 @@ def backend_in(config: Quantization, device: str) -> str:
     """
     if config.backend != "auto":
         return config.backend
-    fits = isinstance(config, NF4) and config.block_size in BLOCKS and device == "cuda"
-    return "bitsandbytes" if fits and find_spec("bitsandbytes") is not None else "torch"
+    other = _other(config)
+    fits = config.block_size in _BLOCKS[other] and device == "cuda"
+    return other if fits and find_spec(other) is not None else "torch"
+
+
+def _other(config: NF4 | NVFP4) -> str:
+    return "bitsandbytes" if isinstance(config, NF4) else "torchao"
 
 
 def backend_problems(config: Quantization) -> Iterator[Problem]:
     """Find a library that is not installed, or has no such blocks; paths are of the section."""
+    if not isinstance(config, NF4 | NVFP4) or config.backend in ("auto", "torch"):
+        return
     backend = config.backend
-    if backend not in ("auto", "torch") and find_spec(backend) is None:
+    if find_spec(backend) is None:
         yield Problem(
             "backend",
-            f"the package {backend} is not installed (pip install 'setpoint[{backend}]')",
+            f"the package {backend} is not installed (pip install {backend})",
             valid=("auto", "torch"),
         )
-    if backend == "bitsandbytes" and isinstance(config, NF4) and config.block_size not in BLOCKS:
+    if config.block_size not in _BLOCKS[backend]:
         yield Problem(
             "block_size",
-            f"bitsandbytes has no blocks of {config.block_size}",
-            valid=tuple(map(str, BLOCKS)),
-            also=("backend",),
-        )
-    if backend == "torchao" and isinstance(config, NVFP4) and config.block_size != 16:
-        yield Problem(
-            "block_size",
-            f"torchao has no blocks of {config.block_size}",
-            valid=("16",),
+            f"{backend} has no blocks of {config.block_size}",
+            valid=tuple(map(str, _BLOCKS[backend])),
             also=("backend",),
         )
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import ceil, inf
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, dead, field
-
-Backend = Literal["auto", "torch", "bitsandbytes", "torchao"]
 
 SCALES_PER_SCALE: Final = 256
 """Of double quantization."""
@@ -55,19 +53,12 @@ class Noise(Config):
 class Quantization(Config):
     """Base weights in few bits; scales are computed per block."""
 
-    backends: ClassVar[tuple[str, ...]] = ("torch",)
-    """Those that have the format."""
-
     exclude: tuple[str, ...] = field(
         default=(),
         also_called=("exclude_modules", "modules_to_not_convert", "llm_int8_skip_modules"),
     )
     """Linear layers that stay unquantized, beside the output matrix (lm_head) and routers: regular
     expressions searched in names of modules."""
-
-    backend: Backend = field(default="auto", role=RUNTIME)
-    """Library that quantizes and dequantizes: bitsandbytes has nf4, torchao nvfp4, torch all; auto:
-    bitsandbytes for nf4 on a GPU where it is installed, else torch."""
 
     noise: Noise | None = field(default=None, also_called=("enable_aqn", "aqn"))
     """Quantization noise in training (AQN); null: none."""
@@ -101,20 +92,9 @@ class Quantization(Config):
             except re.error as error:
                 yield Problem(f"exclude.{index}", f"is no regular expression: {error}")
 
-    @check
-    def _check_backend(self) -> Iterator[Problem]:
-        if self.backend not in ("auto", *self.backends):
-            yield Problem(
-                "backend",
-                f"{self.backend} has no {type(self).__setpoint__.tag}",
-                valid=("auto", *self.backends),
-            )
-
 
 class NF4(Quantization, type="nf4"):
     """4-bit NormalFloat (QLoRA, Dettmers et al., 2023): quantiles of a normal distribution."""
-
-    backends = ("torch", "bitsandbytes")
 
     block_size: int = field(default=64, ge=2, also_called=("quant_group_size", "blocksize"))
     """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
@@ -123,6 +103,10 @@ class NF4(Quantization, type="nf4"):
         default=True, also_called=("bnb_4bit_use_double_quant", "compress_statistics")
     )
     """Double quantization: scales in 8 bits, with an fp32 scale per 256 of them."""
+
+    backend: Literal["auto", "torch", "bitsandbytes"] = field(default="auto", role=RUNTIME)
+    """Library that quantizes and dequantizes; auto: bitsandbytes on a GPU where it is installed,
+    else torch."""
 
     @property
     def columns(self) -> int:
@@ -174,10 +158,12 @@ class FP8(Quantization, type="fp8"):
 class NVFP4(Quantization, type="nvfp4"):
     """4-bit floats (E2M1) with an E4M3 scale per block and an fp32 scale of the matrix."""
 
-    backends = ("torch", "torchao")
-
     block_size: int = field(default=16, ge=2, also_called=("quant_group_size",))
     """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
+
+    backend: Literal["auto", "torch", "torchao"] = field(default="auto", role=RUNTIME)
+    """Library that quantizes and dequantizes; auto: torchao on a GPU where it is installed, else
+    torch."""
 
     @property
     def columns(self) -> int:
