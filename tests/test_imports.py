@@ -203,12 +203,12 @@ OVERRIDES = (
 BUDGETS = {
     "": 26,
     "--help": 43,
-    f"check tiny {OVERRIDES}": 194,
-    "check exp.toml": 203,
-    "show tiny": 182,
-    "diff tiny exp.toml": 205,
-    "fingerprint tiny": 187,
-    "__complete 2 check --opt": 199,
+    f"check tiny {OVERRIDES}": 196,
+    "check exp.toml": 205,
+    "show tiny": 184,
+    "diff tiny exp.toml": 207,
+    "fingerprint tiny": 189,
+    "__complete 2 check --opt": 201,
 }
 # What a slow part is needed for where it is allowed.
 NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}

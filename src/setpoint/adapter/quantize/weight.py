@@ -55,6 +55,8 @@ class StepNoise:
         self.config, self.seed = config, seed
         self.step = 0
         """How many steps were taken before."""
+        # Outside of compiled graphs: a generator of the step's own cannot be within one.
+        self.multiply: Any = torch.compiler.disable(_multiply)
 
     def key(self) -> NoiseKey:
         """What is drawn by now."""
@@ -248,18 +250,12 @@ def product(x: Tensor, held: QuantizedWeight, inputs_first: bool = False) -> Ten
     """
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    multiply = _multiply
-    if held.noise is not None and held.training:
-        # Outside of compiled graphs: a generator of the step's own cannot be within one.
-        multiply = _multiply_eagerly
+    multiply = held.noise.multiply if held.noise is not None and held.training else _multiply
     return multiply(x, held, inputs_first)
 
 
 def _multiply(x: Tensor, held: QuantizedWeight, inputs_first: bool) -> Any:
     return _Product.apply(x, held, inputs_first, *held.parts())
-
-
-_multiply_eagerly: Any = torch.compiler.disable(_multiply)
 
 
 class _Quantized:
