@@ -201,8 +201,8 @@ def test_parts_are_those_of_other_libraries(name: Any) -> None:
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"needs the package {name}")
     weights = torch.randn(256, 512, generator=torch.Generator().manual_seed(2)) * 0.02
-    config = NF4 if name == "bitsandbytes" else NVFP4
-    ours, theirs = format_of(resolve(config())), format_of(resolve(config(backend=name)))
+    config: Any = NF4 if name == "bitsandbytes" else NVFP4
+    ours, theirs = (format_of(resolve(each)) for each in (config(), config(backend=name)))
     first, second = ours.quantize(weights), theirs.quantize(weights)
     assert all(torch.equal(first[part], second[part]) for part in first)
     box = Box((0, 0), (256, 512))
