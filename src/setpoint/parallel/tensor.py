@@ -34,6 +34,7 @@ from setpoint.shapes.peers import (
     sum_parts,
 )
 from setpoint.shapes.placed import part_here
+from setpoint.shapes.stored import Stored
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -206,10 +207,10 @@ def _divide_module(
     if plan.word in BY_ROWS:
         rows = _rows(path, plan.pieces, peers)
         if not rows:
-            _require_fit(path, held["weight"].shape[0], plan.word, peers.size)
+            _require_fit(path, _shape(module)[0], plan.word, peers.size)
         divided = {} if rows else dict.fromkeys(held, 0)
     elif plan.word == "row":
-        _require_fit(path, held["weight"].shape[1], plan.word, peers.size)
+        _require_fit(path, _shape(module)[1], plan.word, peers.size)
         divided = {"weight": 1}
     for name, weight in held.items():
         if id(weight) not in made:
@@ -226,7 +227,19 @@ def _divide_module(
     is_summed = _has_terms(plan)
     own._summed = tuple(name for name in held if name not in divided) if is_summed else ()
     if plan.word in ("column", "vocabulary_columns") and isinstance(module, nn.Linear):
-        module.out_features = own.weight.shape[0]
+        if "weight" in held:
+            module.out_features = own.weight.shape[0]
+        else:
+            picked = sum(count for _, count in rows)
+            module.out_features = picked or _shape(module)[0] // peers.size
+
+
+def _shape(module: nn.Module) -> tuple[int, ...]:
+    """The whole shape of the weight of a module, which a child may keep in another form."""
+    weight = module._parameters.get("weight")
+    if weight is not None:
+        return tuple(weight.shape)
+    return next(each.whole for each in module.children() if isinstance(each, Stored))
 
 
 def _divide_follower(
