@@ -172,6 +172,14 @@ def test_hover_zoom_keys_and_search(browser: Browser, tmp_path: Path) -> None:
         browser.drawn()
     assert axis(browser) == before
     assert browser.texts("[data-chart='Loss'] .live") == ["step 9: loss 2.75"]
+    # The mean of the first two losses with weights 1/3 and 2/3: a bias of the start is taken out.
+    browser.run(
+        "const box = document.querySelector('input[type=range]');"
+        "box.value = 0.5; box.dispatchEvent(new Event('input'))"
+    )
+    browser.drawn()
+    browser.mouse("mouseMoved", left + (right - left) / 9, box["y"] + 60)
+    assert [text for text in browser.texts(".tip") if text] == ["step 2loss4.5 ~4.583"]
     assert "of a step" in browser.texts("#time th")
     assert "75.0 %" in browser.texts("#time td")
     for wanted, found in (("OPTIMIZER.L", ["optimizer.lr"]), ("job.toml", ["optimizer.lr"]),
@@ -185,7 +193,7 @@ def test_hover_zoom_keys_and_search(browser: Browser, tmp_path: Path) -> None:
     browser.run("document.getElementById('more-metrics').open = true")
     browser.drawn()
     assert (
-        browser.run("return document.querySelectorAll(\"[data-chart='own'] .curve\").length") == 1
+        browser.run("return document.querySelectorAll(\"[data-chart='own'] .curve\").length") == 2
     )
     assert browser.complaints() == []
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.record import report
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 
@@ -16,9 +18,7 @@ from ..small import events, small_job
 FLAGS = ("duration=2 steps", "evaluation=null")
 
 
-def test_what_cannot_be_written_is_said_and_fails_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_is_said_and_fails_nothing(tmp_path: Path) -> None:
     job = small_job(tmp_path, *FLAGS)
     run = train(job).directory
     [found] = data_of((run / "report.html").read_text())["runs"]
@@ -43,3 +43,15 @@ def test_a_run_that_fails_leaves_one_with_the_cause(
     [found] = data_of((run / "report.html").read_text())["runs"]
     assert found["status"] == "failed"
     assert found["events"][-1]["details"]["error"] == "the disk burns"
+
+
+def test_a_process_that_is_told_to_stop_makes_no_large_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "QUICK", -1)
+    stop = StopRequest()
+    stop.request()
+    outcome = train(small_job(tmp_path, *FLAGS), stop=stop)
+    assert outcome.status == 75 and not (outcome.directory / "report.html").exists()
+    log = (outcome.directory / "logs/rank-0.log").read_text()
+    assert "report.html waits for the end" in log
