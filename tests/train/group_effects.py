@@ -25,6 +25,7 @@ IMPORTED = "{type=import, target=torch.optim.Adagrad}"
 DECAYS = "optimizer.weight_decay=0.5"
 GROUPS = "optimizer.groups=[{pattern=embedding, lr_multiplier=0.5}]"
 GROUP = "optimizer.groups.0"
+SPANS, SPAN = "optimizer.frozen_spans=[{pattern=query, stop=2}]", "optimizer.frozen_spans.0"
 # By the name of a field: the change, and what is set on both sides.
 SHARED = {
     "lr": ("optimizer.lr=0.02", ()),
@@ -33,6 +34,7 @@ SHARED = {
     "no_decay_patterns": ("optimizer.no_decay_patterns=[query]", (DECAYS,)),
     "groups": (GROUPS, ()),
     "frozen": ("optimizer.frozen=[query]", ()),
+    "frozen_spans": ("optimizer.frozen_spans=[{pattern=query, stop=2}]", ()),
     # Clipped to one norm at each update, gradients differ from others so clipped in scale alone.
     "clip_norm": ("optimizer.clip_norm=0.01", ("optimizer.clip_norm=null",)),
     "clip_value": ("optimizer.clip_value=0.001", ()),
@@ -52,6 +54,7 @@ ROWS: dict[str, Row] = {
     "AdamW.no_decay_patterns": shared("adamw", "no_decay_patterns"),
     "AdamW.groups": shared("adamw", "groups"),
     "AdamW.frozen": shared("adamw", "frozen"),
+    "AdamW.frozen_spans": shared("adamw", "frozen_spans"),
     "AdamW.clip_norm": shared("adamw", "clip_norm"),
     "AdamW.clip_value": shared("adamw", "clip_value"),
     "SGD.lr": shared("sgd", "lr"),
@@ -60,6 +63,7 @@ ROWS: dict[str, Row] = {
     "SGD.no_decay_patterns": shared("sgd", "no_decay_patterns"),
     "SGD.groups": shared("sgd", "groups"),
     "SGD.frozen": shared("sgd", "frozen"),
+    "SGD.frozen_spans": shared("sgd", "frozen_spans"),
     "SGD.clip_norm": shared("sgd", "clip_norm"),
     "SGD.clip_value": shared("sgd", "clip_value"),
     "Lion.lr": shared("lion", "lr"),
@@ -68,6 +72,7 @@ ROWS: dict[str, Row] = {
     "Lion.no_decay_patterns": shared("lion", "no_decay_patterns"),
     "Lion.groups": shared("lion", "groups"),
     "Lion.frozen": shared("lion", "frozen"),
+    "Lion.frozen_spans": shared("lion", "frozen_spans"),
     "Lion.clip_norm": shared("lion", "clip_norm"),
     "Lion.clip_value": shared("lion", "clip_value"),
     "Muon.lr": shared("muon", "lr"),
@@ -76,6 +81,7 @@ ROWS: dict[str, Row] = {
     "Muon.no_decay_patterns": shared("muon", "no_decay_patterns"),
     "Muon.groups": shared("muon", "groups"),
     "Muon.frozen": shared("muon", "frozen"),
+    "Muon.frozen_spans": shared("muon", "frozen_spans"),
     "Muon.clip_norm": shared("muon", "clip_norm"),
     "Muon.clip_value": shared("muon", "clip_value"),
     "ScheduleFreeAdamW.lr": shared("schedule_free_adamw", "lr"),
@@ -84,6 +90,7 @@ ROWS: dict[str, Row] = {
     "ScheduleFreeAdamW.no_decay_patterns": shared("schedule_free_adamw", "no_decay_patterns"),
     "ScheduleFreeAdamW.groups": shared("schedule_free_adamw", "groups"),
     "ScheduleFreeAdamW.frozen": shared("schedule_free_adamw", "frozen"),
+    "ScheduleFreeAdamW.frozen_spans": shared("schedule_free_adamw", "frozen_spans"),
     "ScheduleFreeAdamW.clip_norm": shared("schedule_free_adamw", "clip_norm"),
     "ScheduleFreeAdamW.clip_value": shared("schedule_free_adamw", "clip_value"),
     "AnyPrecisionAdamW.lr": shared("anyprecision_adamw", "lr"),
@@ -92,6 +99,7 @@ ROWS: dict[str, Row] = {
     "AnyPrecisionAdamW.no_decay_patterns": shared("anyprecision_adamw", "no_decay_patterns"),
     "AnyPrecisionAdamW.groups": shared("anyprecision_adamw", "groups"),
     "AnyPrecisionAdamW.frozen": shared("anyprecision_adamw", "frozen"),
+    "AnyPrecisionAdamW.frozen_spans": shared("anyprecision_adamw", "frozen_spans"),
     "AnyPrecisionAdamW.clip_norm": shared("anyprecision_adamw", "clip_norm"),
     "AnyPrecisionAdamW.clip_value": shared("anyprecision_adamw", "clip_value"),
     "Adafactor.lr": shared("adafactor", "lr"),
@@ -100,6 +108,7 @@ ROWS: dict[str, Row] = {
     "Adafactor.no_decay_patterns": shared("adafactor", "no_decay_patterns"),
     "Adafactor.groups": shared("adafactor", "groups"),
     "Adafactor.frozen": shared("adafactor", "frozen"),
+    "Adafactor.frozen_spans": shared("adafactor", "frozen_spans"),
     "Adafactor.clip_norm": shared("adafactor", "clip_norm"),
     "Adafactor.clip_value": shared("adafactor", "clip_value"),
     "ImportedOptimizer.lr": shared(IMPORTED, "lr"),
@@ -108,8 +117,12 @@ ROWS: dict[str, Row] = {
     "ImportedOptimizer.no_decay_patterns": shared(IMPORTED, "no_decay_patterns"),
     "ImportedOptimizer.groups": shared(IMPORTED, "groups"),
     "ImportedOptimizer.frozen": shared(IMPORTED, "frozen"),
+    "ImportedOptimizer.frozen_spans": shared(IMPORTED, "frozen_spans"),
     "ImportedOptimizer.clip_norm": shared(IMPORTED, "clip_norm"),
     "ImportedOptimizer.clip_value": shared(IMPORTED, "clip_value"),
+    "FrozenSpan.pattern": (f"{SPAN}.pattern=norm", learned, (SPANS,)),
+    "FrozenSpan.start": (f"{SPAN}.start=1", learned, (SPANS,)),
+    "FrozenSpan.stop": (f"{SPAN}.stop=3", learned, (SPANS,)),
     "Group.pattern": (f"{GROUP}.pattern=norm", learned, (GROUPS,)),
     "Group.lr_multiplier": (f"{GROUP}.lr_multiplier=2", learned, (GROUPS,)),
     "Group.weight_decay_multiplier": (f"{GROUP}.weight_decay_multiplier=9", learned, (GROUPS,)),

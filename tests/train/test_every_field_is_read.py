@@ -117,6 +117,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "inverse root, groups, balanced experts": (
         "schedule=inverse_sqrt",
         "optimizer.groups=[{pattern=embedding, weight_decay_multiplier=2, options={eps=1}}]",
+        "optimizer.frozen_spans=[{pattern=query, stop=1}]",
         "model.moe={experts=4, groups=2, top_groups=1, packed=false}",
         "model.moe.router=sigmoid_top_k",
     ),

@@ -22,7 +22,7 @@ from setpoint.optim.schedule.config import (
     Spanning,
     Wsd,
 )
-from setpoint.optim.section import Group, OptimizerConfig, pattern_problems
+from setpoint.optim.section import FrozenSpan, Group, OptimizerConfig, pattern_problems
 from setpoint.shapes.parameter import Kind, Parameter
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "AnyPrecisionAdamW",
     "Constant",
     "Cosine",
+    "FrozenSpan",
     "Group",
     "ImportedOptimizer",
     "InverseSqrt",

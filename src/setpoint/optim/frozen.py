@@ -37,3 +37,30 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
             f"matches all {len(parameters)} parameters of the model, so that nothing is trained",
             hint="Leave out those that are to be trained: '^(?!output)' freezes all but these.",
         )
+        return
+    trained = [each for each in parameters if not is_frozen(config, each.name)]
+    for index, span in enumerate(config.frozen_spans):
+        if not any(re.search(span.pattern, each.name) for each in trained):
+            path = f"frozen_spans.{index}.pattern"
+            yield matches_nothing(path, span.pattern, trained, " that are trained otherwise")
+    for index, span in enumerate(config.frozen_spans):
+        # Where this one begins, as far as others are counted in its unit.
+        unit, at = span.start.unit, span.start.count
+        now = [
+            each
+            for each in config.frozen_spans
+            if (each.start.unit == unit or not each.start)
+            and each.holds(lambda other, unit=unit, at=at: at if other == unit else 0)
+        ]
+        if all(any(re.search(each.pattern, p.name) for each in now) for p in trained):
+            yield Problem(
+                f"frozen_spans.{index}.start",
+                f"leaves nothing that is trained at {span.start}",
+                also=[
+                    f"frozen_spans.{n}"
+                    for n, e in enumerate(config.frozen_spans)
+                    if e in now and n != index
+                ],
+                hint="Let spans overlap less, or match less.",
+            )
+            return

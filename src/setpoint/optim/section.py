@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from setpoint.config import Builds, Config, Free, Problem, Rule, check, dead, derive, derived, field
 from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.units import Length
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer  # noqa: F401 - a text names it
@@ -43,6 +44,59 @@ class Group(Config):
     @check
     def _check_pattern(self) -> Iterator[Problem]:
         yield from pattern_problems("pattern", self.pattern)
+
+
+class FrozenSpan(Config):
+    """Parameters that are frozen for a part of the run."""
+
+    pattern: str = field(also_called=("regex", "params_rule"))
+    """Regular expression searched in parameter names."""
+
+    start: Length = field(default=Length(0), also_called=("begin", "freeze_at"))
+    """Where freezing starts: steps, tokens, epochs or time of the run."""
+
+    stop: Length | None = field(default=None, also_called=("end", "unfreeze_at", "until"))
+    """Where training goes on; null: never."""
+
+    def holds(self, reached: Callable[[str], float]) -> bool:
+        """Whether the parameters are frozen.
+
+        Arguments:
+            reached: how far the run is, in a unit.
+        """
+        if self.stop is not None and reached(self.stop.unit) >= self.stop.count:
+            return False
+        return reached(self.start.unit) >= self.start.count
+
+    @check
+    def _check_span(self) -> Iterator[Problem]:
+        yield from pattern_problems("pattern", self.pattern)
+        for name, length in (("start", self.start), ("stop", self.stop)):
+            if length is not None and length.share is not None:
+                yield Problem(
+                    name,
+                    f"{length} of a run changes with its duration, which may grow",
+                    valid=("100 steps", "1e9 tokens", "0.5 epochs", "10 min"),
+                )
+        start, stop = self.start, self.stop
+        if stop is None and not start:
+            yield Problem(
+                "stop",
+                "is null, and start is 0: what is frozen for the whole run stands in frozen",
+                also=("start",),
+                hint="Move the pattern to frozen, or give start or stop.",
+            )
+        elif (
+            stop is not None
+            and (stop.unit == start.unit or not stop)
+            and (stop.count <= start.count)
+        ):
+            yield Problem(
+                "stop",
+                f"{stop} is not after start = {start}",
+                also=("start",),
+                hint="Nothing would be frozen.",
+            )
 
 
 RULES = (
@@ -111,6 +165,14 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Frozen parameters: regular expressions searched in parameter names. Those that match have no
     gradients, master weights or optimizer state."""
 
+    frozen_spans: tuple[FrozenSpan, ...] = field(
+        default=(),
+        before=[],
+        also_called=("freeze_until", "freezing_schedule", "gradual_unfreezing"),
+    )
+    """Parameters frozen for a part of the run: neither weights nor optimizer state change then, and
+    gradients are not in the norm."""
+
     clip_norm: float | None = derived(
         gt=0,
         also_called=(
@@ -141,7 +203,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     @property
     def has_patterns(self) -> bool:
         """Whether anything of it depends on the names of parameters."""
-        return bool(self.groups or self.frozen) or any(
+        return bool(self.groups or self.frozen or self.frozen_spans) or any(
             getattr(self, field) for field in self.patterns
         )
 

@@ -66,7 +66,34 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
 class SGD(BuiltOptimizer, torch.optim.SGD):
     """torch.optim.SGD (Sutskever et al., 2013)."""
 
-    step = uncompiled(torch.optim.SGD.step, no_grad=True)
+    _step = uncompiled(torch.optim.SGD.step, no_grad=True)
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Update the parameters that have gradients.
+
+        The fused kernel of torch 2.11 to 2.13 fails where some of them have a momentum buffer and
+        others have none yet, as when parameters were frozen so far.
+
+        Arguments:
+            closure: computes the loss again, before the update.
+        """
+        mixed = [group for group in self.param_groups if group["fused"] and self._begins(group)]
+        before = [group["foreach"] for group in mixed]
+        for group in mixed:
+            group["fused"], group["foreach"] = False, True
+        try:
+            return self._step(closure)
+        finally:
+            for group, foreach in zip(mixed, before, strict=True):
+                group["fused"], group["foreach"] = True, foreach
+
+    def _begins(self, group: dict[str, Any]) -> bool:
+        """Whether some parameters of a group, and not all, get their first gradient."""
+        if not group["momentum"]:
+            return False
+        held = [p for p in group["params"] if p.grad is not None]
+        has = [self.state[p].get("momentum_buffer") is not None for p in held if p in self.state]
+        return any(has) and (len(has) < len(held) or not all(has))
 
     @classmethod
     def arguments(cls, config: sections.SGD, groups: list[dict[str, Any]]) -> dict[str, Any]:

@@ -225,6 +225,7 @@ def plain_names() -> Iterable[Operation]:
         Converted("silence", _codes, ""),
         Added("adapter", None),
         Added("optimizer.frozen", []),
+        Added("optimizer.frozen_spans", []),
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
         *mixtures(*SOURCES),
         *(Added(f"parallel.{name}", value, role=RUNTIME) for name, value in RANKS.items()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.optim.config import AdamW
 from setpoint.plan.preflight import preflight
+from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
 from setpoint.train.build.memory_plan import planned_memory
 from setpoint.train.build.parameter_groups import freeze
 from setpoint.train.build.parameters import least_weights, trained_and_frozen
 from setpoint.train.run import train
+from setpoint.train.step.loop import Callback, Loop, StepResult
+from setpoint.train.step.position import Position
 
 from ..small import small_job
 
@@ -69,6 +73,53 @@ def test_what_is_frozen_stays_through_a_run_and_its_resume(tmp_path: Path, case:
     assert not names & state["optimizer"]["parameters"].keys()
     assert not names & whole.parts.weights.state().keys()
     assert all(p.grad is None for p in whole.parts.model.parameters() if not p.requires_grad)
+
+
+@pytest.mark.parametrize("flags", [("optimizer.weight_decay=0.5",), CASES["masters"]])
+def test_what_is_frozen_for_a_while_stays_for_as_long(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    spans = "optimizer.frozen_spans=[{pattern='query|router', start=1, stop=3}]"
+    common = (*SIGMOID, *flags, "evaluation=null", "schedule=constant", spans)
+    parts = build_components(small_job(tmp_path, *common, "duration=5 steps"))
+    held = {n: t for n, t in parts.model.state_dict().items() if "query" in n or "router" in n}
+    seen: list[dict[str, torch.Tensor]] = []
+
+    class Seen(Callback):
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            seen.append({name: tensor.clone() for name, tensor in held.items()})
+
+    job = small_job(tmp_path, *common, "duration=5 steps")
+    Loop(job, parts, [Seen()], StopRequest(), Position()).run()
+    assert held
+    for name in held:
+        moved = [not torch.equal(*pair) for pair in zip(*(
+            [each[name] for each in seen[first:][: len(seen) - 1]] for first in (0, 1)
+        ), strict=False)]  # fmt: skip
+        assert moved == [False, False, True, True], name
+    # A step that it was left out of is none of its own.
+    named = {held: name for name, held in parts.weights.named_parameters()}
+    steps = {named[p]: int(of["step"]) for p, of in parts.optimizer.state.items()}
+    assert {count for name, count in steps.items() if name in held} == {3}
+    assert {count for name, count in steps.items() if name not in held} == {5}
+    # A run that stops in the middle of it goes on as if it had not.
+    for steps_of_run in (2, 5):
+        done = train(small_job(tmp_path, *common, f"duration={steps_of_run} steps"), tmp_path / "r")
+    found = done.parts.model.state_dict()
+    assert all(torch.equal(t, found[name]) for name, t in parts.model.state_dict().items())
+
+
+def test_spans_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
+    cases = {
+        "{pattern=qwery, stop=2}": "Did you mean query?",
+        "{pattern=query, start=5, stop=5}": "is not after start",
+        "{pattern=query}": "stands in frozen",
+        "{pattern=query, stop=50 %}": "changes with its duration",
+        "{pattern='.', start=2}": "leaves nothing that is trained at 2 steps",
+    }
+    for span, said in cases.items():
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            small_job(tmp_path, f"optimizer.frozen_spans=[{span}]")
 
 
 def test_plans_count_what_is_trained(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, distributed, nn
@@ -173,7 +174,9 @@ def _summed(counts: Tensor, group: ProcessGroup) -> Tensor:
 WARMUP = 0.1
 
 
-def update_biases(model: nn.Module, counts: Tensor, schedule_at: float) -> None:
+def update_biases(
+    model: nn.Module, counts: Tensor, schedule_at: float, frozen: Collection[str] = ()
+) -> None:
     """Move the biases of all routers by one step.
 
     b_i <- b_i + rate * sign(mean load - load_i) (auxiliary-loss-free load balancing, Wang et al.,
@@ -183,17 +186,22 @@ def update_biases(model: nn.Module, counts: Tensor, schedule_at: float) -> None:
     Arguments:
         counts: (layers with experts of the whole model, E), also where the model here is a part.
         schedule_at: how much of the horizon is over, from 0 to 1.
+        frozen: the names of parameters that are frozen in this step.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, MoELayer)]
+    found = [(name, each) for name, each in model.named_modules() if isinstance(each, MoELayer)]
+    layers = [layer for _, layer in found]
     routers = [layer.router for layer in layers]
     if all(router.bias is None for router in routers):
         return
     if len(layers) != len(counts):  # this is a part of a model
         counts = counts[[layer.index for layer in layers]]
     error = counts.double().mean(dim=1, keepdim=True) - counts
-    for router, signs in zip(routers, error.sign(), strict=True):
+    for (path, _), router, signs in zip(found, routers, error.sign(), strict=True):
         # Where a router is frozen, it chooses as it did.
-        is_trained = any(each.requires_grad for each in router.parameters())
+        is_trained = any(
+            each.requires_grad and f"{path}.router.{name}" not in frozen
+            for name, each in router.named_parameters()
+        )
         if router.bias is not None and is_trained:
             step = router.bias_rate * bias_factor(router.bias_schedule, schedule_at)
             router.bias.add_(signs.to(router.bias.device), alpha=step)

@@ -52,7 +52,7 @@ def freeze(
     Raises:
         SetpointError: a pattern matches nothing, or all are frozen.
     """
-    if not config.frozen:
+    if not config.frozen and not config.frozen_spans:
         return
     for problem in frozen_problems(config, described or trained_parameters(model)):
         raise SetpointError(in_words(config, problem))

@@ -51,6 +51,7 @@ def _can_be_searched(job: Job) -> bool:
     if job.adapter is not None and not job.adapter.can_be_searched:
         return False
     patterns = [*config.frozen, *(group.pattern for group in config.groups)]
+    patterns += [span.pattern for span in config.frozen_spans]
     for field in config.patterns:
         patterns.extend(getattr(config, field))
     return not any(True for each in patterns for _ in pattern_problems("", each))

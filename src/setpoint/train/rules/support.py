@@ -406,6 +406,10 @@ CONFLICTS = (
         "tracking.metrics.step_time = device", (NO_GPU,),
         "measures with CUDA events, and {device}", ("host", "none")),
     Conflict(
+        ZERO, ("optimizer.frozen_spans = set",),
+        "updates all weights together, and cannot leave some out for a while", ("torch",),
+        where=_uses_deepspeed),
+    Conflict(
         ZERO, ("adapter = set",),
         "divides all weights of the model alike, and an adapter freezes most", ("torch",),
         where=_uses_deepspeed),

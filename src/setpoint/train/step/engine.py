@@ -48,10 +48,12 @@ class Rates(NamedTuple):
     Arguments:
         lr: the learning rate, before the multipliers of groups.
         done: how much of the run is done after the step, for the bias rate of routers.
+        frozen: the names of parameters that this step leaves as they are.
     """
 
     lr: float
     done: float
+    frozen: frozenset[str] = frozenset()
 
 
 class Report(NamedTuple):
@@ -187,6 +189,8 @@ class PlainEngine:
         if parts.groups is not None:
             with self.span("communication"):
                 sums = sum_over_groups(parts.groups, self.parameters, sums, self.sources)
+        for name in rates.frozen & parts.weights.held.keys():
+            parts.weights.held[name].grad = None
         scaler.unscale_(optimizer)
         if self.norms is not None:
             self.norms.gradients()
@@ -227,7 +231,7 @@ class PlainEngine:
         if not taken:  # biases of routers move with the weights, or not at all
             return replace(answer, verdict=Verdict.SKIPPED)
         if found.routing is not None:
-            update_biases(parts.model, found.routing.counts, rates.done)
+            update_biases(parts.model, found.routing.counts, rates.done, rates.frozen)
         return replace(answer, routing=found.routing)
 
     def _agree(self, sums: Sums, norm: Tensor, overflows: list[Tensor], report: Report) -> _Agreed:

@@ -17,6 +17,7 @@ from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.train.step.bad_steps import BadSteps
 from setpoint.train.step.engine import Engine, Rates, Report
+from setpoint.train.step.freezing import Freezing
 from setpoint.train.step.merging import merge_if_due
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.pipeline import engine_of
@@ -187,6 +188,8 @@ class Loop:
         metrics = job.tracking.metrics
         self.times = StepTimes(metrics.step_time != "none", metrics.step_time == "device")
         self.engine.span = self.times
+        names = [name for name, each in parts.weights.named_parameters() if each.requires_grad]
+        self.freezing = Freezing(job.optimizer.frozen_spans, names)
         self.roll_back = roll_back
         self.liveness = liveness
         self.keep_bad = keep_bad
@@ -392,7 +395,7 @@ class Loop:
             self.engine.norms.is_on = self.has_row(at, after)
         self.reported = time.perf_counter() - self.began
         own = Report(self.stop.requested, self.stop.saves_now, self.reported)
-        ended = self.engine.finish(sums, Rates(lr, done), own)
+        ended = self.engine.finish(sums, Rates(lr, done, self.freezing.now(at)), own)
         self.saves_now = ended.save
         if own.save:
             self.stop.saves_now = False
