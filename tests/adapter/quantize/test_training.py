@@ -1,0 +1,127 @@
+"""Training on quantized bases: what is learned, held and resumed, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.adapter.config import AdapterConfig, QLoRA
+from setpoint.adapter.merge import merge_all
+from setpoint.adapter.plan import adapter_problems
+from setpoint.adapter.quantize.config import FP8, NF4
+from setpoint.config import resolve
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.parameter import Parameter
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.run import train
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.merging import merge_adapters
+from setpoint.train.step.position import Position
+
+from ...train.small import assert_same_run, small_job
+
+FLAGS = ("evaluation=null", "schedule=constant", "model.dropout=0", "model.layers=2")
+LORA = "adapter={type: lora, rank: 4}"
+QUANTIZED = "adapter={{type: qlora, rank: 4, quantize: {{type: {}, block_size: {}}}}}"
+
+
+def stepped(folder: Path, *flags: str) -> tuple[Components, float]:
+    """The parts of a job after its steps, and the loss of the last one."""
+    job = small_job(folder, *FLAGS, *flags)
+    parts = build_components(job)
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    loss = 0.0
+    while loop.position.step < job.duration.limits[0].count:
+        loss = loop.step().loss
+    return parts, loss
+
+
+def test_a_quantized_base_learns_what_a_dense_one_does(tmp_path: Path) -> None:
+    _, dense = stepped(tmp_path, LORA, "duration=30 steps")
+    _, found = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=30 steps")
+    assert found == pytest.approx(dense, rel=0.02)
+    assert dense < 4.5  # from 5.7
+
+
+def test_bytes_are_those_that_the_report_says(tmp_path: Path) -> None:
+    parts, _ = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=2 steps")
+    report = parts.adapter
+    assert report is not None
+    weights = list(parts.model.parameters())
+    frozen = [each for each in weights if not each.requires_grad]
+    trained = [each for each in weights if each.requires_grad]
+    assert sum(each.nbytes for each in frozen) == report.frozen_bytes
+    assert sum(each.nbytes for each in trained) == report.trained_bytes == 4 * report.adapter
+    assert all(each.grad is None for each in frozen)
+    state = [v for of in parts.optimizer.state.values() for v in of.values() if v.ndim]
+    assert sum(each.nbytes for each in state) == 2 * report.trained_bytes
+    # Codes of half a byte, scales of one for 16 weights, and two in fp32 for each of 14 matrices.
+    assert report.quantized_bytes == report.quantized // 2 + report.quantized // 16 + 14 * 8
+
+
+def test_a_run_resumes_bit_for_bit_with_noise_and_merges(tmp_path: Path) -> None:
+    adapter = QUANTIZED.format("nvfp4", 16)
+    flags = (*FLAGS, adapter, "adapter.quantize.noise={final_alpha: 0.5, decay_steps: 4}",
+             "adapter.merge.every=3 steps", "checkpoint.every=2 steps")  # fmt: skip
+    whole = train(small_job(tmp_path / "whole", *flags, "duration=5 steps")).directory
+    train(small_job(tmp_path / "parts", *flags, "duration=2 steps"))
+    again = train(small_job(tmp_path / "parts", *flags, "duration=5 steps")).directory
+    assert_same_run(again, whole)
+
+
+def test_a_merge_quantizes_the_base_again(tmp_path: Path) -> None:
+    parts, _ = stepped(tmp_path, QUANTIZED.format("nvfp4", 16), "duration=4 steps")
+    module: Any = parts.model.get_submodule("layers.0.attention.query")
+    merged, codes = module.adapted_weight().detach(), module.quantized.codes.clone()
+    scale = module.quantized.scale.item()
+    merge_adapters(parts, 7, 3)
+    assert not module.adapter.b.any() and not torch.equal(module.quantized.codes, codes)
+    assert (module.weight - merged).norm() < 0.12 * merged.norm()
+    new = merged.abs().max().item() / (6 * 448)
+    assert module.quantized.scale.item() == pytest.approx(0.9 * scale + 0.1 * new)
+
+
+def test_merged_equals_unmerged_on_a_quantized_base(tmp_path: Path) -> None:
+    parts, _ = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=2 steps")
+    model, tokens = parts.model.eval(), torch.arange(14)[None]
+    with torch.no_grad():
+        expected = model(tokens)
+        merge_all(model)
+        torch.testing.assert_close(model(tokens), expected, rtol=1e-5, atol=1e-5)
+    names = [name for name, _ in model.named_parameters()]
+    assert not any("adapter" in name or "quantized" in name for name in names)
+    assert "layers.0.attention.query.weight" in names
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "said"),
+    [
+        (
+            QLoRA(train=("query",), targets=("key",)),
+            "train.0",
+            "a quantized weight has no gradient",
+        ),
+        (QLoRA(quantize=NF4(block_size=48)), "quantize.block_size", "do not divide the 64 x 64"),
+        (QLoRA(quantize=FP8()), "quantize.block_size", "blocks of 128 x 128 do not divide"),
+        (QLoRA(quantize=NF4(exclude=("nothing",))), "quantize.exclude.0", "matches none of the 2"),
+        (QLoRA(quantize=NF4(exclude=("layers",))), "quantize.exclude", "leaves no linear layer"),
+        (
+            QLoRA(quantize=NF4(backend="bitsandbytes", block_size=16)),
+            "quantize.block_size",
+            "bitsandbytes has no blocks of 16",
+        ),
+    ],
+)
+def test_refused(config: AdapterConfig, path: str, said: str) -> None:
+    parameters = [
+        Parameter("layers.0.query.weight", (64, 64), "matrix"),
+        Parameter("layers.0.key.weight", (32, 64), "matrix"),
+        Parameter("output.weight", (99, 64), "output"),
+    ]
+    found = {problem.path: problem for problem in adapter_problems(resolve(config), parameters)}
+    assert said in found[path].message
+    if path == "quantize.block_size":
+        assert found[path].valid
