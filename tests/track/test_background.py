@@ -9,6 +9,7 @@ from typing import Any
 
 from setpoint.track.background import Background
 from setpoint.track.tracker import RunFacts, Tracker
+from setpoint.track.trackers import _driven
 
 FACTS = RunFacts("0" * 32, "tiny-1234", None, "12345678", {}, {}, {})
 
@@ -117,3 +118,24 @@ def test_one_that_cannot_be_opened_is_off() -> None:
         assert inner.got == []
         said = f"tracker some is off in this session: {reason}; training goes on"
         assert lines == [said, "tracker some has lost 1 rows of this session"]
+
+
+def test_which_trackers_are_driven_by_a_thread() -> None:
+    """All but those that checkpoints count on, unless the class says otherwise."""
+
+    class Exact(Keeping):
+        def state_dict(self) -> dict[str, Any]:
+            return {"rows": len(self.got)}
+
+    class Said(Keeping):
+        synchronous = True
+
+    class Freed(Exact):
+        synchronous = False
+
+    inner = Keeping()
+    driven = _driven("some", inner)
+    assert isinstance(driven, Background) and driven.inner is inner
+    assert isinstance(_driven("freed", Freed()), Background)
+    for tracker in (Exact(), Said(), driven):
+        assert _driven("some", tracker) is tracker

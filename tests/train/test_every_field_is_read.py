@@ -30,7 +30,7 @@ from setpoint.loss.linear import missing
 from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
 from setpoint.resilience.config import GpuHealthCheck
-from setpoint.track.config import Csv, ServiceConfig
+from setpoint.track.config import Csv, ServiceConfig, Webhook
 from setpoint.train.config import Job
 from setpoint.train.record.summary import print_summary
 from setpoint.train.run import train
@@ -137,6 +137,9 @@ JOBS: dict[str, tuple[str, ...]] = {
         "profiling={wait=0, warmup=0, active=1}",
         "resilience.gc.every=2 steps",
         "resilience.heartbeat.every=30",
+        "tracking.prometheus.port=0",
+        "tracking.system.every=60",
+        'tracking.alerts=[{type=command, command=["true"]}]',
         "checkpoint.remote.url=memory://fields",
         "adapter={type=qlora, rank=2, quantize={type=nf4, block_size=8, noise={final_alpha=0.5}}}",
     ),
@@ -314,9 +317,9 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
         # With its arguments an imported component is of a class of its own.
         held |= {type(section).__setpoint__.cls for _, section in placed}
     # Only several ranks, or jobs, have a use for three: tests/train/dispatch_effects.py,
-    # zero_effects.py, resilience_effects.py; one a GPU; the others write metrics:
-    # tests/track/test_csv_file.py, tests/track/test_services.py.
-    beyond = {DeepEP, DeepSpeed, TorchFT, GpuHealthCheck}
+    # zero_effects.py, resilience_effects.py; one a GPU, one a server, tracking_effects.py; the
+    # others write metrics: tests/track/test_csv_file.py, tests/track/test_services.py.
+    beyond = {DeepEP, DeepSpeed, TorchFT, GpuHealthCheck, Webhook}
     assert every(Job) - held == {*beyond, Csv, *ServiceConfig.__subclasses__()}
 
 

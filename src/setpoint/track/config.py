@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from math import inf
 from typing import ClassVar, Literal
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, Rule, check, field
+from setpoint.config import RUNTIME, Caution, Config, Problem, Rule, Secret, check, field
 from setpoint.units import Period
 
 NO_METRICS = "no-metrics-file"
+OPEN_PORT = "prometheus-beyond-loopback"
 NORMS = ("grad_norms", "param_norms", "update_ratios")
 
 
@@ -204,6 +205,78 @@ class Metrics(Config, role=RUNTIME):
                     yield Problem(f"{name}.{index}", f"{each} stands twice", hint="Remove one.")
 
 
+class System(
+    Config,
+    role=RUNTIME,
+    rules=(
+        Rule(
+            "setpoint.track.system:missing_problems", ("every",), "Whether the package is installed"
+        ),
+    ),
+):
+    """Use of the machine, sampled in a thread: `logs/system.jsonl`, and rows for the trackers."""
+
+    every: float = field(default=15.0, ge=0.1, lt=inf)
+    """Seconds between samples."""
+    ranks: Literal["main", "all"] = "main"
+    """all: each rank samples its process and GPU, into `logs/system-rank-N.jsonl`."""
+
+
+class Prometheus(Config, role=RUNTIME):
+    """HTTP endpoint `/metrics` of the main rank, with the newest rows as Prometheus reads them."""
+
+    port: int = field(default=9464, ge=0, le=65535)
+    """Port; 0: any that is free, which the run shows."""
+    address: str = "127.0.0.1"
+    """Address to listen at; 0.0.0.0: all of the machine, for whoever reaches it."""
+
+
+class AlertConfig(Config, role=RUNTIME):
+    """Alert: sends what happens to a run, from a thread that never stops or slows training."""
+
+    events: tuple[
+        Literal["finished", "failed", "stopped", "spike", "non_finite", "stalled"], ...
+    ] = ("finished", "failed", "stopped", "spike", "non_finite", "stalled")
+    """What is sent. stopped: to go on later; spike, non_finite: of a step that was not taken;
+    stalled: no step for `stalled_after`."""
+    stalled_after: float = field(default=1800.0, gt=0, lt=inf)
+    """Seconds without the end of a step, evaluations and checkpoints included."""
+    timeout: float = field(default=10.0, gt=0, lt=inf)
+    """Seconds that sending may take, each time it is tried."""
+
+    @check
+    def _check_events(self) -> Iterator[Problem]:
+        if not self.events:
+            yield Problem("events", "is empty: nothing would be sent", hint="Remove the alert.")
+
+
+class Webhook(AlertConfig, type="webhook", owner="setpoint.track.alerts:PostJson", role=RUNTIME):
+    """Posts JSON to a URL."""
+
+    url: Secret
+    """Where the URL is, `env:NAME` or `file:PATH`: whoever knows it can post there."""
+    headers: dict[str, Secret] = field(factory=dict)
+    """HTTP headers, such as `Authorization`, and where their values are."""
+    body: dict[str, str] = field(factory=dict)
+    """The JSON object, in whose values `{event}`, `{message}` and other facts are filled in;
+    empty: all facts."""
+    retries: int = field(default=2, ge=0)
+    """Times that it is tried again, after 1, 2, 4, ... seconds."""
+
+
+class Command(AlertConfig, type="command", owner="setpoint.track.alerts:RunProgram", role=RUNTIME):
+    """Runs a program."""
+
+    command: tuple[str, ...]
+    """The program and its arguments; no shell. It gets the facts as JSON on standard input, and
+    in variables such as SETPOINT_ALERT_EVENT."""
+
+    @check
+    def _check_command(self) -> Iterator[Problem]:
+        if not self.command:
+            yield Problem("command", "is empty", hint="Name a program and its arguments.")
+
+
 class Tracking(Config, role=RUNTIME):
     """Logging, progress and trackers."""
 
@@ -236,6 +309,15 @@ class Tracking(Config, role=RUNTIME):
     metrics: Metrics = field(factory=Metrics)
     """What rows of metrics hold."""
 
+    system: System | None = field(default=None, also_called=("system_metrics",))
+    """Use of CPU, memory, disk, network and GPU; null: not sampled."""
+
+    prometheus: Prometheus | None = field(default=None, also_called=("prometheus_port",))
+    """Endpoint for Prometheus; null: none."""
+
+    alerts: tuple[AlertConfig, ...] = field(default=(), also_called=("notifications", "webhooks"))
+    """Alerts: messages about the end, failures, spikes and stalls of the run."""
+
     flops: Literal["palm", "palm_causal", "all_parameters"] = field(
         default="palm", also_called=("mfu_formula", "flops_formula")
     )
@@ -246,6 +328,22 @@ class Tracking(Config, role=RUNTIME):
         default=None, gt=0, lt=inf, also_called=("gpu_peak_flops", "flops_promised")
     )
     """Peak FLOPS of one device for MFU; null: the vendor's number for bf16, where known."""
+
+    @check(cautions={OPEN_PORT: "the endpoint for Prometheus can be reached from elsewhere"})
+    def _check_address(self) -> Iterator[Caution]:
+        section = self.prometheus
+        if (
+            section is not None
+            and not section.address.startswith("127.")
+            and section.address not in ("localhost", "::1")
+        ):
+            yield Caution(
+                OPEN_PORT,
+                "prometheus.address",
+                "lets whoever reaches this address read the metrics and the name of the run, "
+                "without a password",
+                hint="Leave it at 127.0.0.1, and reach it through an SSH tunnel or a proxy.",
+            )
 
     @check
     def _check_trackers(self) -> Iterator[Problem]:

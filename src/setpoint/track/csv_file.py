@@ -28,6 +28,8 @@ class CsvTracker(Tracker):
         folder: of the files.
     """
 
+    synchronous = True
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, TextIO] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self._writer = JsonlWriter(path)
+        self.listeners: list[Callable[[str, dict[str, Any]], None]] = []
+        """Called with each event and its details, when it has been written."""
 
     def write(self, event: str, **details: Any) -> None:
         """Append an event with the present time, and wait until the disk has it.
@@ -33,6 +36,8 @@ class EventLog:
         """
         self._writer.write({"time": now(), "event": event, **without_secrets(details)})
         self._writer.sync()
+        for listener in self.listeners:
+            listener(event, details)
 
     def close(self) -> None:
         """Close the file; it is complete with or without this."""
@@ -43,7 +48,7 @@ class NoEvents(EventLog):
     """Writes nothing, where another rank writes what happens to the run."""
 
     def __init__(self) -> None:
-        pass
+        self.listeners = []
 
     def write(self, event: str, **details: Any) -> None:
         """See `EventLog.write`."""

@@ -33,6 +33,10 @@ class Tracker(Protocol):
 
     Trackers of users need not be subclasses: an object with `write(row)`, and where it wants them
     `rewind(step)` and `close()`, is one as well.
+
+    A thread of its own drives a tracker: what it raises is shown and the row lost, and what waits
+    for it is bounded. One with a `state_dict` or `flush` of its own is exact: it is called between
+    steps, and what it raises ends the run. A class says which by `synchronous = True` or `False`.
     """
 
     def describe(self, facts: RunFacts) -> None:

@@ -44,6 +44,25 @@ class _Rows(Tracker):
             self.inner.close()
 
 
+def _driven(name: str, built: Any) -> Tracker:
+    """A tracker as it is driven: in a thread of its own, unless checkpoints count on it."""
+    if not isinstance(built, Tracker):
+        return Background(name, _Rows(built))
+    if isinstance(built, Background) or _is_exact(type(built)):
+        return built
+    return Background(name, built)
+
+
+def _is_exact(kind: type) -> bool:
+    """Whether a tracker says that it is driven between steps, or has a state or rows to flush."""
+    said = getattr(kind, "synchronous", None)
+    if said is not None:
+        return bool(said)
+    return any(
+        getattr(kind, name) is not getattr(Tracker, name) for name in ("state_dict", "flush")
+    )
+
+
 class Trackers:
     """All trackers of a run; states of those that it does not have now are kept.
 
@@ -68,6 +87,8 @@ class Trackers:
         Raises:
             SetpointError: one has no method `write`.
         """
+        for tracker in self.opened.values():  # those that have no section in the list
+            tracker.describe(facts)
         for section in sections:
             tag = str(type(section).__setpoint__.tag)
             same = sum(name.partition(".")[0] == tag for name in self.opened)
@@ -76,7 +97,7 @@ class Trackers:
             if not callable(getattr(built, "write", None)):
                 kind = type(built).__name__
                 raise SetpointError(f"tracking.trackers: {kind} (type = {tag}) has no write(row)")
-            tracker = built if isinstance(built, Tracker) else Background(name, _Rows(built))
+            tracker = _driven(name, built)
             self.opened[name] = tracker
             tracker.describe(facts)
             tracker.open(step, self.states.get(name, {}), note)
@@ -90,6 +111,12 @@ class Trackers:
         """Give a row to each."""
         for tracker in self.opened.values():
             tracker.write(row)
+
+    def write_beside(self, row: dict[str, Any]) -> None:
+        """Give a row to each but `metrics.jsonl`, which holds what a resume writes again."""
+        for name, tracker in self.opened.items():
+            if name != JSONL:
+                tracker.write(row)
 
     def flush(self) -> None:
         """Let each bring its rows where they outlast the process."""

@@ -239,6 +239,9 @@ def plain_names() -> Iterable[Operation]:
         *(Added(f"checkpoint.{name}", value, role=RUNTIME) for name, value in SAVES.items()),
         Added("tracking.report", False, role=RUNTIME),
         Added("tracking.metrics", METRICS, role=RUNTIME),
+        Added("tracking.system", None, role=RUNTIME),
+        Added("tracking.prometheus", None, role=RUNTIME),
+        Added("tracking.alerts", [], role=RUNTIME),
         Added("compile.artifacts", None, role=RUNTIME),
         Added("compile.optimize_ddp", True, role=RUNTIME),
     ]

@@ -20,6 +20,7 @@ from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
 from setpoint.train.build.process import settings_of
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks
+from setpoint.train.callbacks.watching import AlertCallback
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.record.accepted import describe_accepted
@@ -40,6 +41,7 @@ from setpoint.train.record.rollback import roll_back
 from setpoint.train.record.session import close_run, open_run, progress_of, resume, run_loop
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import report_uploads
+from setpoint.train.record.watching import alerts_of
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.out_of_memory import explain_oom
@@ -74,6 +76,7 @@ def train(
         fetched = bring_back(job, directory, world, shown.note)
         plan = refuse_alike(world, job, directory, accept)
         job = plan.job
+        alerts = ending.enter_context(alerts_of(job, world, plan.path, shown))
         ending.enter_context(settings_of(job))
         stop.resumable, stop.grace = True, job.resilience.grace_period
         again = command_again(job, plan.path)
@@ -89,6 +92,9 @@ def train(
             for line in kept_lines(job, plan.kept):
                 run.progress.note(line)
             callbacks = [*build_callbacks(run, start), *added]
+            if alerts is not None:
+                run.events.listeners.append(alerts.heard)
+                callbacks.append(AlertCallback(alerts))
             back = partial(roll_back, run, start)
             check = None
             if job.resilience.liveness_every.unit != "never":

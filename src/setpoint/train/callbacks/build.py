@@ -21,6 +21,7 @@ from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
 from setpoint.train.callbacks.seal import SealCallback
 from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.callbacks.upload import UploadCallback
+from setpoint.train.callbacks.watching import SystemCallback
 from setpoint.train.record.context import Run, Start
 from setpoint.train.record.start import change_record
 from setpoint.train.step.loop import Callback
@@ -63,6 +64,8 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
     ]
     if parts.world.is_main:
         callbacks.append(SealCallback(run.chain))
+    if run.system is not None and parts.world.is_main:
+        callbacks.append(SystemCallback(run.system, trackers))
     if run.uploads is not None:
         callbacks.append(UploadCallback(run.uploads.uploads, events, progress))
     if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):

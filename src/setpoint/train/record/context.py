@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.chain import Chain
@@ -28,6 +28,9 @@ from setpoint.train.record.uploading import Cadence
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import Position
 
+if TYPE_CHECKING:
+    from setpoint.track.system import SystemSampler
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -40,6 +43,7 @@ class Run:
         began: when this session did, in seconds since 1970.
         heart: writes the heartbeat of this rank; None where none is asked for.
         frozen: the parameters that checkpoints may leave out.
+        system: samples the use of the machine; None where this rank does not.
         uploads: what sends checkpoints to a URL; None where nothing is sent, or another rank does.
     """
 
@@ -59,6 +63,7 @@ class Run:
     frozen: FrozenParameters
     heart: Heart | None = None
     uploads: Cadence | None = None
+    system: SystemSampler | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from setpoint.train.record.report import write_report
 from setpoint.train.record.start import facts_of, lost_since, write_start
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import resume_uploads, start_uploads
+from setpoint.train.record.watching import sampling, serve
 from setpoint.train.step.errors import explain
 from setpoint.train.step.loop import Loop, Phase
 from setpoint.train.step.loss_mean import LossMean
@@ -101,6 +102,8 @@ def open_run(
             ending.enter_context(heart)
         trackers = Trackers()
         ending.callback(trackers.close)
+        serve(job, world, trackers, progress)
+        system = ending.enter_context(sampling(job, world, directory, progress))
         chain = Chain(directory.path, directory.metrics) if world.is_main else NoChain()
         ending.callback(chain.close)
 
@@ -143,6 +146,7 @@ def open_run(
             frozen=FrozenParameters(job, parts),
             heart=heart,
             uploads=uploads,
+            system=system,
         )
 
 

@@ -1,0 +1,198 @@
+"""The newest rows of metrics as a page that Prometheus reads.
+
+The format is the text format of Prometheus, version 0.0.4
+(https://prometheus.io/docs/instrumenting/exposition_formats), the names follow
+https://prometheus.io/docs/practices/naming.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from setpoint.config import SetpointError
+
+from .tracker import RunFacts, Tracker
+
+if TYPE_CHECKING:
+    from .config import Prometheus
+
+CONTENT = "text/plain; version=0.0.4; charset=utf-8"
+COUNTERS = {
+    "step": ("steps_total", "Steps taken."),
+    "tokens": ("tokens_total", "Tokens read in training, without padding."),
+    "seconds": ("training_seconds_total", "Seconds spent training, over all sessions."),
+    "skipped_steps": ("skipped_steps_total", "Steps that were not taken."),
+}
+"""Columns of training rows that only grow within a session."""
+UNITS = {"peak_rss": "peak_rss_bytes", "peak_gpu_memory": "peak_gpu_memory_bytes"}
+"""Columns whose names lack their unit."""
+POLL = 0.1
+"""Seconds after which the end of a run is seen."""
+TIMEOUT = 10.0
+"""Seconds after which a connection that sends nothing is closed."""
+
+
+class PrometheusTracker(Tracker):
+    """Serves `/metrics` from a thread; the port is bound when it is made.
+
+    Raises:
+        SetpointError: if it cannot listen there.
+    """
+
+    synchronous = True
+
+    def __init__(self, section: Prometheus) -> None:
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._written: dict[str, float] = {}
+        self._facts: RunFacts | None = None
+        self._lock = threading.Lock()
+        try:
+            family = socket.getaddrinfo(section.address, section.port)[0][0]
+            server = type("Server", (_Server,), {"address_family": family})
+            self._server = server((section.address, section.port), _handler(self.page))
+        except OSError as error:
+            raise SetpointError(
+                f"tracking.prometheus: {section.address}:{section.port} cannot be listened at: "
+                f"{error.strerror}.\nValid: a port that is free, or 0 for any"
+            ) from error
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(POLL,), name="setpoint-prometheus", daemon=True
+        )
+        self._thread.start()
+
+    def describe(self, facts: RunFacts) -> None:
+        """See `Tracker.describe`."""
+        self._facts = facts
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Show a row from now on, in place of the one of its kind before."""
+        kind = str(row.get("kind", "train"))
+        with self._lock:
+            self._rows[kind], self._written[kind] = dict(row), time.time()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def page(self) -> str:
+        """The page as of now."""
+        with self._lock:
+            rows, written = dict(self._rows), dict(self._written)
+        facts = self._facts
+        run = {} if facts is None else {"run": facts.name}
+        lines: list[str] = []
+        if facts is not None:
+            info = {**run, "run_id": facts.run_id, "fingerprint": facts.fingerprint}
+            lines += _metric("run_info", "gauge", "The run that trains here.", [(info, 1.0)])
+        for kind, row in rows.items():
+            for name, counts, text, values in _columns(kind, row):
+                samples = [({**run, **labels}, value) for labels, value in values]
+                lines += _metric(name, "counter" if counts else "gauge", text, samples)
+            name = f"{kind}_row_timestamp_seconds"
+            text = f"When the newest row of kind {kind} was written."
+            lines += _metric(name, "gauge", text, [(run, written[kind])])
+        return "".join(f"{line}\n" for line in lines)
+
+
+_Samples = list[tuple[dict[str, str], float]]
+
+
+def _columns(kind: str, row: Mapping[str, Any]) -> Iterator[tuple[str, bool, str, _Samples]]:
+    """Name, whether it counts, help text, and values with labels, of each column with numbers.
+
+    Names that are alike when they are spelled as Prometheus wants them are told by a label.
+    """
+    found: dict[str, tuple[bool, str, _Samples]] = {}
+    for column, value in row.items():
+        if column in COUNTERS and kind == "train":
+            name, text = COUNTERS[column]
+            counts = True
+        else:
+            plain = re.sub(r"[^a-z0-9]+", "_", UNITS.get(column, column).lower()).strip("_")
+            name, text, counts = f"{kind}_{plain}", f"{column} of the newest row.", False
+            if column == "step":
+                continue
+        several = isinstance(value, list | tuple)
+        samples: _Samples = [
+            ({"index": str(index)} if several else {}, float(number))
+            for index, number in (enumerate(value) if several else [(0, value)])
+            if isinstance(number, int | float) and not isinstance(number, bool)
+        ]
+        if name in found:
+            samples = [({"column": column, **labels}, number) for labels, number in samples]
+            samples = [*found[name][2], *samples]
+        if samples:
+            found[name] = (counts, text, samples)
+    for name, (counts, text, samples) in found.items():
+        yield name, counts, text, samples
+
+
+def _metric(name: str, kind: str, text: str, samples: _Samples) -> list[str]:
+    name = f"setpoint_{name}"
+    lines = [f"# HELP {name} {_escaped(text)}", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        inside = ",".join(f'{key}="{_quoted(each)}"' for key, each in labels.items())
+        lines.append(
+            f"{name}{{{inside}}} {_number(value)}" if inside else f"{name} {_number(value)}"
+        )
+    return lines
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _quoted(text: str) -> str:
+    return _escaped(text).replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # No query of names, which may hang: what it is for is not used here.
+    allow_reuse_address = True
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: that a reader goes away is none of the run's business."""
+
+
+def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = TIMEOUT
+
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] == "/metrics"
+            body = page().encode() if found else b"see /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", CONTENT if found else "text/plain")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Write nothing: standard error is the run's."""
+
+    return Handler

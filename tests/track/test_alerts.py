@@ -1,0 +1,197 @@
+"""Alerts: what is sent, when, and that nothing of it stops a run or shows a secret."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import Secret, SetpointError
+from setpoint.track import alerts as module
+from setpoint.track.alerts import Alerts, filled
+from setpoint.track.config import AlertConfig, Command, Webhook
+
+FACTS = {"run": "small-1234", "fingerprint": "12345678"}
+
+
+class Server(ThreadingHTTPServer):
+    """Keeps what is posted to it, and answers as it is told."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.got: list[tuple[dict[str, str], Any]] = []
+        self.answers: list[int] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/planted-secret-of-a-url"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.may_answer.wait(10)
+        self.server.got.append((dict(self.headers), json.loads(body)))
+        self.send_response(self.server.answers.pop(0) if self.server.answers else 204)
+        self.end_headers()
+
+    def log_message(self, *given: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    found = Server()
+    monkeypatch.setenv("ALERT_URL", found.url)
+    monkeypatch.setenv("ALERT_TOKEN", "planted-secret-of-a-header")
+    monkeypatch.setattr(module, "BACKOFF", 0.01)
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    yield found
+    found.may_answer.set()
+    found.shutdown()
+    found.server_close()
+
+
+def opened(path: Path, *sections: AlertConfig) -> tuple[Alerts, list[str]]:
+    lines: list[str] = []
+    return Alerts(sections, path, FACTS, lines.append), lines
+
+
+def hook(**given: Any) -> Webhook:
+    return Webhook(url=Secret("env:ALERT_URL"), **given)
+
+
+def test_a_webhook_gets_what_happens(tmp_path: Path, server: Server) -> None:
+    """Tried again where the server is at fault; with headers, and in a form of one's own."""
+    server.answers = [503, 204]
+    headers = {"Authorization": Secret("env:ALERT_TOKEN")}
+    body = {"text": "{run}: {event} at {step}, {loss}: {message} {other}"}
+    first, second = hook(headers=headers, body=body), hook(events=("finished",))
+    alerts, lines = opened(tmp_path, first, second)
+    with alerts:
+        alerts.progressed(3, float("nan"))
+        skip = {"step": 4, "loss": 9.5, "grad_norm": 2.0, "cause": "spike"}
+        alerts.heard("skip", skip)
+        rollback = {"step": 2, "failed": 5, "loss": 1.0, "grad_norm": 2.0, "cause": "non_finite"}
+        alerts.heard("rollback", rollback)
+        alerts.heard("end", {"step": 9, "status": 0})
+    assert lines == []
+    texts = [each["text"] for _, each in server.got if "text" in each]
+    assert texts == [
+        "small-1234: spike at 4, nan: step 4 was skipped: loss 9.5, gradient norm 2.0 {other}",
+        "small-1234: spike at 4, nan: step 4 was skipped: loss 9.5, gradient norm 2.0 {other}",
+        "small-1234: non_finite at 5, nan: step 5 rolled back to step 2: loss 1.0, gradient norm "
+        "2.0 {other}",
+        "small-1234: finished at 9, nan: the duration is over {other}",
+    ]
+    [whole] = [each for _, each in server.got if "text" not in each]
+    assert whole | {"time": "", "host": ""} == {
+        "event": "finished", "run": "small-1234", "fingerprint": "12345678", "time": "",
+        "directory": str(tmp_path), "host": "", "step": 9, "loss": "nan",
+        "message": "the duration is over",
+    }  # fmt: skip
+    assert server.got[0][0]["Authorization"] == "planted-secret-of-a-header"
+
+
+def test_a_server_that_hangs_or_dies_stops_nothing(tmp_path: Path, server: Server) -> None:
+    """It is said once, without the address."""
+    server.may_answer.clear()
+    alerts, lines = opened(tmp_path, hook(timeout=0.1, retries=1))
+    with alerts:
+        for step in range(5):
+            alerts.send("spike", f"step {step}")
+    assert len(lines) <= 2 and lines[0].startswith("tracking.alerts.0 (webhook) could not be sent")
+    server.may_answer.set()
+    time.sleep(0.3)  # what was posted is answered
+    server.answers = [404]
+    refusing, said = opened(tmp_path, hook())
+    with refusing:
+        refusing.heard("end", {"step": 9, "status": 75, "reason": "SIGTERM"})
+    assert said == [
+        "tracking.alerts.0 (webhook) could not be sent: the server answers 404 Not Found; "
+        "training goes on"
+    ]
+    server.shutdown()
+    server.server_close()
+    gone, told = opened(tmp_path, hook(retries=0))
+    with gone:
+        gone.heard("end", {"step": 9, "status": 0})
+    assert len(told) == 1 and "refused" in told[0]
+    assert not any("planted-secret" in line for line in lines + said + told)
+
+
+def test_a_failure_and_a_stop_are_sent(tmp_path: Path, server: Server) -> None:
+    """Whatever the failure says of a secret."""
+    leaking = RuntimeError("https://user:hunter2-planted@host/x is gone")
+    for error in (leaking, KeyboardInterrupt()):
+        with pytest.raises(type(error)), opened(tmp_path, hook())[0]:
+            raise error
+    messages = [(each["event"], each["message"]) for _, each in server.got]
+    assert messages == [
+        ("failed", "https://***@host/x is gone"), ("stopped", "interrupted"),
+    ]  # fmt: skip
+
+
+def test_a_stall_is_sent_once(tmp_path: Path, server: Server) -> None:
+    alerts, _ = opened(tmp_path, hook(stalled_after=0.05), hook(stalled_after=100.0))
+    with alerts:
+        time.sleep(0.15)  # nothing has begun
+        assert not server.got
+        for count in (1, 2):
+            alerts.progressed(count)
+            while len(server.got) < count:
+                time.sleep(0.01)
+            time.sleep(0.1)
+            assert len(server.got) == count
+    assert [(each["event"], each["step"]) for _, each in server.got] == [
+        ("stalled", 1), ("stalled", 2),
+    ]  # fmt: skip
+
+
+def test_a_program_gets_the_facts(tmp_path: Path) -> None:
+    """As JSON and as variables; what it prints last is shown where it fails."""
+    out = tmp_path / "out.txt"
+    script = f'cat > {out}; echo "$SETPOINT_ALERT_EVENT $0" >> {out}; echo broken >&2; exit $1'
+    program = ("sh", "-c", script, "a; b")
+    alerts, lines = opened(tmp_path, Command(command=(*program, "0")))
+    with alerts:
+        alerts.heard("end", {"step": 9, "status": 0})
+    first, last = out.read_text().split("}")
+    assert json.loads(first + "}")["run"] == "small-1234" and last == "finished a; b\n"
+    assert lines == []
+    for words, reason in (
+        ((*program, "3"), "sh exits 3: broken"),
+        (("sleep", "9"), "sleep took longer than 0.2 s"),
+        (("no-such-program",), "No such file or directory"),
+    ):
+        alerts, lines = opened(tmp_path, Command(command=words, timeout=0.2))
+        with alerts:
+            alerts.heard("end", {"step": 9, "status": 0})
+        assert len(lines) == 1 and reason in lines[0]
+
+
+def test_a_missing_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALERT_URL", raising=False)
+    with pytest.raises(SetpointError, match="ALERT_URL"):
+        opened(tmp_path, hook())
+    monkeypatch.setenv("ALERT_URL", "file:///planted")
+    with pytest.raises(SetpointError, match="not a URL") as refused:
+        opened(tmp_path, hook())
+    assert "planted" not in str(refused.value)
+
+
+def test_texts_are_filled() -> None:
+    assert filled("{a} {b} {a.__class__} {{a}}", {"a": 1}) == "1 {b} {a.__class__} {1}"
