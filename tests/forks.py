@@ -57,7 +57,7 @@ def pass_on(number, frame):
         os.kill(fork, number)
     except ProcessLookupError:
         pass
-for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM):
+for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM, _signal.SIGUSR2):
     if _signal.getsignal(number) != _signal.SIG_IGN:
         _signal.signal(number, pass_on)
 status = int(server.recv(64) or sys.exit(70))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.cli.main import main
 from setpoint.parallel.rank import is_said_first, leave
 
@@ -132,13 +133,23 @@ def test_all_ranks_stop_at_the_same_step_and_save_once(
     given = (*words("--checkpoint.every=never", duration=10**6), "--nproc", "2")
     run = Launched(folder, *given, forks=forks)
     run.until("step 3/")
+    (log,) = (folder / "runs").glob("*/events.jsonl")
+    run.process.send_signal(signal.SIGUSR2)  # all ranks save, and go on
+    run.wait_for(lambda: '"save"' in log.read_text())
     run.process.send_signal(number)
     assert run.end() == status, run.text
-    (log,) = (folder / "runs").glob("*/events.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()]
     saves = [event["step"] for event in events if event["event"] == "save"]
     (end,) = [event["step"] for event in events if event["event"] == "end"]
-    assert saves == [end]
+    assert len(saves) == 2 and 3 <= saves[0] <= saves[1] == end
+    files = verified_files(log.parent / "checkpoints" / f"step-{saves[0]:08d}")
+    assert "model-00001-of-00002.safetensors" in files and "state.json" in files
+
+
+def verified_files(directory: Path) -> set[str]:
+    manifest = read_manifest(directory)
+    verify(directory, manifest, manifest.files)
+    return set(manifest.files)
 
 
 def ranks_of(folder: Path, launcher: int, rank: int) -> list[int]:

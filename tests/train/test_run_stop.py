@@ -88,6 +88,27 @@ def test_a_signal_saves_at_that_very_step_and_leaves(
     assert_same_run(run, oracle)
 
 
+def test_a_run_that_saves_nothing_ends_and_starts_again(commands: Commands, tmp_path: Path) -> None:
+    nothing = ("--checkpoint.write=false", "--duration=1000 steps")
+    process = start(commands, tmp_path, *nothing, lines=9)
+    process.signal(signal.SIGUSR2)
+    wait_for(process, "SIGUSR2: no checkpoint is saved, as checkpoint.write = false")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 143
+    output = process.output.read_text()
+    assert "what is trained from step 0 on is lost" in output
+    assert "nothing is saved (checkpoint.write = false)" in output
+    run = the_run(tmp_path)
+    assert not list(run.glob("checkpoints/*")) and not events(run, "save")
+    (end,) = events(run, "end")
+    assert end["signal"] == "SIGTERM" and 5 <= end["step"] < 1000
+    again = commands.start(tmp_path, *WORDS, *nothing)
+    wait_for(again, "has no checkpoint yet: it starts again at step 0")
+    wait_for(again, "step 3/")
+    again.signal(signal.SIGTERM)
+    assert again.wait() == 143
+
+
 def test_after_a_second_ctrl_c_the_run_goes_on_exactly(
     commands: Commands, tmp_path: Path, oracle: Path
 ) -> None:
