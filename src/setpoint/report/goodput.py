@@ -163,7 +163,8 @@ def dropped(
             break
     train = [row for row in rows if row.get("kind") == "train" and "seconds" in row]
     places = [(int(row["step"]), float(row["seconds"])) for row in train[-1:]]
-    last = max([*places, *([reached] if reached else [])], default=(step, seconds))
+    places += [reached] if reached else []
+    last = max(places) if places else (step, seconds)
     if last[0] <= step and not rows:
         return None
     return {
