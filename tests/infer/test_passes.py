@@ -212,12 +212,14 @@ def test_a_record_from_before_is_a_job_without_them(
     out = tmp_path / "out"
     infer(job_of(trained[1], out, *JUDGE, "output={out}"))
     record = json.loads((out / "config.json").read_text())
-    assert record["setpoint"]["schema"] == 4
+    assert record["setpoint"]["schema"] == 5
     record["setpoint"]["schema"] = 1
-    del record["profiling"], record["resilience"]
+    del record["profiling"], record["resilience"], record["adapter"]
+    del record["weights"]["merge_adapter"]
     (out / "config.json").write_text(json.dumps(record))
     origins = json.loads((out / "origins.json").read_text())
-    kept = {k: v for k, v in origins.items() if not k.startswith(("profiling", "resilience"))}
+    later = ("profiling", "resilience", "adapter", "weights.merge_adapter")
+    kept = {k: v for k, v in origins.items() if not k.startswith(later)}
     (out / "origins.json").write_text(json.dumps(kept))
     again = compose(Inference, str(out)).resolve()
     assert again.profiling is None and again.resilience.gc is None

@@ -24,12 +24,15 @@ COMMAND = Command(
                "FORMAT", False, FORMATS),
         Option("--family", "model_type of transformers; default: the simplest that fits.", "NAME"),
         Option("--max-shard-size", "Maximum size of a weights file in bytes.", "N"),
+        Option("--adapter", "Write the adapter alone, in PEFT's format."),
+        Option("--merge", "Write the model with its adapter merged, as without --adapter."),
         CHECKPOINT_OPTION,
         *COMMON,
     ],
     [
         ("setpoint export runs/tiny-3fa94c21 tiny-hf", "the best checkpoint of a run"),
         ("setpoint export tiny tiny-hf --dtype bf16", "in half the size"),
+        ("setpoint export runs/lora-3fa94c21 lora-peft --adapter", "for PEFT"),
     ],
     positional=(2, 2),
 )  # fmt: skip
@@ -45,6 +48,10 @@ def run(arguments: Arguments) -> int:
         found["dtype"] = dtype
     if arguments.has("--family"):
         found["family"] = arguments.value("--family")
+    if arguments.has("--adapter") and arguments.has("--merge"):
+        raise SetpointError("--adapter and --merge contradict each other; give one")
+    if arguments.has("--adapter"):
+        found["adapter"] = True
     size = arguments.integer("--max-shard-size")
     if size is not None:
         found["max_shard_size"] = size

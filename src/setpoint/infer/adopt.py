@@ -40,7 +40,7 @@ from setpoint.model.pretrained.locate import is_on_hub
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.train.config import Job
 
-LEARNED = ("model", "tokenizer")
+LEARNED = ("model", "adapter", "tokenizer")
 """Sections that the weights mean something with only as they were."""
 
 USUAL = ("data", "batch", "precision", "weights", "deterministic")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from setpoint.adapter.config import AdapterConfig
 from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
 from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
@@ -35,6 +36,12 @@ class Weights(Config):
         default="fp32", also_called=("torch_dtype", "load_dtype")
     )
     """dtype of the weights in memory; bf16 and fp16 halve it."""
+
+    merge_adapter: bool = field(
+        default=True, before=True, also_called=("merge_lora", "merge_and_unload")
+    )
+    """Merge the adapter of a run into its weights, which is faster; false: compute it apart, as in
+    training. The results differ by rounding."""
 
     @check
     def _check_path(self) -> Iterator[Problem]:
@@ -90,6 +97,9 @@ RULES = (
     Rule(f"{HERE}attention_device_problems", ATTENTION,
          "Whether the attention backend runs on the device",
          needs="torch", when=lambda job: names_attention_backend(job.model)),
+    Rule(f"{HERE}adapter_problems", ("adapter", "export", "weights"),
+         "Whether what is done with an adapter has one, once the weights are known",
+         needs="files"),
     Rule(f"{HERE}vocabulary_problems", ("model", "tokenizer"),
          "Whether the tokenizer's vocabulary fits the model",
          needs="files", when=lambda job: isinstance(job.model, Transformer)),
@@ -98,7 +108,7 @@ RULES = (
 
 class Inference(
     Config,
-    schema=4,
+    schema=5,
     migrations="setpoint.infer.migrations",
     presets="setpoint.presets",
     rules=RULES,
@@ -111,6 +121,9 @@ class Inference(
     model: ModelConfig = field(factory=Transformer)
     """Model architecture, from the record of the weights; only runtime fields, such as
     attention_backend, may be given."""
+
+    adapter: AdapterConfig | None = field(default=None, before=None)
+    """Low-rank adapter (LoRA), from the record of the weights."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)
     """Tokenizer, from the record of the weights."""
@@ -177,6 +190,12 @@ class Inference(
                 hint=f"Give one or more of the sections {', '.join(TASKS)}.",
                 also=TASKS[1:],
             )
+
+    @property
+    def merges_adapter(self) -> bool:
+        """Whether the adapter becomes part of the weights before anything is computed."""
+        apart = self.export is not None and self.export.adapter
+        return self.adapter is not None and self.weights.merge_adapter and not apart
 
     @check
     def _check_held_out(self) -> Iterator[Problem]:

@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from setpoint.adapter.merge import merge_all
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest, verify
 from setpoint.config import RunError, SetpointError, load_record
 from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.model.config import HuggingFaceModel, Transformer
@@ -99,9 +101,9 @@ def load(job: Inference) -> Loaded:
 def stored_weights(job: Inference) -> Path | None:
     """The checkpoint whose weights an export can read a few at a time; None for other models."""
     place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
-    if not place.record or not is_ours(job.model):
+    if not place.record or not is_ours(job.model) or job.adapter is not None:
         return None
-    if _start_of(place) is not None and description_of(place.directory) is None:
+    if start_of(place) is not None and description_of(place.directory) is None:
         return None  # of an older version: its special tokens are looked for elsewhere
     return place.directory
 
@@ -110,7 +112,17 @@ def _load_checkpoint(
     job: Inference, place: Place, vocab_size: int, device: torch.device, dtype: torch.dtype
 ) -> nn.Module:
     with naming_whole_ones(place.directory):
-        model = load_checkpoint(place.directory, job.model, vocab_size, device=device, dtype=dtype)
+        adapter = job.adapter
+
+        def prepare(model: nn.Module) -> None:
+            if adapter is not None:
+                add_adapter(adapter, job.model, model)
+
+        model = load_checkpoint(
+            place.directory, job.model, vocab_size, device=device, dtype=dtype, prepare=prepare
+        )
+        if adapter is not None and job.merges_adapter:
+            merge_all(model)
         if description_of(place.directory) is None:
             _look_for_its_start(place, model)
         return model
@@ -131,13 +143,16 @@ def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
         raise RunError(f"{error}{hint}") from error
 
 
-def _start_of(place: Place) -> str | None:
+def start_of(place: Place) -> str | None:
+    """The weights that a run started from, as its record names them; None for random ones."""
+    if place.record is None:
+        return None
     return load_record(Job, str(place.record)).values["model"].get("pretrained")
 
 
 def _look_for_its_start(place: Place, model: nn.Module) -> None:
     """Find the special tokens of a checkpoint that an older version saved without them."""
-    name = _start_of(place)
+    name = start_of(place)
     try:
         start = None if name is None else locate_here(name)
     except SetpointError:

@@ -28,3 +28,13 @@ def mixed_data() -> Iterable[Operation]:
     """Sources are mixed by weight, and of more kinds."""
     sources = ("data.sources", "data.validation", "evaluation.sets.*.sources")
     return [*sources_of_many_kinds(*sources), *mixtures(*sources)]
+
+
+@migration(to=5)
+def adapters() -> Iterable[Operation]:
+    """Runs may have adapters."""
+    return [
+        Added("adapter", None),
+        Added("weights.merge_adapter", True),
+        Added("export.adapter", False),
+    ]

@@ -20,6 +20,26 @@ def precision_problems(job: Inference) -> Iterator[Problem]:
     yield from fp16_problems("weights.dtype", job.weights.dtype, job.parallel.device)
 
 
+def adapter_problems(job: Inference) -> Iterator[Problem]:
+    """Find what is asked of an adapter that is not there."""
+    if job.adapter is not None:
+        return
+    if job.export is not None and job.export.adapter:
+        yield Problem(
+            "export.adapter",
+            "there is no adapter: the weights were trained themselves",
+            valid=("false",),
+            also=("adapter",),
+        )
+    if not job.weights.merge_adapter:
+        yield Problem(
+            "weights.merge_adapter",
+            "has no effect: there is no adapter",
+            valid=("true",),
+            also=("adapter",),
+        )
+
+
 def pass_problems(job: Inference) -> Iterator[Problem]:
     """Find what is to run between forward passes, and cannot."""
     profiling, gc = job.profiling, job.resilience.gc

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from torch import nn
 
+from setpoint.adapter.merge import merge_all
 from setpoint.config import ConfigError
 from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.infer.adapter import write_peft
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
 from setpoint.infer.export import export, require_empty
-from setpoint.infer.load import load, naming_whole_ones, stored_weights
+from setpoint.infer.load import load, naming_whole_ones, start_of, stored_weights
 from setpoint.infer.passes import watching
 from setpoint.infer.results import Results, require_place, write_record, write_results
 from setpoint.infer.score import score_texts
@@ -22,6 +24,7 @@ from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.parallel.determinism import determinism
 from setpoint.resilience.signals import active
 from setpoint.track.progress import Work, no_work
+from setpoint.units.dtype import DType
 
 
 def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work) -> Results:
@@ -83,7 +86,17 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
             if harness is not None:
                 results.harness = harness(loaded, job)
         results.profiles = passes.profiles
-        if job.export is not None:
+        if job.export is not None and job.export.adapter:
+            assert job.adapter is not None
+            section, start = job.export, start_of(loaded.place)
+            dtype = DType(section.dtype).torch()
+            results.exported = write_peft(
+                loaded.model, job.adapter, section.path,
+                dtype=dtype, family=section.family, base=start,
+            )  # fmt: skip
+        elif job.export is not None:
+            if job.adapter is not None and not job.merges_adapter:
+                merge_all(loaded.model)
             results.exported = _exported(job.export, loaded.model, loaded.tokenizer)
     if output is not None:
         write_results(output, job, results)

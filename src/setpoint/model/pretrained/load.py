@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -102,11 +103,13 @@ def load_checkpoint(
     *,
     device: torch.device | str,
     dtype: torch.dtype | None,
+    prepare: Callable[[nn.Module], None] = lambda model: None,
 ) -> nn.Module:
     """Build a model and fill it from a checkpoint of Setpoint.
 
     Arguments:
         dtype: of the parameters; None: as the file has them.
+        prepare: adds what the checkpoint has beyond the model, such as an adapter.
 
     Raises:
         DamagedCheckpoint: if the checkpoint is not what was saved.
@@ -115,12 +118,14 @@ def load_checkpoint(
     keys = description_of(directory)
     if isinstance(config, Transformer) and is_ours(config):
         model = skeleton(config, vocab_size)
+        prepare(model)
         checkpoint_weights(directory, model, config).fill(model, device=device, dtype=dtype)
     else:
         if isinstance(config, HuggingFaceModel) and keys is not None:
             model: nn.Module = config.build(vocab_size=vocab_size, keys=keys)
         else:
             model = build_model(config, vocab_size)
+        prepare(model)
         restore(directory, model, config)
         model = model.to(device=device, dtype=dtype)
     vars(model)["loaded_from"] = directory
