@@ -6,6 +6,8 @@
 # make coverage write docs/coverage, which says what Setpoint answers to other systems' keys, and the
 #               lists of fields in the other pages
 # make slow     the long forms of some tests, and ten times the examples of properties
+# make torture  disturb runs in every way and compare them with undisturbed ones; writes
+#               docs/torture.md; TORTURE="--rounds 20 --seed 100" tries more
 # make torchft  replica groups that die and come back, with torchft beside .venv
 # make planted  break one thing at a time in a copy, and say whether the tests catch it
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
@@ -27,6 +29,7 @@ PYTHON ?= python3
 FUZZ_SECONDS ?= 60
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 0
+TORTURE ?=
 TORCH_INDEX ?=
 PROCESSES ?= 2
 QUICK := $(addprefix tests/,config data loss plan report resilience sweep track \
@@ -44,7 +47,7 @@ UV := $(shell command -v uv 2>/dev/null)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow planted fuzz fuzz-configs bench deepspeed torchft clean
+.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow torture planted fuzz fuzz-configs bench deepspeed torchft clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -65,6 +68,9 @@ quick: $(VENV)/.dev
 
 slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile thorough
+
+torture: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.table $(TORTURE)
 
 planted: $(VENV)/.dev
 	@$(BIN)/python -m tests.planted

@@ -8,7 +8,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -148,6 +148,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
         check=False,
     )
     return folder, done
+
+
+@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.slow)])
+def test_hostile_runs_are_data_to_every_command(
+    tmp_path: Path, run_module: Callable[..., str], which: str
+) -> None:
+    """They write nothing outside of themselves, take no memory, and are refused in words."""
+    found = json.loads(run_module("tests.hostile", str(tmp_path), which).splitlines()[-1])
+    assert found["wrong"] == []
+    assert found["traps"] >= 40 and found["commands"] >= (700 if which == "all" else 20)
 
 
 def test_no_secret_is_written_or_shown(

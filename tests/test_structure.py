@@ -31,6 +31,7 @@ CROSS_CUTTING = {
     "coverage": "what Setpoint answers to the keys of four other systems",
     "docs": "what the documentation shows is true",
     "fuzz": "no input ends in a traceback, a hang, or what was not asked for",
+    "torture": "runs that are disturbed in every way end in words and go on as undisturbed ones",
     "typing": "what type checkers see of a user's project",
 }
 

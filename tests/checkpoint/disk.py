@@ -129,7 +129,9 @@ def watched(
             if mode != "r":
                 before(Operation("create", at, rank=rank))
             super().__init__(path, mode)
-            if mode != "r":
+            if mode == "a":
+                assert log is None, "what is appended is not recorded"
+            elif mode != "r":
                 assert mode == "x" or not self.tell(), "a file that was there is written"
                 done(Operation("create", at, rank=rank))
 
@@ -152,22 +154,40 @@ def watched(
         at = None if isinstance(path, int) else place(path)
         if at is None:
             return real["open"](path, mode, buffering, *more, **options)
-        assert "+" not in mode and "a" not in mode, f"{at} is opened as {mode}"
+        assert "+" not in mode, f"{at} is opened as {mode}"
+        options.pop("opener", None)
         raw = File(path, mode.replace("b", "").replace("t", ""), at)
         file = io.BufferedReader(raw) if "r" in mode else io.BufferedWriter(raw)
+        if buffering == 1:
+            options["line_buffering"] = True
         return file if "b" in mode else io.TextIOWrapper(file, *more, **options)
+
+    def opened_raw(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        at = place(path, options.get("dir_fd"))
+        if at is not None and flags & (os.O_WRONLY | os.O_RDWR):
+            assert log is None, "what a descriptor writes is not recorded"
+            before(Operation("create", at, rank=rank))
+        return real["os.open"](path, flags, *more, **options)
+
+    def written_raw(descriptor: int, data: Any) -> int:
+        at = place(descriptor)
+        most = None if at is None else before(Operation("write", at, data=bytes(data), rank=rank))
+        return real["os.write"](descriptor, data if most is None else data[:most])
 
     kinds = {"rename": "rename", "replace": "rename", "unlink": "unlink", "remove": "unlink",
              "mkdir": "mkdir", "rmdir": "rmdir", "fsync": "sync"}  # fmt: skip
-    real = {"open": builtins.open, **{name: getattr(os, name) for name in kinds}}
+    real = {"open": builtins.open, "os.open": os.open, "os.write": os.write}
+    real |= {name: getattr(os, name) for name in kinds}
     for name, kind in kinds.items():
         # Tests run without syncs; those of this disk are in its log.
         setattr(os, name, seen((lambda _: None) if name == "fsync" else real[name], kind))
     builtins.open = io.open = opened
+    os.open, os.write = opened_raw, written_raw
     try:
         yield
     finally:
         builtins.open = io.open = real["open"]
+        os.open, os.write = real["os.open"], real["os.write"]
         for name in kinds:
             setattr(os, name, real[name])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import multiprocessing
 import os
 import signal
 import time
@@ -166,3 +168,38 @@ def test_a_loader_of_torch_that_ran_before_changes_nothing(feeds: Any) -> None:
     feed.take()
     handler = signal.getsignal(signal.SIGCHLD)
     assert not getattr(handler, "__module__", "").startswith("torch")
+
+
+def test_a_worker_that_hangs_does_not_outlast_its_loader(
+    feeds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the process would wait for it, and it hears no signal that it could answer."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.05)
+    feed = feeds(workers=1)
+    feed.take()
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    feed.close()
+    worker.join(10)
+    assert worker.exitcode == -signal.SIGKILL
+
+
+# PyTorch's iterator, half made, complains when it is collected.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_workers_of_a_loader_that_cannot_start_all_of_them_are_ended(
+    feeds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = multiprocessing.Process.start, list[Any]()
+
+    def refused(process: Any) -> None:
+        if started:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        started.append(process)
+        start(process)
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refused)
+    with pytest.raises(RunError, match="worker processes cannot be started"):
+        feeds(workers=2).take()
+    started[0].join(10)
+    assert started[0].exitcode == -signal.SIGKILL

@@ -98,6 +98,7 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
         backend.write_file = full
     error = refused(lambda: store.save(2, {"model": placed(mesh, "rows")}, {}))
     assert type(error) is (RunError if world.rank == 1 else ToldByMain), type(error)
+    assert error.status == RunError.status
     assert "rank 1: the checkpoint of step 2" in str(error) and "No space" in str(error), error
     if world.rank == 1:
         backend.write_file = durable.write_file

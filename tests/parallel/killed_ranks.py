@@ -29,7 +29,7 @@ from setpoint.config import SetpointError
 from setpoint.train.run import train
 
 from ..checkpoint.disk import Operation, meetings
-from ..train.killing import die_at
+from ..train.killing import die, die_at
 from ..train.small import assert_same_run, small_job
 
 STORIES = {
@@ -55,7 +55,7 @@ GRACE = 2.0
 """Seconds after which those that may wait for one to start are killed, as a launcher does."""
 
 
-def at_collective(count: int) -> Callable[[Operation], None]:
+def at_collective(count: int, happens: Callable[[], object] = die) -> Callable[[Operation], None]:
     """Kill this process before or after its n-th collective of those that exchange objects."""
     left = count
 
@@ -64,7 +64,7 @@ def at_collective(count: int) -> Callable[[Operation], None]:
         del operation
         left -= 1
         if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
+            happens()
 
     return reached
 

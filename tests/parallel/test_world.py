@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ import torch
 
 from setpoint.config import ConfigError, RunError, SetpointError, resolve
 from setpoint.parallel.config import Parallel
+from setpoint.parallel.watch import Watch
 from setpoint.parallel.world import World, backend_of, joined, world_of
 from setpoint.train.record.refuse import refuse
 
+from ..checkpoint.disk import Operation, watched
 from ..train.small import small_job
 
 
@@ -66,3 +69,18 @@ def test_a_backend_that_the_device_lacks_is_refused() -> None:
     draft = Parallel(backend="nccl", device="cpu")
     with pytest.raises(ConfigError, match="nccl runs on GPUs, and the device is cpu"):
         resolve(draft)
+
+
+def test_a_disk_that_fails_costs_the_file_of_stacks_alone(tmp_path: Path) -> None:
+    """What has ended the run is said, not that an empty file stays."""
+
+    def refused(operation: Operation) -> None:
+        if operation.kind == "unlink":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with watched(tmp_path, before=refused), Watch(3, 60.0, 60.0) as watch:
+        watch.keep_in(tmp_path)
+    assert (tmp_path / "rank-3.stacks").read_bytes() == b""
+    words = f"{tmp_path}/gone/rank-3.stacks cannot be written: No such file or directory"
+    with pytest.raises(RunError, match=words), Watch(3, 60.0, 60.0) as watch:
+        watch.keep_in(tmp_path / "gone")

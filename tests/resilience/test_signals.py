@@ -208,3 +208,16 @@ def test_the_handlers_of_before_come_back() -> None:
         raise ValueError
     assert {number: signal.getsignal(number) for number in before} == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_process_that_outlives_it_is_not_waited_for() -> None:
+    """A data worker that hangs has both ends of its pipe, too."""
+    with StopRequest() as stop:
+        stop.watch()
+        child = os.fork()
+        if child == 0:
+            time.sleep(10)
+            os._exit(0)
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from setpoint.config import RunError
 from setpoint.track.progress import LineProgress, Reading
 from setpoint.track.progress_log import LoggedProgress
+
+from ..checkpoint.disk import Operation, watched
 
 
 def test_lines_are_shown_and_kept(tmp_path: Path) -> None:
@@ -50,3 +54,19 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     progress.show(Reading(step=2))
     progress.close()
     assert len((tmp_path / "log").read_text().splitlines()) == 2
+
+
+def test_a_line_that_was_refused_is_no_second_error(tmp_path: Path) -> None:
+    """Closing the file would write it once more, and hide what has ended the run."""
+    full = [False]
+
+    def refused(operation: Operation) -> None:
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with watched(tmp_path, before=refused):
+        progress = LoggedProgress(LineProgress(None, io.StringIO()), tmp_path / "log", None)
+        full[0] = True
+        with pytest.raises(RunError, match="log cannot be written: No space left on device"):
+            progress.note("a line")
+        progress.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from setpoint.config import SetpointError
+from setpoint.config import RunError, SetpointError
 from setpoint.track.run_directory import FILES, FOLDERS, RunDirectory
+
+from ..checkpoint.disk import Operation, watched
 
 
 def listing(path: Path) -> list[str]:
@@ -168,3 +171,17 @@ def test_the_reason_why_none_can_be_made(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(os, "statvfs", lambda _, flag=flag: SimpleNamespace(f_flag=flag))
         with pytest.raises(SetpointError, match=f"cannot be made: .*: {reason}"):
             RunDirectory.look(tmp_path / "run")
+
+
+def test_a_record_whose_last_file_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:
+    texts = dict.fromkeys(("config.json", "config.toml", "origins.json"), "{}")
+
+    def refused(operation: Operation) -> None:
+        if (operation.kind, operation.other) == ("rename", "run/origins.json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with RunDirectory.create(tmp_path / "run") as run:
+        run.write_record(texts, 1)
+        words = "origins.json cannot be written: No space left on device"
+        with watched(tmp_path, before=refused), pytest.raises(RunError, match=words):
+            run.write_record(texts, 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,13 @@ def kind_of(path: str) -> str:
     return "record" if Path(path).name.startswith(("config.", "origins.")) else "any"
 
 
-def die_at(folder: Path, kind: str, count: int) -> None:
-    """Kill this process at the n-th point of a kind.
+def die() -> None:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(folder: Path, kind: str, count: int, happens: Callable[[], object] = die) -> None:
+    """Kill this process at the n-th point of a kind, or let something else happen there.
 
     Arguments:
         folder: changes of files below it are points; the process dies before them.
@@ -55,7 +61,7 @@ def die_at(folder: Path, kind: str, count: int) -> None:
         if kind in ("any", what):
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                happens()
 
     def changed(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in EVENTS or not isinstance(arguments[0], str | os.PathLike):

@@ -15,7 +15,7 @@ from setpoint.shapes.placed import Named
 from .divided import Divided, Files, decode_index
 from .durable import Written, write_file
 from .layout import INDEX, STATE, TENSORS, is_of_a_rank
-from .manifest import Manifest, read_verified
+from .manifest import Manifest, read_verified, understood
 from .state_file import decode_state, encode_state
 from .tensor_file import HostMemory, decode_tensors, encode_tensors
 
@@ -129,9 +129,13 @@ class Safetensors:
             layouts = decode_index(bytes(read_verified(folder, manifest, stem + INDEX)))
             return {name: Divided(each, name, ranks) for name, each in layouts.items()}
 
-        with ThreadPoolExecutor() as pool:  # their digests take longer than a good disk
+        with (
+            understood(folder),
+            ThreadPoolExecutor() as pool,
+        ):  # their digests take longer than a good disk
             tensors = dict(zip(stems, pool.map(read, stems), strict=True))
-        return States(tensors, decode_state(bytes(read_verified(folder, manifest, STATE))))
+            state = decode_state(bytes(read_verified(folder, manifest, STATE)))
+        return States(tensors, state)
 
 
 SAFETENSORS: Backend = Safetensors()

@@ -22,7 +22,7 @@ from .divided import Divided, Files, Layout, Part, decode_index, encode_index
 from .durable import CHUNK, Written, sync_directory, write_file
 from .layout import BASE, INDEX, MANIFEST, TENSORS, file_of_rank, files_of_stems
 from .loading import verify_directory
-from .manifest import DamagedCheckpoint, Manifest, read_manifest
+from .manifest import DamagedCheckpoint, Manifest, read_manifest, understood
 from .tensor_file import encode_one_by_one
 
 
@@ -76,6 +76,11 @@ def open_tensors(directory: Path) -> dict[str, dict[str, Divided]]:
 
     The checkpoint must have been verified.
     """
+    with understood(directory):
+        return _tensors(directory)
+
+
+def _tensors(directory: Path) -> dict[str, dict[str, Divided]]:
     manifest = read_manifest(directory)
     files = Files(directory, [name for name in manifest.files if name.endswith(TENSORS)])
     found: dict[str, dict[str, Divided]] = {}

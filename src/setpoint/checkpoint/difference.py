@@ -14,7 +14,7 @@ from setpoint.shapes.placed import Named, Placeable
 
 from .divided import Divided, Files, decode_index
 from .layout import INDEX, STATE, TENSORS, files_of_stems
-from .manifest import read_manifest, read_verified, verify
+from .manifest import read_manifest, read_verified, understood, verify
 from .state_file import decode_state
 
 ELEMENTS = 1 << 22
@@ -74,6 +74,11 @@ def open_contents(directory: Path) -> Contents:
     Raises:
         SetpointError: if it is damaged or cannot be read.
     """
+    with understood(directory):
+        return _contents(directory)
+
+
+def _contents(directory: Path) -> Contents:
     manifest = read_manifest(directory)
     verify(directory, manifest, manifest.files)
     files = Files(directory, list(manifest.files))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Collection
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +26,9 @@ WHOLE = 2
 """The version of checkpoints whose tensors are whole."""
 
 
+MOST = 64 << 20
+"""Bytes that a manifest has at most; that of a million files has as many."""
+_PLAIN = re.compile(r"[^/\\\0]+").fullmatch
 FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
 """What disks and network file systems answer when they fail."""
 
@@ -76,10 +82,16 @@ def read_manifest(directory: Path) -> Manifest:
         SetpointError: if a newer Setpoint wrote it.
     """
     try:
-        text = retried(Path.read_bytes, directory / MANIFEST)
+        text = retried(_read, directory / MANIFEST)
     except OSError as error:
         raise unreadable(directory, MANIFEST, error) from error
     return parse_manifest(directory, text)
+
+
+def _read(path: Path) -> bytes:
+    if (size := os.path.getsize(path)) > MOST:
+        raise DamagedCheckpoint(path.parent, f"{MANIFEST} has {size} bytes, more than {MOST}")
+    return path.read_bytes()
 
 
 def parse_manifest(directory: Path, text: bytes) -> Manifest:
@@ -96,7 +108,7 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
         content = json.loads(text)
         del content["sha256"]
         whole = _seal(content) == text
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedCheckpoint(directory, f"{MANIFEST} is not a manifest") from error
     if not whole:
         raise DamagedCheckpoint(directory, f"{MANIFEST} does not match its own checksum")
@@ -106,10 +118,29 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
             f"checkpoint {directory} has the format {content['format']}, and this Setpoint reads "
             f"formats up to {FORMAT}: use the newer Setpoint that wrote it"
         )
+    for name in content["files"]:
+        # Files are read and written under these names, and a checksum says nothing of who wrote it.
+        if name in (".", "..") or not _PLAIN(name):
+            raise DamagedCheckpoint(directory, f"{MANIFEST} names the file {name!r}")
     files = {
         name: Written(entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()
     }
     return Manifest(content["step"], content["metric"], files, content["format"])
+
+
+@contextmanager
+def understood(directory: Path) -> Iterator[None]:
+    """Decode files of a checkpoint; a checksum says nothing of who wrote them.
+
+    Raises:
+        DamagedCheckpoint: they do not hold what Setpoint writes.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DamagedCheckpoint(directory, f"it holds what none does: {error!r:.200}") from error
+    except RecursionError as error:
+        raise DamagedCheckpoint(directory, "a file is nested too deeply") from error
 
 
 def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
@@ -124,6 +155,7 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
     """
     for name in sorted(names):
         try:
+            _compare_size(directory, name, manifest)
             found = retried(digest_file, directory / name)
         except OSError as error:
             raise unreadable(directory, name, error) from error
@@ -138,11 +170,18 @@ def read_verified(directory: Path, manifest: Manifest, name: str) -> memoryview:
         RunError: if it is there and cannot be read.
     """
     try:
+        _compare_size(directory, name, manifest)  # before memory is taken for it
         content, found = retried(read_file, directory / name)
     except OSError as error:
         raise unreadable(directory, name, error) from error
     _compare(directory, name, found, manifest.files[name])
     return content
+
+
+def _compare_size(directory: Path, name: str, manifest: Manifest) -> None:
+    found, expected = retried(os.path.getsize, directory / name), manifest.files[name].size
+    if found != expected:
+        raise DamagedCheckpoint(directory, f"{name} has {found} bytes, not {expected}")
 
 
 def _compare(directory: Path, name: str, found: Written, expected: Written) -> None:

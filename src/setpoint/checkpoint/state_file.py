@@ -32,7 +32,10 @@ def decode_state(content: bytes | bytearray) -> dict[str, Any]:
     Raises:
         ValueError: if it is not JSON, or not a mapping.
     """
-    state = json.loads(content)
+    try:
+        state = json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(state, dict):
         raise ValueError("it holds no mapping")
     return state

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -176,6 +176,22 @@ def _held_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def _no_strays(others: list[Any]) -> Iterator[None]:
+    """Kill processes that were started before the start of a later one failed."""
+    try:
+        yield
+    except BaseException:
+        _kill(each for each in multiprocessing.active_children() if each not in others)
+        raise
+
+
+def _kill(processes: Iterable[Any]) -> None:
+    for process in processes:
+        with suppress(OSError, ValueError):
+            process.kill()
+
+
 class Loader:
     """Rows made ahead of their use, given in the order in which they are named.
 
@@ -222,9 +238,9 @@ class Loader:
             # Its own, since the loader draws a number of the generator that dropout uses.
             generator=torch.Generator(),
         )
-        before = signal.getsignal(signal.SIGCHLD)
+        before, others = signal.getsignal(signal.SIGCHLD), multiprocessing.active_children()
         try:
-            with _held_signals():
+            with _held_signals(), _no_strays(others):
                 self.batches: Iterator[Any] = iter(loader)
         except (TypeError, AttributeError, ValueError, OSError) as error:
             raise RunError(
@@ -271,7 +287,7 @@ class Loader:
         ]
         if "timed out" in text:
             lines = [f"{self.section}.timeout: no rows came within {self.timeout:g} seconds."]
-            self._kill()  # else ending them would wait for them
+            _kill(getattr(self.batches, "_workers", ()))  # else ending them would wait for them
         else:
             alive = {process.pid for process in multiprocessing.active_children()}
             at = [each for each in at if each[0] not in alive] or at
@@ -295,15 +311,13 @@ class Loader:
                 found.append(f"{process.pid} by {name}{WHY.get(name, '')}")
         return ", ".join(found)
 
-    def _kill(self) -> None:
-        for process in getattr(self.batches, "_workers", ()):
-            with suppress(OSError, ValueError):
-                process.kill()
-
     def close(self) -> None:
         """End the workers, whoever still refers to their iterator."""
         # An exception on its way does, so that leaving it to the garbage would be too late.
         end = getattr(self.batches, "_shutdown_workers", None)
+        workers = getattr(self.batches, "_workers", ())
         self.batches = iter(())
         if end is not None:
             end()
+            # One that hangs hears no other signal, and the end of this process would wait for it.
+            _kill(workers)

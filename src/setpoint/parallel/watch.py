@@ -7,12 +7,15 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TextIO
 
 from torch import distributed
+
+from setpoint.config import RunError
 
 SHARE = 0.9
 """Of a timeout, after which a rank without progress writes down where it is: before it is ended."""
@@ -61,8 +64,9 @@ class Watch:
         faulthandler.cancel_dump_traceback_later()
         if self._file is not None:
             self._file.close()
-            if not os.path.getsize(self._file.name):
-                os.unlink(self._file.name)
+            with suppress(OSError):  # on a disk that fails, an empty file may stay
+                if not os.path.getsize(self._file.name):
+                    os.unlink(self._file.name)
 
     def expect(self, seconds: float) -> None:
         """Let the others answer within so many seconds from now on."""
@@ -89,8 +93,19 @@ class Watch:
         self._since = time.monotonic()
 
     def keep_in(self, logs: Path) -> None:
-        """Write stacks to a file of this rank in a folder from now on."""
-        self._file = (logs / f"rank-{self.rank}.stacks").open("a", encoding="utf-8")
+        """Write stacks to a file of this rank in a folder from now on.
+
+        Raises:
+            RunError: the file cannot be written.
+        """
+        path = logs / f"rank-{self.rank}.stacks"
+        try:
+            # Closed by `__exit__`.
+            self._file = open(  # noqa: SIM115
+                path, "a", encoding="utf-8", opener=_not_linked
+            )
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}") from error
         self._since = time.monotonic()
         self.where = str(logs / "rank-N.stacks")
 
@@ -104,6 +119,11 @@ class Watch:
                 self._armed = since
             if self._ends.wait(self.limit / TICKS):
                 return
+
+
+def _not_linked(path: str, flags: int) -> int:
+    """Open a file that is no link: a run directory may come from others."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _setters(group: Any) -> list[Callable[[timedelta], None]]:

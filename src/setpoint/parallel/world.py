@@ -45,7 +45,15 @@ _STORE = (distributed.DistStoreError, distributed.DistNetworkError)
 
 
 class ToldByMain(SetpointError):
-    """What the main rank was refused, on the others, which need not say it again."""
+    """What the main rank was refused, on the others, which need not say it again.
+
+    Arguments:
+        status: with which the main rank leaves.
+    """
+
+    def __init__(self, text: str, status: int = SetpointError.status) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class LostRanks(RunError):
@@ -180,18 +188,20 @@ class World:
         """
         if self.size == 1:
             return act()
-        answer: list[Any] = [None, None]
+        answer: list[Any] = [None, None, 1]
         failure: BaseException | None = None
         if self.is_main:
             try:
                 answer[0] = act()
             except BaseException as error:
                 failure, answer[1] = error, described(error)
+                if isinstance(error, SetpointError):
+                    answer[2] = error.status
         distributed.broadcast_object_list(answer, src=0, group=self.over, device=self.device)
         if failure is not None:
             raise failure
         if answer[1] is not None:
-            raise ToldByMain(answer[1])
+            raise ToldByMain(answer[1], answer[2])
         return answer[0]
 
     def all_of(self, value: T) -> list[T]:

@@ -240,8 +240,11 @@ class StopRequest:
         if self._pipe is not None:
             signal.set_wakeup_fd(self._wakeup)
             reading, writing = self._pipe
-            os.close(writing)
+            # No number of a signal. Closing this end would not do: processes that were forked since
+            # have it as well, and may outlast this.
+            os.write(writing, b"\0")
             self._watcher.join()
+            os.close(writing)
             os.close(reading)
             self._pipe = None
 
@@ -281,10 +284,9 @@ class StopRequest:
             if not ready:
                 self._keep_time()
                 continue
-            heard = os.read(reading, 64)
-            if not heard:
-                return
-            for number in heard:
+            for number in os.read(reading, 64):
+                if not number:
+                    return
                 if number in NAMES:
                     self._hear(number)
                 elif number == SAVE and self.keeps:

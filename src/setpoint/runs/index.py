@@ -19,6 +19,7 @@ from typing import Any
 from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.report.goodput import goodput
 from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics
+from setpoint.track.atomic import read_json
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.lock import is_locked
 from setpoint.track.run_directory import CONFIG, is_run_directory
@@ -162,6 +163,8 @@ class _Kept:
                 self._rows.clear()
 
     def _open(self, path: Path) -> None:
+        if path.is_symlink():  # it would lead to a database of something else
+            path.unlink()
         self._base = base = sqlite3.connect(path, timeout=5)
         if base.execute("pragma user_version").fetchone()[0] != VERSION:
             base.execute("drop table if exists runs")
@@ -233,8 +236,11 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     problems: list[str] = []
     record: dict[str, Any] = {}
     try:
-        record = json.loads((path / CONFIG).read_bytes())
+        record = read_json(path / CONFIG)
+        if not isinstance(record, dict):
+            raise ValueError("it holds no mapping")
     except (OSError, ValueError) as error:
+        record = {}
         problems.append(f"{CONFIG} cannot be read: {error}")
     events = _rows(path / "events.jsonl", problems)
     metrics = Metrics(_rows(path / "metrics.jsonl", problems))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from setpoint.config import SetpointError
-from setpoint.track.atomic import write_json
+from setpoint.track.atomic import read_json, write_json
 
 FILE = "labels.json"
 """In the run directory."""
@@ -34,7 +33,7 @@ def read_labels(run: Path) -> Labels:
     """
     path = run / FILE
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path)
         return Labels(tuple(map(str, found["tags"])), str(found["note"]), bool(found["archived"]))
     except FileNotFoundError:
         return Labels()

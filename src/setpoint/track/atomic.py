@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -10,6 +11,40 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import RunError
+
+MOST = 64 << 20
+"""Bytes of a file that is read as a whole; what Setpoint writes has a small part of them."""
+
+
+def not_linked(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file that is added to, as `open` does by its `opener`, unless its name is a link.
+
+    A run directory may come from others, and links in it lead where they like.
+
+    Raises:
+        OSError: if it cannot be opened.
+    """
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "it is a link, and a run adds to files of its own") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a small file of JSON, whoever wrote it.
+
+    Raises:
+        OSError: if it cannot be read, or has more than `MOST` bytes.
+        ValueError: if it is not JSON, or nested too deeply.
+    """
+    if os.path.getsize(path) > MOST:
+        raise OSError(errno.EFBIG, f"it has more than {MOST >> 20} MiB")
+    try:
+        return json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from setpoint.config import RunError
 
-from .atomic import write_text
+from .atomic import not_linked, write_text
 from .tracker import Tracker
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class CsvTracker(Tracker):
             if path.exists():
                 self._replace(path, columns, rows)  # without a torn line, the trace of a power cut
             self._columns[kind] = columns
-            self._files[kind] = path.open("a", newline="", encoding="utf-8")
+            self._files[kind] = _appended(path)
         return self._columns[kind]
 
     def _widen(self, kind: str, path: Path, columns: list[str]) -> None:
@@ -99,7 +99,7 @@ class CsvTracker(Tracker):
         _, rows = _read(path)
         self._replace(path, columns, rows)
         self._columns[kind] = columns
-        self._files[kind] = path.open("a", newline="", encoding="utf-8")
+        self._files[kind] = _appended(path)
 
     def _replace(self, path: Path, columns: list[str], rows: list[list[str]]) -> None:
         text = io.StringIO(newline="")
@@ -131,3 +131,7 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
         elif name != "kind":
             found[name] = value
     return found
+
+
+def _appended(path: Path) -> TextIO:
+    return open(path, "a", newline="", encoding="utf-8", opener=not_linked)

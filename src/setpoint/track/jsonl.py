@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from setpoint.config import RunError, SetpointError
 
+from .atomic import MOST, not_linked
 from .tracker import Tracker
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ class JsonlWriter:
         self.path = path
         self._lock = Lock()  # a thread that saves checkpoints has events to write, too
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o666)
+            self._descriptor = not_linked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             self._offset = _end_of_whole_lines(self._descriptor)
             os.ftruncate(self._descriptor, self._offset)
         except OSError as error:
@@ -185,21 +185,27 @@ def read_jsonl(
     Raises:
         SetpointError: if the file cannot be read, or a line is not JSON and `damaged` is None.
     """
+    rows: list[dict[str, Any]] = []
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            lines = file.read().split(b"\n")[:-1]
+            for number, line in enumerate(iter(lambda: file.readline(MOST), b""), start=1):
+                if not line.endswith(b"\n") and len(line) < MOST:
+                    break
+                try:
+                    read: Any = json.loads(line) if len(line) < MOST else None
+                    rows.append({key: restored_numbers(value) for key, value in read.items()})
+                except (ValueError, AttributeError, RecursionError) as error:
+                    reason = f"{path}:{number} is not a row: {error}"
+                    if len(line) == MOST:
+                        reason = f"{path}:{number} is not a row: it has more than {MOST >> 20} MiB"
+                    if damaged is None:
+                        raise SetpointError(reason) from error
+                    damaged.append(reason)
+                    if len(line) == MOST:
+                        break
     except OSError as error:
         raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append({key: restored_numbers(value) for key, value in json.loads(line).items()})
-        except (ValueError, AttributeError) as error:
-            reason = f"{path}:{number} is not a row: {error}"
-            if damaged is None:
-                raise SetpointError(reason) from error
-            damaged.append(reason)
     return rows
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from setpoint.config import SetpointError
 
+from .atomic import not_linked
+
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 """What a system answers where another process has a lock."""
 TRIES, PAUSE = 20, 0.01
@@ -94,7 +96,7 @@ class RunLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._descriptor: int | None = not_linked(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise SetpointError(
                 f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
 from setpoint.config import RunError
 
+from .atomic import not_linked
 from .progress import Progress, Reading, reading_parts
 
 
@@ -30,7 +32,8 @@ class LoggedProgress(Progress):
         self.total_steps = total_steps
         self._lock = Lock()
         try:
-            self._file = path.open("a", encoding="utf-8", buffering=1)
+            # Closed by `close`.
+            self._file = open(path, "a", 1, "utf-8", opener=not_linked)  # noqa: SIM115
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -62,7 +65,8 @@ class LoggedProgress(Progress):
 
     def close(self) -> None:
         """Close the file; it is complete with or without this."""
-        self._file.close()
+        with suppress(OSError):  # of a line that was refused when it was written
+            self._file.close()
 
     def _show(self, act: Callable[[Progress], None]) -> None:
         try:

@@ -13,6 +13,7 @@ from setpoint.config import (
     MINIMAL,
     NEW_ORIGINS,
     ORIGINS,
+    RunError,
     SetpointError,
     backup_name,
     recorded_schema,
@@ -191,7 +192,11 @@ class RunDirectory:
         self.write_text(MINIMAL, texts[MINIMAL])
         self.write_text(CONFIG, texts[CONFIG])  # which makes it a run directory
         if origins != ORIGINS:
-            os.replace(self.path / origins, self.path / ORIGINS)
+            try:
+                os.replace(self.path / origins, self.path / ORIGINS)
+            except OSError as error:
+                place = self.path / ORIGINS
+                raise RunError(f"{place} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
         """Let another process write to the directory."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from ..small import small_job
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("unable to mmap from file </torch_1_2>: Cannot allocate memory (12)"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
     ],
-    ids=["Python", "CUDA", "CPU"],
+    ids=["Python", "CUDA", "CPU", "shared", "fork"],
 )
 def test_too_little_memory_is_said_in_words(tmp_path: Path, error: Exception) -> None:
     job = small_job(tmp_path)

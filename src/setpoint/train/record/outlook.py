@@ -80,7 +80,8 @@ def data_position(folder: str) -> str | None:
         return None
     try:
         found = json.loads((directory / STATE).read_bytes()).get("data")
-    except (OSError, ValueError, AttributeError):  # damaged, which training finds and says
+    # Damaged, which training finds and says.
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return found if isinstance(found, str) and found else None
 

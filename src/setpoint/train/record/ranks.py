@@ -281,7 +281,7 @@ class SharedStore:
             if world.is_main:
                 inner.discard(folder)
             if rank != world.rank:
-                raise ToldByMain(f"rank {rank}: {text}")
+                raise ToldByMain(f"rank {rank}: {text}", RunError.status)
             assert refused is not None
             if world.size == 1:
                 raise refused

@@ -88,7 +88,7 @@ def finish_uploads(run: Run, *, done: bool) -> None:
 
     problem = world.on_main(end)
     if problem and done:
-        raise RunError(problem) if world.is_main else ToldByMain(problem)
+        raise RunError(problem) if world.is_main else ToldByMain(problem, RunError.status)
     if problem:
         run.progress.note(problem)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOMEM
 
 import torch
 
@@ -33,8 +34,16 @@ def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that memory does not suffice."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    # The CPU's allocator has no class of its own, and a size can overflow before it is asked.
-    words = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+    if isinstance(error, OSError):
+        return error.errno == ENOMEM  # of a process or a mapping
+    # The CPU's allocator has no class of its own, nor has memory that processes share, and a size
+    # can overflow before it is asked.
+    words = (
+        "can't allocate memory",
+        "Cannot allocate memory",
+        "not enough memory",
+        "Storage size calculation overflowed",
+    )
     return isinstance(error, RuntimeError) and any(text in str(error) for text in words)
 
 
