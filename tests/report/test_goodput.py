@@ -102,3 +102,12 @@ def test_clocks_that_jump_make_no_part_negative() -> None:
     found = goodput(jumped, [*FIRST_ROWS, *THIRD_ROWS])
     assert all(seconds >= 0 for seconds in found.parts.values())
     assert sum(found.parts.values()) == pytest.approx(found.wall)
+
+
+def test_what_a_stranger_writes_is_no_error() -> None:
+    odd: list[Any] = ["x", [], {}, -1, 1e400, None, {"time": "x", "seconds": "y"}]
+    for value in odd:
+        events = [{**row, "dropped": value, "seconds": value, "step": value} for row in THIRD]
+        rows = [{**row, "time": value, "step": value, "data_wait": value} for row in THIRD_ROWS]
+        found = goodput(events, rows)
+        assert found.wall >= 0 and sum(found.parts.values()) == pytest.approx(found.wall)

@@ -11,7 +11,7 @@ import pytest
 
 from setpoint.checkpoint.manifest import Manifest
 from setpoint.runs.sealed import Seal, verify_chain
-from setpoint.track.chain import CHAIN, HEAD, Chain
+from setpoint.track.chain import CHAIN, HEAD, Chain, link_hash
 
 MANIFEST = "manifest.json"
 
@@ -223,6 +223,15 @@ def test_rows_that_are_gone_when_a_session_begins_are_not_taken_for_dropped_ones
     record.chain.open(step=5, fingerprint="f")
     (problem,) = verify_chain(record.path).problems
     assert "1 rows that were sealed were not there any more when a session began" in problem
+
+
+def test_a_hostile_chain_takes_no_memory(record: Record) -> None:
+    link = json.loads((record.path / CHAIN).read_text().splitlines()[0])
+    for change in ({"before": 10**12}, {"before": -1}, {"rows": 3}, {"cut": "x"}, {"total": "x"}):
+        hostile = {**link, **change}
+        hostile["hash"] = link_hash(hostile)
+        (record.path / CHAIN).write_text(json.dumps(hostile) + "\n")
+        assert "chain.jsonl:1: " in verify_chain(record.path).problems[0]
 
 
 @pytest.mark.parametrize("damage", [b"{}\n", b"nonsense\n", b'{"hash": 1}\n', b"[]\n", b"\xff\n"])

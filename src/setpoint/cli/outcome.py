@@ -25,6 +25,8 @@ COMMANDS = {
     "diff": "compare configurations, runs, checkpoints or revisions",
     "list": "list presets, modifiers, variants and fields",
     "schedule": "draw the learning rate of a configuration",
+    "verify": "train a stretch of a run again and compare it with the record",
+    "rerun": "train a run again in a new directory and compare the two",
     "sweep": "train many points, all checked first",
     "compare": "show runs side by side",
     "report": "write an HTML file about runs: curves, configuration, differences",
@@ -58,17 +60,10 @@ COMMANDS = {
 }
 LONG = frozenset(
     (
-        *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
-        *(
-            "compare",
-            "report",
-            "replay",
-            "checkpoint convert",
-            "checkpoint verify",
-            "checkpoint diff",
-        ),
-        *("checkpoint prune", "data prepare", "data push", "data inspect", "data stats"),
-        "tokenizer train",
+        *("train", "verify", "rerun", "replay", "sweep", "migrate", "import", "infer"),
+        *("generate", "evaluate", "export", "compare", "report", "checkpoint convert"),
+        *("checkpoint verify", "checkpoint diff", "checkpoint prune", "data prepare"),
+        *("data push", "data inspect", "data stats", "tokenizer train"),
     )
 )
 """The commands that do more than put a configuration together and print something."""
@@ -77,7 +72,8 @@ GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 STATUSES = {
     0: "done",
-    1: "failed; for `diff`: something differs; for `checkpoint verify` and `runs verify`: damaged",
+    1: "failed; for `diff`, `verify`, `rerun`: something differs; for `checkpoint verify` and "
+    "`runs verify`: damaged",
     2: "the configuration or the arguments are wrong",
     75: "`train`, `sweep`: stopped by SIGTERM, SIGUSR1, a time limit or a stop file; all is saved",
     130: "interrupted by Ctrl-C",

@@ -11,7 +11,7 @@ from typing import Any
 
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.runs import run_directories
-from setpoint.config import SetpointError, read_record, resolve
+from setpoint.config import SetpointError, printable, read_record, resolve
 from setpoint.runs.labels import read_labels
 from setpoint.runs.sealed import verify_chain
 from setpoint.track.jsonl import read_jsonl
@@ -56,7 +56,7 @@ def run(arguments: Arguments) -> int:
         for row in rows:
             print(f"{row['run']}: {'ok' if not row['problems'] else ''}".rstrip())
             for line in (*row["problems"], *_sealed(row)):
-                print(f"  {line}")
+                print(f"  {printable(line)}")
     return 1 if any(row["problems"] for row in rows) else 0
 
 

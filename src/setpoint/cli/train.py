@@ -41,6 +41,7 @@ NPROC = Option("--nproc", "Start this many ranks on this machine.", "N")
 NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N|MIN:MAX")
 ENDPOINT = Option("--rdzv-endpoint", "Where these meet: one of them, and a free port.", "HOST:PORT")
 RUN_ID = Option("--rdzv-id", "Name of the job there, the same on all machines.", "ID")
+UNTIL = Option("--until", "Stop after this step; the same command without it resumes.", "STEP")
 RESTARTS = Option("--max-restarts", "Start all ranks again if one is killed or hangs.", "N")
 COMMAND = Command(
     "train",
@@ -64,6 +65,7 @@ COMMAND = Command(
         ENDPOINT,
         RUN_ID,
         RESTARTS,
+        UNTIL,
         Option("--accept", "Resume although these fields or sections differ.", "PATH,...", True),
         *COMMON,
     ],
@@ -72,6 +74,7 @@ COMMAND = Command(
         ("setpoint train tiny --optimizer.lr 1e-3", "change one knob"),
         ("setpoint train tiny --with smoke", "only a few steps"),
         ("setpoint train tiny --dry-run", "what it would do"),
+        ("setpoint train tiny --until 100", "only the first 100 steps, with a checkpoint"),
         ("setpoint train runs/tiny-3fa94c21", "resume a run"),
         ("setpoint train exp.toml --name second", "a file of your own, under another name"),
         ("setpoint train runs/tiny-3fa94c21 --accept optimizer", "with a changed optimizer"),
@@ -97,6 +100,9 @@ def run(arguments: Arguments) -> int:
             f"record to differ from. Give the directory of the run to resume, or leave "
             f"--accept out"
         )
+    until = arguments.integer(UNTIL.name)
+    if until is not None and arguments.has("--dry-run"):
+        raise SetpointError(f"{UNTIL.name} has no effect with --dry-run, which trains nothing")
     start = _ranks_to_start(arguments, composition)
     _adopt_launcher(composition)
     if start is not None and start.most > 1 and composition.draft.seed is None:
@@ -121,6 +127,7 @@ def run(arguments: Arguments) -> int:
         _refuse_other_numbers(start, composition)
         more = ["--seed", str(job.seed)] * is_drawn(job)
         more += ["--dry-run"] * arguments.has("--dry-run")
+        more += [] if until is None else [UNTIL.name, str(until)]
         words = words_of(arguments, accept, more)
         with Loading():
             from setpoint.parallel.launch import Nodes, launch
@@ -162,7 +169,7 @@ def run(arguments: Arguments) -> int:
                 return 0
             print_table(f"{job.name}: {folder or run_directory_of(job)}", rows)
             return 0
-        outcome = train(job, folder, accept)
+        outcome = train(job, folder, accept, until=until)
     except ContractRefused as error:
         if folder is None or not error.command:
             raise
@@ -179,7 +186,7 @@ def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequenc
     """The command as it was typed, with more overrides, and more to accept."""
     accept = [*arguments.options.get("--accept", []), *accept]
     more = ["--config-from-stdin"] * arguments.has("--config-from-stdin")
-    for option in (NPROC, NNODES, ENDPOINT, RUN_ID, RESTARTS):
+    for option in (NPROC, NNODES, ENDPOINT, RUN_ID, RESTARTS, UNTIL):
         value = arguments.value(option.name)
         if value is None and option is NPROC and FOLDER in os.environ:
             # Its launcher was given it, and starts ranks without.

@@ -229,6 +229,7 @@ if TYPE_CHECKING:
     from .words.errors import SetpointError as SetpointError
     from .words.errors import UnresolvedError as UnresolvedError
     from .words.errors import UserCodeError as UserCodeError
+    from .words.errors import printable as printable
     from .words.names import Path as Path
     from .words.names import did_you_mean as did_you_mean
     from .words.names import nearest as nearest
@@ -324,7 +325,8 @@ _NAMES = {
     ),
     "words.credentials": "HIDDEN hide_secrets",
     "words.errors": (
-        "Caution ConfigError Invalid Problem RunError SetpointError UnresolvedError UserCodeError"
+        "Caution ConfigError Invalid Problem RunError SetpointError UnresolvedError UserCodeError "
+        "printable"
     ),
     "words.names": "Path did_you_mean nearest within",
     "words.shown": "INFINITIES MAX_BITS MISSING json_value parsed same shown shown_plain",

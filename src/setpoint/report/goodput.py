@@ -158,13 +158,13 @@ def dropped(
     """
     for event in () if reached is not None else reversed(events):
         if event.get("event") in ("end", "fault") and "seconds" in event:
-            reached = int(event["step"]), float(event["seconds"])
+            reached = int(_number(event, "step")), _number(event, "seconds")
         if event.get("event") in ("start", "resume", "restart", "end", "fault"):
             break
     train = [row for row in rows if row.get("kind") == "train" and "seconds" in row]
-    places = [(int(row["step"]), float(row["seconds"])) for row in train[-1:]]
-    places += [reached] if reached else []
-    last = max(places) if places else (step, seconds)
+    places = [(int(_number(row, "step")), _number(row, "seconds")) for row in train[-1:]]
+    places += [(step, seconds), *([reached] if reached else [])]
+    last = max(places)
     if last[0] <= step and not rows:
         return None
     return {
@@ -183,7 +183,8 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
         time, name = _seconds(event.get("time")), event.get("event")
         if time is None:
             continue
-        last_row = _seconds((event.get("dropped") or {}).get("time"))
+        lost = event.get("dropped")
+        last_row = _seconds(lost.get("time")) if isinstance(lost, Mapping) else None
         if found and last_row is not None and name != "rollback":
             found[-1].ended = max(found[-1].ended, last_row)
         if name in ("start", "resume"):
@@ -230,12 +231,14 @@ def _waiting(train: Sequence[Row]) -> float:
 
 def _number(row: Row, name: str) -> float:
     value = row.get(name)
-    return float(value) if isinstance(value, int | float) and value == value else 0.0
+    if not isinstance(value, int | float) or not 0 <= value < 1e15:  # damaged, or no number
+        return 0.0
+    return float(value)
 
 
 def _seconds(time: object) -> float | None:
     """Seconds since 1970 of a time as rows have it; None for anything else."""
     try:
         return datetime.fromisoformat(str(time)).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

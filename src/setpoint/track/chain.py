@@ -26,6 +26,8 @@ from .jsonl import JsonlWriter
 
 CHAIN = "chain.jsonl"
 """In the run directory."""
+MOST = 10_000_000
+"""Rows that may be from before a chain, so that a made-up number takes no memory."""
 HEAD = "chain.txt"
 """In a checkpoint: the head of the chain when it was saved."""
 DIGITS = 24
@@ -235,6 +237,8 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
             f"or moved, or a new chain begins here because the end of the one before was damaged"
         )
     if sealed.head is None:
+        if not 0 <= link["before"] <= MOST:
+            raise ValueError(f"it counts {link['before']} rows from before the chain")
         sealed.rows.extend([None] * link["before"])
     if "cut" in link:
         del sealed.rows[link["cut"] :]

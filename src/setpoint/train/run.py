@@ -53,6 +53,7 @@ def train(
     directory: str | Path | None = None,
     accept: Sequence[str] = (),
     stop: StopRequest | None = None,
+    until: int | None = None,
 ) -> Outcome:
     """Train a job, or go on with it where its newest whole checkpoint is.
 
@@ -60,6 +61,8 @@ def train(
         directory: the run directory; workspace/experiment/name-fingerprint if None.
         stop: its `request` ends the run after the present step, from any thread; None where
             signals alone do.
+        until: the step after which the session ends as on a request to stop, where the run is not
+            over before; None for no such step.
 
     Raises:
         SetpointError: if the configuration and the record contradict each other, the data cannot
@@ -102,7 +105,8 @@ def train(
             keep = None
             if number := job.resilience.bad_batches:
                 keep = BadBatches(run.directory, number, world, run.events, run.progress).save
-            loop = Loop(job, parts, callbacks, stop, start.position, start.ended, back, check, keep)
+            at, ended = start.position, start.ended
+            loop = Loop(job, parts, callbacks, stop, at, ended, back, check, keep, until)
             if job.parallel.torchft is not None:
                 groups = ReplicaGroups(job.parallel.torchft, job.parallel.timeout, alike(job))
                 parts.groups = ending.enter_context(groups)

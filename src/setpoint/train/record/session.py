@@ -17,7 +17,7 @@ from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.config import SetpointError, fingerprint, read_record, resolve
 from setpoint.parallel.watch import keep_hangs_in
 from setpoint.parallel.world import World
-from setpoint.resilience.signals import StopRequest
+from setpoint.resilience.signals import PREEMPTED, StopRequest
 from setpoint.track.chain import Chain, NoChain
 from setpoint.track.config import Jsonl
 from setpoint.track.display import make_progress
@@ -289,7 +289,10 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     """Record how the session ended."""
     # A run whose last evaluation was cut short is not finished.
     status = 0 if loop.is_over and start.best.due is None else run.stop.status
-    why = {} if loop.ended is None else {"reason": loop.ended}
+    reason = loop.ended
+    if loop.is_at_limit and not loop.is_over and not status:
+        status, reason = PREEMPTED, f"stopped after step {loop.until}, as it was asked to"
+    why = {} if reason is None else {"reason": reason}
     if status and run.stop.signal is not None:
         why["signal"] = run.stop.cause
     at = loop.position
@@ -304,7 +307,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
         started=start.position,
         ended=loop.position,
         scores=loop.scores or _scores_at(run.directory.metrics, loop.position.step),
-        reason=loop.ended,
+        reason=reason,
         cause=run.stop.cause,
         parts=run.parts,
         head=run.chain.head,

@@ -23,9 +23,11 @@ ENDINGS = {
 def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> None:
     """Print what was trained, how well, how fast, and where the record lies."""
     at, before = outcome.ended, outcome.started
-    state = ENDINGS.get(outcome.status) or f"stopped by {outcome.cause}"
+    state, reason = ENDINGS.get(outcome.status) or f"stopped by {outcome.cause}", outcome.reason
+    if reason is not None:
+        state = reason if outcome.status else f"{state} early: {reason}"
     rows = [
-        ("state", state if outcome.reason is None else f"{state} early: {outcome.reason}"),
+        ("state", state),
         ("fingerprint", fingerprint(outcome.job)[:SHORT]),
         ("parameters", f"{outcome.parts.parameter_count:,}"),
         *adapter_rows(outcome),

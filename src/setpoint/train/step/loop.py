@@ -157,6 +157,7 @@ class Loop:
         roll_back: brings the components to a checkpoint after a step that is not finite or a loss
             spike, and returns its position; None where nothing was saved.
         keep_bad: keeps the batch of a step that is not trained on; None: nothing does.
+        until: the step after which a session ends, as by a request to stop; None: at the end.
         liveness: whether all ranks answer before a step, where `resilience.liveness_every` is due.
     """
 
@@ -171,6 +172,7 @@ class Loop:
         roll_back: Callable[[Loop, StepResult], Position] | None = None,
         liveness: Callable[[int], None] | None = None,
         keep_bad: KeepBad | None = None,
+        until: int | None = None,
     ) -> None:
         self.job = job
         self.parts = parts
@@ -195,6 +197,7 @@ class Loop:
         self.keep_bad = keep_bad
         # Where the data went on at the last rollback, and from which step.
         self.rewound: dict[str, Any] | None = None
+        self.until = until
         # What is being done, for those who look at a run from outside: which phase it belongs to,
         # and the last step that was taken in this session.
         self.doing = Phase.STEP
@@ -269,6 +272,11 @@ class Loop:
         return self.ended is not None or is_over(self.job.duration, self.position)
 
     @property
+    def is_at_limit(self) -> bool:
+        """Whether the session is to take no further step, whatever is left to train."""
+        return self.until is not None and self.position.step >= self.until
+
+    @property
     def is_shared(self) -> bool:
         """Whether other ranks take the same steps."""
         return self.parts.world.size > 1
@@ -276,6 +284,8 @@ class Loop:
     @property
     def goes_on(self) -> bool:
         """Whether there is another step; all ranks of a job give the same answer."""
+        if self.is_at_limit:
+            return False
         if self.is_over or not self.is_shared:
             return not self.is_over and not self.stop.requested
         if self.stopping is None:

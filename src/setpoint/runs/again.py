@@ -1,0 +1,449 @@
+"""Trains a stretch of a recorded run again and compares what comes out with the record.
+
+The run is only read. Of its record the configuration is used, and what would act on anything but
+the new directory is left out: trackers of services, uploads, profiles, compiled code that the
+record names. Nothing is imported because a record names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from setpoint.checkpoint.layout import STATE, directory_name, list_checkpoints
+from setpoint.checkpoint.manifest import read_manifest
+from setpoint.checkpoint.pointers import point
+from setpoint.checkpoint.record import has_record
+from setpoint.checkpoint.state_file import decode_state
+from setpoint.config import (
+    CONFIG,
+    MINIMAL,
+    ORIGINS,
+    RunError,
+    SetpointError,
+    compose,
+    fingerprint,
+    read_record,
+)
+from setpoint.track.atomic import write_json
+from setpoint.track.environment import environment
+from setpoint.track.jsonl import read_jsonl
+from setpoint.train.config import Job
+
+KINDS = ("train", "evaluation")
+"""The rows of metrics that are compared."""
+LEFT_OUT = (
+    "checkpoint.remote",
+    "compile.artifacts",
+    "profiling",
+    "resilience.heartbeat",
+    "tracking.alerts",
+    "tracking.prometheus",
+    "tracking.system",
+)
+"""Sections that are null when a run is trained again."""
+ENVIRONMENT = ("code", "python", "packages", "processor", "torch")
+"""What of the environment decides the bits, beside the threads, which are made as they were."""
+IGNORED = ("branch", "executable", "root", "remote", "unread", "untracked", "dirty", "imported",
+           "deterministic", "float32_matmul_precision", "cores", "usable_cores",
+           "memory_bytes")  # fmt: skip
+"""Leaves of these that say where, not what; and settings that the configuration makes."""
+
+
+class Stretch(NamedTuple):
+    """Which steps are trained again.
+
+    Arguments:
+        first: the step of the checkpoint that they start from; 0 without one is the beginning.
+        last: the last step.
+        start: the checkpoint; None for the beginning.
+        end: a checkpoint of `last`; None where none is kept.
+        record: the folder with the configuration of these steps.
+    """
+
+    first: int
+    last: int
+    start: Path | None
+    end: Path | None
+    record: Path
+
+
+class RowDifference(NamedTuple):
+    """A metric that is not the same; None where a row or a metric is not there."""
+
+    step: int
+    kind: str
+    metric: str
+    recorded: Any
+    again: Any
+
+    def line(self) -> str:
+        """For people."""
+        if self.metric == "row":
+            where = "the record" if self.recorded else "what was trained again"
+            return f"step {self.step}: only {where} has a row of {self.kind}"
+        return (
+            f"step {self.step}: {self.kind}.{self.metric} is {self.recorded!r} in the record and "
+            f"{self.again!r} trained again"
+        )
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What was trained again, beside the record.
+
+    Arguments:
+        rows: how many rows of the record were compared.
+        differences: in their order.
+        weights: lines on tensors of the last checkpoint that differ; None where they could not be
+            compared, as `notes` say.
+        digest: the SHA-256 of the weights in the record; None where they are in several files.
+        environment: what differs of it and may change bits.
+        notes: what could not be compared, and why.
+    """
+
+    first: int
+    last: int
+    tolerance: float | None
+    rows: int = 0
+    differences: list[RowDifference] = field(default_factory=list)
+    weights: list[str] | None = None
+    digest: str | None = None
+    environment: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing that was compared differs."""
+        return not self.differences and not self.weights
+
+
+def read_rows(run: Path, first: int, last: int) -> list[dict[str, Any]]:
+    """The rows after a step, up to another one, that are compared.
+
+    Raises:
+        SetpointError: if they cannot be read.
+    """
+    path = run / "metrics.jsonl"
+    rows = read_jsonl(path) if path.exists() else []
+    return [row for row in rows if row.get("kind") in KINDS and first < _step(row) <= last]
+
+
+def _step(row: Mapping[str, Any]) -> int:
+    step = row.get("step")
+    return step if isinstance(step, int) else -1
+
+
+def last_step(run: Path) -> int:
+    """The last step that rows or checkpoints of a run tell of."""
+    found = read_rows(run, -1, sys.maxsize)[-1:]
+    return max([0, *(row["step"] for row in found), *list_checkpoints(run / "checkpoints")])
+
+
+def choose_stretch(run: Path, steps: tuple[int, int] | None = None) -> Stretch:
+    """Choose what is trained again: by default from the last checkpoint but one to the last.
+
+    Arguments:
+        steps: the first and the last step; None for the default.
+
+    Raises:
+        SetpointError: if there is no such stretch, or the configuration changed within it.
+    """
+    kept = list_checkpoints(run / "checkpoints")
+    starts = [step for step, path in kept.items() if not _holds_weights_alone(path)]
+    if steps is None:
+        last = max(kept, default=last_step(run))
+        first = max((step for step in starts if step < last), default=0)
+    else:
+        first, last = steps
+    end = last_step(run)
+    valid = ", ".join(map(str, sorted({0, *(step for step in starts if step < end)})))
+    if first not in {0, *starts}:
+        raise SetpointError(
+            f"no checkpoint of step {first} is kept in {run}, from which training could go on.\n"
+            f"Valid: {valid}; 0 is the beginning of the run"
+        )
+    if not first < last <= end:
+        raise SetpointError(
+            f"{run} has no steps {first} to {last}: it is recorded up to step {end}.\n"
+            f"Valid: first steps {valid}, and a later one up to {end}"
+        )
+    for event in read_jsonl(run / "events.jsonl", []):
+        changed = [str(item.get("path")) for item in event.get("accepted") or ()]
+        changed += ["data"] * bool(event.get("data")) * (event.get("event") == "resume")
+        if changed and first < _step(event) < last:
+            raise SetpointError(
+                f"{run} went on with another configuration from step {_step(event)} "
+                f"({', '.join(changed)}), so that steps {first} to {last} are of two.\nValid: a "
+                f"stretch before or after that step"
+            )
+    later = [kept[step] for step in sorted(kept) if step >= last and has_record(kept[step])]
+    return Stretch(first, last, kept.get(first), kept.get(last), (later or [run])[0])
+
+
+def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]]:
+    """The configuration of a record, without what would act on anything but the directory.
+
+    Arguments:
+        more: further overrides.
+
+    Returns:
+        it, resolved; and the overrides.
+
+    Raises:
+        SetpointError: if it cannot be read, or needs a module that nobody asked to import.
+    """
+    start, _ = read_record(Job, str(record))
+    flags = [
+        f"{path}={'[]' if isinstance(value, list | tuple) else 'null'}"
+        for path in LEFT_OUT
+        if (value := _value(start, path)) not in (None, (), [])
+    ]
+    flags += ["tracking.trackers=[{type=jsonl}]", "checkpoint.resume=auto"]
+    flags += ["resilience.time_limit=never", *more]
+    return compose(Job, start, flags=flags).resolve(), flags
+
+
+def prepare_directory(
+    run: Path, stretch: Stretch, folder: Path, today: Mapping[str, Any] | None = None
+) -> None:
+    """Make a run directory that goes on from the first step of a stretch, and on the same data.
+
+    Files of the checkpoint are links to those of the run, which nothing writes to.
+
+    Arguments:
+        today: what the record of the new directory says of the environment, where it is to be kept.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = environment_at(run, stretch.first)
+    if today is not None:
+        facts = {**today, "data": facts.get("data")}
+    write_json(folder / "environment.json", facts)
+    if stretch.start is not None:
+        place = folder / "checkpoints" / directory_name(stretch.first)
+        place.mkdir(parents=True)
+        for entry in stretch.start.iterdir():
+            (place / entry.name).symlink_to(entry.resolve())
+        point(folder / "checkpoints", "latest", stretch.first)
+    for name in (ORIGINS, MINIMAL, CONFIG):  # the last makes it a run directory
+        if (stretch.record / name).exists():
+            shutil.copyfile(stretch.record / name, folder / name)
+
+
+def train_again(
+    job: Job, flags: Sequence[str], folder: Path, last: int, imports: Sequence[str], threads: int
+) -> int:
+    """Train in a directory up to a step, on as many ranks as the run had.
+
+    Arguments:
+        flags: overrides that make `job` of the record.
+        imports: modules that several ranks import first.
+        threads: of each process; the sums of a CPU depend on them.
+
+    Returns:
+        the exit status of a stop by a signal before that step; 0 otherwise.
+
+    Raises:
+        SetpointError: as training does.
+    """
+    ranks = job.parallel.world_size
+    if ranks == 1:
+        import torch
+
+        from setpoint.train.run import train
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            outcome = train(job, folder, until=last)
+        finally:
+            torch.set_num_threads(before)
+        return outcome.status if outcome.ended.step < last else 0
+    words = ["train", str(folder), "--nproc", str(ranks), "--until", str(last)]
+    words += [f"--{flag}" for flag in flags]
+    words += [word for name in imports for word in ("--import", name)]
+    done = subprocess.run(
+        [sys.executable, "-m", "setpoint", *words],
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode not in (0, 75, 130, 143):
+        raise RunError(f"training again on {ranks} ranks failed:\n{done.stderr.strip()}")
+    ends = [row for row in read_jsonl(folder / "events.jsonl") if row["event"] == "end"]
+    return 0 if ends and ends[-1]["step"] >= last else done.returncode
+
+
+def compare_with_record(
+    run: Path,
+    again: Path,
+    first: int,
+    last: int,
+    end: Path | None,
+    tolerance: float | None,
+) -> Comparison:
+    """Compare what was trained again with the record: rows of metrics, and the last weights.
+
+    Arguments:
+        again: the directory that was trained in.
+        first, last: rows after the one step up to the other are compared.
+        end: the checkpoint of the last step in the record; None where none is kept.
+        tolerance: largest relative difference of numbers; None: equal to the bit.
+    """
+    found = Comparison(first, last, tolerance)
+    recorded, trained = (read_rows(each, first, last) for each in (run, again))
+    found.rows = len(recorded)
+    found.differences = list(_row_differences(recorded, trained, tolerance))
+    here = list_checkpoints(again / "checkpoints").get(last)
+    if end is None or here is None:
+        where = "the record" if end is None else "what was trained again"
+        found.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
+        return found
+    from setpoint.checkpoint.difference import open_contents, tensor_differences
+
+    left, right = open_contents(end).tensors, open_contents(here).tensors
+    shared = [name for name in left if name.startswith("model/") or name in right]
+    if len(shared) < len(left):
+        found.notes.append("only the weights of the model are compared: one side has no others")
+    found.weights = [
+        f"{each.name} differs by {each.relative:.3g} of its norm"
+        if each.relative is not None
+        else f"{each.name} is not there or has another shape"
+        for each in tensor_differences(
+            {name: left[name] for name in shared},
+            {name: right[name] for name in shared if name in right},
+        )
+        if tolerance is None or each.relative is None or not each.relative <= tolerance
+    ]
+    files = read_manifest(end).files
+    if "model.safetensors" in files:
+        found.digest = files["model.safetensors"].sha256
+    return found
+
+
+def _row_differences(
+    recorded: Sequence[Mapping[str, Any]],
+    trained: Sequence[Mapping[str, Any]],
+    tolerance: float | None,
+) -> Iterator[RowDifference]:
+    """What differs, in the order of the steps; timings apart."""
+    from setpoint.train.callbacks.log import TIMING
+
+    sides = [{(row["step"], row["kind"]): row for row in rows} for rows in (recorded, trained)]
+    for key in sorted({*sides[0], *sides[1]}, key=lambda each: (each[0], KINDS.index(each[1]))):
+        left, right = (side.get(key) for side in sides)
+        if left is None or right is None:
+            yield RowDifference(*key, "row", left is not None, right is not None)
+            continue
+        for name in dict.fromkeys((*left, *right)):
+            a, b = left.get(name), right.get(name)
+            if name not in TIMING and not _is_same(a, b, tolerance):
+                yield RowDifference(*key, name, a, b)
+
+
+def _is_same(a: Any, b: Any, tolerance: float | None) -> bool:
+    """Whether two values are equal; NaN is NaN, and 1 is not True."""
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return all(_is_same(x, y, tolerance) for x, y in zip(a, b, strict=True))
+    if repr(a) == repr(b):
+        return True
+    if tolerance is None or not isinstance(a, int | float) or not isinstance(b, int | float):
+        return False
+    return math.isclose(a, b, rel_tol=tolerance)
+
+
+def environment_at(run: Path, step: int) -> dict[str, Any]:
+    """The environment in which a run trained the step after one.
+
+    Raises:
+        SetpointError: if it cannot be read.
+    """
+    path = run / "environment.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SetpointError(f"{path}: the record of the run cannot be read: {error}") from None
+    changed: Mapping[str, Any] = {}
+    for event in read_jsonl(run / "events.jsonl", []):
+        if event.get("event") in ("start", "resume", "restart") and _step(event) <= step:
+            changed = event.get("environment") or {}
+    return {**found, **{key: sides.get("today") for key, sides in changed.items()}}
+
+
+def fingerprint_differences(run: Path, job: Job) -> list[str]:
+    """Whether a job is not the one whose fingerprint a run states, for people."""
+    stated = json.loads((run / CONFIG).read_bytes()).get("setpoint", {}).get("fingerprint")
+    here = fingerprint(job)
+    return [] if stated == here else [f"fingerprint: {stated} in the record, {here} here"]
+
+
+def environment_now() -> dict[str, Any]:
+    """The environment of this process, with torch in it."""
+    importlib.import_module("torch")
+    return environment()
+
+
+def threads_of(recorded: Mapping[str, Any]) -> int:
+    """The threads that the sums of a recorded run were divided among."""
+    return max(1, int((recorded.get("threads") or {}).get("torch") or 1))
+
+
+def environment_differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> list[str]:
+    """What differs of two environments and may change the bits of a result, for people."""
+    before, now = (dict(_leaves({key: each.get(key) for key in ENVIRONMENT})) for each in
+                   (recorded, json.loads(json.dumps(today))))  # fmt: skip
+    return [
+        f"{name}: {_shown(before.get(name))} in the record, {_shown(now.get(name))} here"
+        for name in dict.fromkeys((*before, *now))
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    name = path.rpartition(".")[2]
+    if path.count(".") and name in IGNORED and not path.startswith("packages."):
+        return
+    if name == "diff":
+        digest = value.get("sha256") if isinstance(value, Mapping) else None
+        if isinstance(value, str) and value:
+            digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        yield path, digest and f"uncommitted changes {digest[:12]}"
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _value(section: Any, path: str) -> Any:
+    """A value of a draft by its path; None where a section on the way is null or lacks it."""
+    for name in path.split("."):
+        fields = getattr(type(section), "__setpoint__", None)
+        if fields is None or name not in fields.fields:
+            return None
+        section = getattr(section, name)
+    return section
+
+
+def _holds_weights_alone(checkpoint: Path) -> bool:
+    """Whether no run goes on from a checkpoint; one that cannot be read fails where it is used."""
+    try:
+        return bool(decode_state((checkpoint / STATE).read_bytes()).get("weights_only"))
+    except (OSError, ValueError):
+        return False

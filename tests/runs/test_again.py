@@ -1,0 +1,285 @@
+"""`verify` and `rerun`: what is trained again equals the record, and what is edited is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from setpoint.checkpoint.durable import digest_file
+from setpoint.checkpoint.manifest import Manifest, read_manifest
+from setpoint.cli.main import main
+from setpoint.config import SetpointError
+from setpoint.runs.again import choose_stretch, environment_differences, recorded_job
+from setpoint.train.run import train
+
+from ..train.small import assert_same_run, events, rows, small_job
+
+FLAGS = ("duration=12 steps", "checkpoint.keep=null", "evaluation.every=3 steps")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 steps in two sessions, with checkpoints of every fourth."""
+    folder = tmp_path_factory.mktemp("again")
+    job = small_job(folder, *FLAGS)
+    train(job, folder / "run", until=7)
+    return train(job, folder / "run").directory
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+def edit(run: Path, step: int, **values: Any) -> None:
+    """Change metrics of a step."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in lines:
+        if row["step"] == step and row["kind"] == "train":
+            row |= values
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+
+
+def test_a_session_ends_after_the_step_that_it_is_asked_to(trained: Path, tmp_path: Path) -> None:
+    (first, second) = events(trained, "end")
+    assert (first["step"], first["status"]) == (7, 75)
+    assert first["reason"] == "stopped after step 7, as it was asked to" and "signal" not in first
+    assert (second["step"], second["status"]) == (12, 0)
+    whole = train(small_job(tmp_path, *FLAGS), tmp_path / "whole").directory
+    assert_same_run(whole, trained)
+
+
+def test_what_is_as_recorded_is_equal_to_the_bit(run: Path, command: Call) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    status, said, _ = command("verify", run)
+    digest = read_manifest(run / "checkpoints/step-00000012").files["model.safetensors"].sha256
+    assert (status, said) == (
+        0,
+        f"{run}: steps 8 to 12 trained again: 6 rows of metrics and the weights are equal to the "
+        f"bit, SHA-256 {digest}\n",
+    )
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    status, said, _ = command("verify", run, "--steps", "0:10", "--json")
+    answer = json.loads(said)
+    assert status == 0 and answer["equal"] and answer["rows"] == 13
+    assert answer["weights"] is None and "has no checkpoint of step 10" in answer["notes"][0]
+
+
+def test_an_edited_row_is_found(run: Path, command: Call) -> None:
+    edit(run, 10, loss=1.5)
+    status, said, _ = command("verify", run)
+    assert status == 1
+    lines = said.splitlines()
+    assert lines[0] == f"{run}: steps 8 to 12 trained again: not equal to the bit"
+    assert lines[1].startswith("  step 10: train.loss is 1.5 in the record and ")
+    assert lines[2].startswith("  metrics.jsonl:13: the row (train, step 10) was changed")
+    assert len(lines) == 3
+    status, said, _ = command("verify", run, "--json")
+    (difference,) = json.loads(said)["differences"]
+    assert (difference["step"], difference["metric"], difference["recorded"]) == (10, "loss", 1.5)
+
+
+def test_a_row_under_another_step_is_missing(run: Path, command: Call) -> None:
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text.replace('"step": 10', '"step": 11', 1))
+    status, said, _ = command("verify", run)
+    assert status == 1
+    assert "step 10: only what was trained again has a row of train" in said
+
+
+def test_numbers_may_differ_within_a_tolerance(run: Path, command: Call) -> None:
+    loss = next(row for row in rows(run) if row["step"] == 10)["loss"]
+    edit(run, 10, loss=loss * (1 + 1e-6))
+    assert "not equal to the bit" in command("verify", run)[1]
+    _, said, _ = command("verify", run, "--tolerance", "1e-4")
+    assert "are equal within 0.0001" in said and "weights" in said
+
+
+def test_weights_that_were_exchanged_are_found(run: Path, command: Call) -> None:
+    place = run / "checkpoints/step-00000012"
+    weights = load_file(place / "model.safetensors")
+    name = max(weights)
+    weights[name] = weights[name] * 1.01
+    save_file(weights, place / "model.safetensors")
+    manifest = read_manifest(place)
+    files = manifest.files | {"model.safetensors": digest_file(place / "model.safetensors")}
+    (place / "manifest.json").write_bytes(Manifest(12, manifest.metric, files).render())
+    status, said, _ = command("verify", run)
+    assert status == 1
+    assert f"model/{name} differs by 0.0099 of its norm" in said
+    assert "step-00000012: its manifest is not the one that was sealed" in said
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("3:8", "no checkpoint of step 3 is kept in RUN, from which training could go on.\n"
+                "Valid: 0, 4, 7, 8; 0 is the beginning of the run"),
+        ("8:13", "RUN has no steps 8 to 13: it is recorded up to step 12.\n"
+                 "Valid: first steps 0, 4, 7, 8, and a later one up to 12"),
+        ("8:8", "RUN has no steps 8 to 8"),
+        ("8", "--steps 8 is no stretch of steps.\nValid: two numbers of steps, as 100:200"),
+    ],
+)  # fmt: skip
+def test_stretches_that_are_not_there(run: Path, command: Call, steps: str, said: str) -> None:
+    status, _, error = command("verify", run, "--steps", steps)
+    assert status == 2 and said.replace("RUN", str(run)) in error
+
+
+def test_a_stretch_of_two_configurations_is_refused(run: Path) -> None:
+    resumed = {"event": "resume", "step": 8, "accepted": [{"path": "optimizer.lr"}]}
+    with (run / "events.jsonl").open("a") as file:
+        file.write(json.dumps(resumed) + "\n")
+    with pytest.raises(SetpointError, match=r"another configuration from step 8 \(optimizer.lr\)"):
+        choose_stretch(run, (4, 12))
+    assert choose_stretch(run, (4, 8)).record == run / "checkpoints/step-00000008"
+    assert choose_stretch(run, (8, 10)).record == run / "checkpoints/step-00000012"
+
+
+def test_other_data_is_refused_in_words(run: Path, command: Call) -> None:
+    path = run / "environment.json"
+    facts = json.loads(path.read_text())
+    facts["data"]["train"]["digest"] = "0" * 64
+    path.write_text(json.dumps(facts))
+    status, _, error = command("verify", run)
+    assert status == 2 and f"{run} cannot be trained again: {run} cannot be resumed: its" in error
+    assert "setpoint-verify-" not in error and "--accept" not in error
+
+
+def test_a_hostile_record_runs_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Call
+) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('evil code ran')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    job = small_job(
+        tmp_path,
+        "tracking.trackers.append={type=wandb}",
+        "resilience.heartbeat={}",
+        f"tracking.alerts=[{{type=command, command=[touch, {tmp_path}/ran]}}]",
+        "tracking.prometheus={}",
+        f"checkpoint.remote.url=file://{tmp_path}/elsewhere",
+        "profiling={}",
+    )
+    from setpoint.config import record_files
+
+    for name, text in record_files(job).items():
+        (run / name).write_text(text)
+    cleaned, _ = recorded_job(run)
+    assert [type(each).__name__ for each in cleaned.tracking.trackers] == ["Jsonl"]
+    assert cleaned.checkpoint.remote is cleaned.profiling is cleaned.resilience.heartbeat is None
+    assert cleaned.tracking.alerts == () and cleaned.tracking.prometheus is None
+    shutil.rmtree(run / "checkpoints")
+    monkeypatch.setenv("SETPOINT_IMPORTS", "evil")
+    job = small_job(tmp_path, "model.norm={type=import, target=evil.Norm}")
+    for name, text in record_files(job).items():
+        (run / name).write_text(text)
+    monkeypatch.delenv("SETPOINT_IMPORTS")
+    for words in (("verify", run), ("rerun", run, "--output", tmp_path / "out")):
+        status, said, error = command(*words)
+        assert status == 2 and not said and "evil.Norm may not be imported" in error, error
+    assert "evil" not in sys.modules and not (tmp_path / "out").exists()
+
+
+def test_a_run_is_trained_again_in_a_directory_of_its_own(
+    run: Path, tmp_path: Path, command: Call
+) -> None:
+    output = tmp_path / "again"
+    status, said, error = command("rerun", run, "--output", run)
+    assert status == 2 and "is the run itself" in error
+    status, said, _ = command("rerun", run, "--output", output, "--json")
+    answer = json.loads(said[said.index("{") :])
+    assert status == 0 and answer["equal"] and answer["rows"] == len(rows(run))
+    assert rows(output) == rows(run)
+    edit(run, 3, lr=7.0)
+    status, said, _ = command("rerun", run, "--output", output)
+    assert status == 1 and "step 3: train.lr is 7.0 in the record and 0.0" in said
+
+
+def test_another_environment_is_printed_and_refused(
+    run: Path, tmp_path: Path, command: Call
+) -> None:
+    path, output = run / "environment.json", tmp_path / "again"
+    facts = json.loads(path.read_text())
+    facts["packages"]["torch"] = "1.0"
+    facts["code"]["user"]["revision"] = "abc"
+    path.write_text(json.dumps(facts))
+    status, _, error = command("rerun", run, "--output", output)
+    assert status == 2 and not output.exists()
+    assert "packages.torch: 1.0 in the record, 2." in error
+    assert "code.user.revision: abc in the record" in error and "--allow-differences" in error
+    words = ("rerun", run, "--output", output, "--allow-differences")
+    status, said, _ = command(*words)
+    assert status == 0 and "note: packages.torch: 1.0 in the record" in said
+    # The new directory says with what it was trained.
+    assert json.loads((output / "environment.json").read_text())["packages"]["torch"] != "1.0"
+    status, said, _ = command("verify", run)
+    assert status == 0 and "note: packages.torch: 1.0 in the record" in said
+
+
+def test_environments_are_compared_by_what_decides_the_bits() -> None:
+    facts = {
+        "code": {"user": {"root": "/a", "revision": "x", "diff": "a\n"}, "setpoint": "the same"},
+        "python": {"version": "3.11", "executable": "/a"},
+        "packages": {"remote": "1", "torch": "2"},
+        "processor": {"model": "A", "cores": 2},
+        "torch": {"version": "2", "devices": []},
+        "system": {"host": "a"},
+    }
+    other = json.loads(json.dumps(facts))
+    other["code"]["user"] |= {"root": "/b", "diff": {"sha256": "0" * 64, "characters": 9}}
+    other["python"]["executable"] = other["system"]["host"] = "/b"
+    other["packages"] = {"remote": "2", "torch": "2", "numpy": "1"}
+    other["processor"] = {"model": "B", "cores": 3}
+    assert environment_differences(facts, facts) == []
+    assert environment_differences(facts, other) == [
+        "code.user.diff: uncommitted changes 87428fc52280 in the record, uncommitted changes "
+        "000000000000 here",
+        "packages.remote: 1 in the record, 2 here",
+        "processor.model: A in the record, B here",
+        "packages.numpy: none in the record, 1 here",
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks(tmp_path: Path, command: Call) -> None:
+    job = small_job(tmp_path, *FLAGS, "parallel.world_size=2", "parallel.shard=2")
+    from setpoint.config import record_files
+
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "job.json").write_text(json.dumps(_values(record_files(job)["config.json"])))
+    words = ["--nproc", "2", "--tracking.progress", "none"]
+    assert command("train", source / "job.json", *words)[0] == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    status, said, error = command("verify", run)
+    assert status == 0, error
+    assert "steps 8 to 12 trained again: 6 rows of metrics and the weights are equal" in said
+    status, said, error = command("rerun", run)
+    assert status == 0, error
+
+
+def _values(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    del found["setpoint"], found["parallel"]["world_size"]
+    return found
