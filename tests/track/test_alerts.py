@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import Secret, SetpointError
+from setpoint.config import RunError, Secret, SetpointError
 from setpoint.track import alerts as module
 from setpoint.track.alerts import Alerts, filled
 from setpoint.track.config import AlertConfig, Command, Webhook
+from setpoint.train.run import train
+
+from ..train.small import small_job
 
 FACTS = {"run": "small-1234", "fingerprint": "12345678"}
 
@@ -79,8 +82,7 @@ def test_a_webhook_gets_what_happens(tmp_path: Path, server: Server) -> None:
     server.answers = [503, 204]
     headers = {"Authorization": Secret("env:ALERT_TOKEN")}
     body = {"text": "{run}: {event} at {step}, {loss}: {message} {other}"}
-    first, second = hook(headers=headers, body=body), hook(events=("finished",))
-    alerts, lines = opened(tmp_path, first, second)
+    alerts, lines = opened(tmp_path, hook(headers=headers, body=body))
     with alerts:
         alerts.progressed(3, float("nan"))
         skip = {"step": 4, "loss": 9.5, "grad_norm": 2.0, "cause": "spike"}
@@ -88,25 +90,32 @@ def test_a_webhook_gets_what_happens(tmp_path: Path, server: Server) -> None:
         rollback = {"step": 2, "failed": 5, "loss": 1.0, "grad_norm": 2.0, "cause": "non_finite"}
         alerts.heard("rollback", rollback)
         alerts.heard("end", {"step": 9, "status": 0})
-    assert lines == []
-    texts = [each["text"] for _, each in server.got if "text" in each]
-    assert texts == [
+    texts = [each["text"] for _, each in server.got]
+    assert lines == [] and texts == [
         "small-1234: spike at 4, nan: step 4 was skipped: loss 9.5, gradient norm 2.0 {other}",
         "small-1234: spike at 4, nan: step 4 was skipped: loss 9.5, gradient norm 2.0 {other}",
         "small-1234: non_finite at 5, nan: step 5 rolled back to step 2: loss 1.0, gradient norm "
         "2.0 {other}",
         "small-1234: finished at 9, nan: the duration is over {other}",
     ]
-    [whole] = [each for _, each in server.got if "text" not in each]
+    assert server.got[0][0]["Authorization"] == "planted-secret-of-a-header"
+    plain, lines = opened(tmp_path, hook(events=("finished",)))
+    with plain:
+        plain.progressed(8, float("nan"))
+        plain.heard("skip", skip)
+        plain.heard("end", {"step": 9, "status": 0})
+    _, whole = server.got[-1]
+    assert lines == [] and len(server.got) == 5
     assert whole | {"time": "", "host": ""} == {
         "event": "finished", "run": "small-1234", "fingerprint": "12345678", "time": "",
         "directory": str(tmp_path), "host": "", "step": 9, "loss": "nan",
         "message": "the duration is over",
     }  # fmt: skip
-    assert server.got[0][0]["Authorization"] == "planted-secret-of-a-header"
 
 
-def test_a_server_that_hangs_or_dies_stops_nothing(tmp_path: Path, server: Server) -> None:
+def test_a_server_that_hangs_or_dies_stops_nothing(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is said once, without the address."""
     server.may_answer.clear()
     alerts, lines = opened(tmp_path, hook(timeout=0.1, retries=1))
@@ -114,9 +123,9 @@ def test_a_server_that_hangs_or_dies_stops_nothing(tmp_path: Path, server: Serve
         for step in range(5):
             alerts.send("spike", f"step {step}")
     assert len(lines) <= 2 and lines[0].startswith("tracking.alerts.0 (webhook) could not be sent")
-    server.may_answer.set()
-    time.sleep(0.3)  # what was posted is answered
-    server.answers = [404]
+    other = Server()  # whose answers no late request takes
+    monkeypatch.setenv("ALERT_URL", other.url)
+    other.answers = [404]
     refusing, said = opened(tmp_path, hook())
     with refusing:
         refusing.heard("end", {"step": 9, "status": 75, "reason": "SIGTERM"})
@@ -124,8 +133,8 @@ def test_a_server_that_hangs_or_dies_stops_nothing(tmp_path: Path, server: Serve
         "tracking.alerts.0 (webhook) could not be sent: the server answers 404 Not Found; "
         "training goes on"
     ]
-    server.shutdown()
-    server.server_close()
+    other.shutdown()
+    other.server_close()
     gone, told = opened(tmp_path, hook(retries=0))
     with gone:
         gone.heard("end", {"step": 9, "status": 0})
@@ -195,3 +204,29 @@ def test_a_missing_address_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_texts_are_filled() -> None:
     assert filled("{a} {b} {a.__class__} {{a}}", {"a": 1}) == "1 {b} {a.__class__} {1}"
+
+
+def test_a_run_that_fails_while_it_starts_is_told_of(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that fails in a step; the reference alone is in the record."""
+    job = small_job(
+        tmp_path, "evaluation=null", "duration=2 steps", "checkpoint.write=false",
+        "tracking.alerts=[{type: webhook, url: 'env:ALERT_URL', retries: 0}]",
+    )  # fmt: skip
+
+    def fails(*given: Any) -> None:
+        raise RunError("the disk is gone")
+
+    for name in ("setpoint.train.run.build_components", "setpoint.train.step.loop.Loop.try_step"):
+        with monkeypatch.context() as patch, pytest.raises(RunError):
+            patch.setattr(name, fails)
+            train(job)
+    train(job)
+    assert [(each["event"], each["message"]) for _, each in server.got] == [
+        ("failed", "the disk is gone"), ("failed", "the disk is gone"),
+        ("finished", "the duration is over"),
+    ]  # fmt: skip
+    for path in (tmp_path / "runs").rglob("*.json*"):
+        # The environment's record has the difference of the code, such as this file's.
+        assert path.name == "environment.json" or "planted-secret" not in path.read_text()

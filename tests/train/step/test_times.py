@@ -36,6 +36,40 @@ def test_each_second_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {"forward": 4, "backward": 10, "optimizer": 32}
 
 
+def test_events_measure_what_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in: when the host reads them, what is not done yet waits for the next row."""
+    device, done = [0.0], [0.0]
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = device[0]
+
+        def query(self) -> bool:
+            return self.at <= done[0]
+
+        def elapsed_time(self, end: Event) -> float:
+            return (end.at - self.at) * 1e3
+
+    monkeypatch.setattr(module.torch.cuda, "Event", Event)
+    times = StepTimes(is_on=True, on_device=True)
+    with times("pipeline"):
+        device[0] += 2
+        with times("forward of stage 0"):
+            device[0] += 4
+        device[0] += 8
+    with times("device"), times("optimizer step"):
+        device[0] += 16
+    done[0] = 14.0
+    assert times.read() | {"data": 0} == {
+        **dict.fromkeys(module.PARTS, 0.0), "forward": 4.0, "backward": 10.0,
+    }  # fmt: skip
+    done[0] = 30.0
+    assert times.read()["optimizer"] == 16.0 == times.read()["optimizer"]
+
+
 def test_a_profiler_sees_the_same_spans() -> None:
     times = StepTimes(is_on=True)
     seen: list[str] = []
