@@ -96,7 +96,17 @@ def shared(variant: str, field: str) -> tuple[Any, ...]:
 
 ROWS: dict[str, tuple[Any, ...]] = {
     "Job.adapter": ("adapter={type=lora, rank=2}", learned),
-    **{f"LoRA.{field}": shared("lora", field) for field in SHARED},
+    "LoRA.rank": shared("lora", "rank"),
+    "LoRA.alpha": shared("lora", "alpha"),
+    "LoRA.rank_stabilized": shared("lora", "rank_stabilized"),
+    "LoRA.ranks": shared("lora", "ranks"),
+    "LoRA.dropout": shared("lora", "dropout"),
+    "LoRA.b_std": shared("lora", "b_std"),
+    "LoRA.targets": shared("lora", "targets"),
+    "LoRA.exclude": shared("lora", "exclude"),
+    "LoRA.train": shared("lora", "train"),
+    "LoRA.fused": shared("lora", "fused"),
+    "LoRA.merge": shared("lora", "merge"),
     **{f"DoRA.{field}": shared("dora", field) for field in SHARED},
     **{f"ReLoRA.{field}": shared("relora", field) for field in SHARED if field != "merge"},
     "ReLoRA.merge": ("adapter.merge=null", learned, MERGES, "refused: ConfigError"),

@@ -121,7 +121,7 @@ def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[Target]:
 
 def _is_chosen(config: AdapterConfig, site: Site) -> bool:
     if config.targets is None:
-        wanted = site.kind in ("matrix", *(LEFT_OUT if config.exclude is not None else ()))
+        wanted = site.kind == "matrix"
     else:
         wanted = _is_found(config.targets, site.path)
     return wanted and not _is_excluded(config, site)

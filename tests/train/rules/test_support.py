@@ -42,6 +42,7 @@ MET: tuple[tuple[str, ...], ...] = (
     ("precision.compute=fp16",),
     (*ZERO, "resilience.spike={}"),
     (*ZERO, "adapter={type=lora, rank=2}"),
+    ("adapter={type=relora, rank=2}", "checkpoint.frozen=false"),
     (*ZERO, "optimizer.frozen_spans=[{pattern=embedding, stop=2}]"),
     ("adapter={type=lora, rank=2}", "precision.float8={}", "precision.compute=bf16"),
     ("adapter={type=lora, rank=2, dropout=0.1}", *TENSOR),

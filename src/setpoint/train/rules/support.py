@@ -542,6 +542,9 @@ CONFLICTS = (
         "divides the inner width of experts, and their adapters are divided by experts alone",
         ("1",), where=lambda job: job.parallel.expert_tensor > 1),
     Conflict(
+        "checkpoint.frozen = false", ("adapter.merge = set",),
+        "leaves out the base, and merges change it: what was merged would be lost", ("true",)),
+    Conflict(
         "adapter.merge = set", ("optimizer = schedule_free_adamw",),
         "replaces weights that type = {optimizer.type} averages over the whole run", ("null",),
         hint="Or choose optimizer.type = adamw."),

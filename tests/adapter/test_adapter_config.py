@@ -1,0 +1,87 @@
+"""What of `[adapter]` is refused, and what is said of what is adapted."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import ConfigError
+from setpoint.plan.preflight import preflight
+from setpoint.train.build.components import build_components
+from setpoint.train.build.memory_plan import planned_memory
+from setpoint.train.build.parameters import least_weights, trained_and_frozen
+
+from ..train.small import small_job
+
+LORA = "adapter={{type: lora, rank: 2, {}}}"
+REFUSED = {
+    "rank: 0": "adapter.rank",
+    "rank: 17": "is above the smaller side of layers.0.attention.query, 16 inputs and 16 outputs",
+    "ranks: [{pattern: query, rank: 40}]": "adapter.ranks.0.rank",
+    "ranks: [{pattern: query}]": "neither rank nor alpha",
+    "ranks: [{pattern: quary, rank: 1}]": "Did you mean query?",
+    "ranks: [{pattern: layers, rank: 1}, {pattern: query, rank: 2}]": "gets nothing",
+    "targets: [norm]": "which is no linear layer, embedding or packed experts",
+    "targets: [qerry]": "Did you mean query?",
+    "targets: []": "nothing is adapted",
+    "targets: ['^output']": "Set exclude to []",
+    "targets: ['a(']": "is no regular expression",
+    "exclude: [layers]": "leaves nothing that is adapted",
+    "train: [query]": "adapted or trained whole, not both",
+    "train: [qerry]": "Did you mean query?",
+    "fused: split": "no adapted module holds several projections",
+    "dropout: 0.1, exclude: [], targets: [output]": "is not applied to output",
+    "merge: {every: 2 epochs}": "merges are counted in steps",
+    "merge: {every: 10, warmup: 11}": "11 steps are not over when the next merge comes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, change: str) -> None:
+    flag = LORA.format(change) if "rank:" not in change.split(",")[0][:5] else (
+        f"adapter={{type: lora, {change}}}"
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=re.escape(REFUSED[change])):
+        small_job(tmp_path, flag)
+
+
+def test_an_embedding_that_is_the_output_is_not_adapted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the update would change both"):
+        small_job(tmp_path, LORA.format("targets: [embedding]"), "model.tie_embeddings=true")
+    with pytest.raises(ConfigError, match="is type = lora"):
+        small_job(tmp_path, "adapter={type: relora, merge: null}")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (LORA.format("train: [norm]"), "optimizer.frozen=['layers.0.attention']"),
+        ("adapter={type: dora, rank: 3}", "model.moe.experts=4", "model.tie_embeddings=true"),
+        (LORA.format("fused: split, exclude: [], targets: [query, output]"),
+         "model.merge_qkv=true", "model.qkv_bias=true"),
+    ],
+)  # fmt: skip
+def test_what_is_adapted_is_known_without_the_model(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    job = small_job(tmp_path, *flags)
+    parts = build_components(job)
+    weights = dict(parts.model.named_parameters())
+    listed, frozen = trained_and_frozen(job, parts.tokenizer.vocab_size)
+    trained = {name: tuple(p.shape) for name, p in weights.items() if p.requires_grad}
+    # In the order of the model, as the groups of the optimizer have them.
+    assert [(each.name, each.shape) for each in listed] == list(trained.items())
+    numbers = sum(map(prod, trained.values()))
+    assert frozen == sum(p.numel() for p in weights.values()) - numbers
+    report = parts.adapter
+    assert report is not None
+    assert report.adapter + report.trained == numbers and report.frozen == frozen
+    assert report.trained_bytes == 4 * numbers
+    facts = preflight(job).facts
+    assert facts["adapter"] == report.line() and facts["trained parameters"] == numbers
+    plan = planned_memory(job, parts.tokenizer.vocab_size)
+    assert (plan.parameters, plan.gradients) == (4 * (numbers + frozen), 4 * numbers)
+    assert least_weights(job) == 4 * (numbers + frozen) + 8 * numbers
+    kinds = {each.name: each.kind for each in listed}
+    assert all(kind == "vector" for name, kind in kinds.items() if name.endswith("magnitude"))
