@@ -16,7 +16,7 @@ from setpoint.adapter.plan import CHILD
 
 from .models import adapted_model, base_model, loss_of, model_config, tokens
 
-TOLERANCE = {"rtol": 1e-9, "atol": 1e-10}
+TOLERANCE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10}
 
 
 def theirs_of(model: nn.Module, ours: nn.Module, adapter: AdapterConfig, packed: bool) -> nn.Module:
@@ -38,7 +38,7 @@ def theirs_of(model: nn.Module, ours: nn.Module, adapter: AdapterConfig, packed:
     )
     for module in model.modules():
         if packed and type(module).__name__ == "PackedExperts":
-            module.is_transposed = True
+            vars(module)["is_transposed"] = True  # which PEFT reads of models of transformers
     theirs: Any = inject_adapter_in_model(config, model)
     with torch.no_grad():
         for name, value in adapter_parameters(ours).items():

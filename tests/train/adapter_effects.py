@@ -107,6 +107,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "LoRA.train": shared("lora", "train"),
     "LoRA.fused": shared("lora", "fused"),
     "LoRA.merge": shared("lora", "merge"),
+    "LoRA.quantize": shared("lora", "quantize"),
     **{f"DoRA.{field}": shared("dora", field) for field in SHARED},
     **{f"ReLoRA.{field}": shared("relora", field) for field in SHARED if field != "merge"},
     "ReLoRA.merge": ("adapter.merge=null", learned, MERGES, "refused: ConfigError"),

@@ -104,13 +104,17 @@ def sites_of(
     for each in parameters:
         path, _, own = each.name.rpartition(".")
         if each.kind == "embedding" and own == "weight":
-            found.append(Site(path, "embedding", *each.shape, kind="embedding"))
+            rows, width = each.shape
+            found.append(Site(path, "embedding", rows, width, "embedding"))
         elif each.kind in ("matrix", *LEFT_OUT) and own == "weight" and len(each.shape) == 2:
-            sizes = each.shape if each.inputs_first else each.shape[::-1]
+            inputs, outputs = each.shape if each.inputs_first else each.shape[::-1]
             pieces = (fused or {}).get(path, ())
-            found.append(Site(path, "linear", *sizes, each.kind, 0, each.inputs_first, pieces))
+            found.append(
+                Site(path, "linear", inputs, outputs, each.kind, 0, each.inputs_first, pieces)
+            )
         elif each.kind == "matrix" and len(each.shape) == 3:
-            found.append(Site(each.name, "experts", *each.shape[1:], "matrix", each.shape[0]))
+            experts, inputs, outputs = each.shape
+            found.append(Site(each.name, "experts", inputs, outputs, "matrix", experts))
     return found
 
 
