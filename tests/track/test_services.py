@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import socket
 import sqlite3
 import struct
 import zipfile
@@ -160,6 +161,31 @@ def test_mlflow(tmp_path: Path) -> None:
     assert run.data.params["optimizer.lr"] == "0.1"
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert sorted((m.step, m.value) for m in history) == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
+
+
+@pytest.mark.slow  # takes seconds to import
+@pytest.mark.filterwarnings("ignore")  # of its own
+def test_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of MLflow: no call of the thread that trains waits for it, and it is said what is lost."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    lines: list[str] = []
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,  # and it never answers
+        RunDirectory.create(tmp_path / "run") as run,
+    ):
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+        tracker = build_service(resolve(Mlflow(uri=uri, patience=0.5)), run_directory=run)
+        tracker.describe(FACTS)
+        tracker.open(0, {}, lines.append)
+        for each in FIRST:
+            tracker.write(each)
+        tracker.close()
+        assert "did not take its rows within 0.5 s: 3 are not sent" in lines[0]
+        tracker._thread.join(WAIT)
+        tracker._show()
+    assert "is off in this session: " in lines[1] and len(lines) == 2
 
 
 def test_aim(tmp_path: Path) -> None:

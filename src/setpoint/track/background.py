@@ -81,12 +81,14 @@ class Background(Tracker):
     def close(self) -> None:
         """Wait for the rows, and say how many are lost."""
         end = time.monotonic() + self.patience
+        ends = 0
         if self._thread.is_alive():
             with contextlib.suppress(queue.Full):
                 self._tasks.put(None, timeout=self.patience)
+                ends = 1
             self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
-            waiting = self._tasks.qsize()
+            waiting = self._tasks.qsize() - ends
             self._say(f"did not take its rows within {self.patience:g} s: {waiting:,} are not sent")
         if self.dropped:
             self._say(f"has lost {self.dropped:,} rows of this session")
@@ -103,6 +105,9 @@ class Background(Tracker):
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
+            if self._off:  # what came before that was known
+                self.dropped += 1
+                continue
             try:
                 task()
             # Whatever a service raises, it is no reason to stop a run.
