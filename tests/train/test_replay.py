@@ -104,6 +104,15 @@ def test_any_step_is_reached_from_a_checkpoint_also_behind_a_rollback(
     assert done.found == recorded(run, 7)
 
 
+def test_a_run_that_was_loaded_from_another_is_reached_from_its_start(tmp_path: Path) -> None:
+    first = train(small_job(tmp_path, *FLAGS)).directory
+    flags = (f"checkpoint.load={first}", "checkpoint.every=never", "name=second",
+             "duration=11 steps", "optimizer.frozen=['^embedding']")  # fmt: skip
+    run = train(small_job(tmp_path, *FLAGS, *flags), tmp_path / "runs" / "second").directory
+    done = again(run, 11, *flags)
+    assert done.found == recorded(run, 11) and not done.is_kept
+
+
 def test_as_many_as_asked_for_are_kept_and_damage_is_said(tmp_path: Path, poison: Poison) -> None:
     poison(2, 4, 5, 8)
     flags = ("resilience.non_finite=skip", "resilience.bad_batches=2")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.record.bad_batches import SavedStep, read_bad_batch
+from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.kept import kept_files
 from setpoint.train.record.load import load_other
 from setpoint.train.record.state import WEIGHTS_ONLY, restore, states_of
@@ -109,14 +111,16 @@ def replay(
     recorded = _recorded(run, step, saved)
     checkpoint = _newest_before(run, step, note)
     with settings_of(job):
-        kept = kept_files(job, run.path)
-        parts = build_components(job, checkpoint is None, no_work, *kept)
+        kept, load = kept_files(job, run.path), job.checkpoint.load
+        fresh = checkpoint is None and (load is None or job.checkpoint.excludes_weights)
+        parts = build_components(job, fresh, no_work, *kept)
         states = states_of(job, parts, best_metric_of(job, parts), LossMean(), Trackers())
-        position = Position()
+        position, frozen = Position(), FrozenParameters(job, parts)
         if checkpoint is not None:
-            position = restore(job, states, checkpoint)
-        elif job.checkpoint.load is not None:
-            _, position = load_other(job, parts, states)
+            position = restore(job, states, frozen.completed(checkpoint))
+        elif load is not None:
+            with TemporaryDirectory() as folder:
+                _, position = load_other(job, parts, states, frozen, into=Path(folder))
         loop = Loop(job, parts, [], StopRequest(), position)
         assert isinstance(loop.engine, PlainEngine)
         try:
