@@ -17,6 +17,7 @@ from setpoint.model import load_pretrained, save_pretrained
 from setpoint.train.run import rehearse, train
 
 from ...forks import forked
+from ..pretrained_effects import theirs
 from ..small import rows, small_job
 
 BASE = ("model.layers=2", "model.dropout=0", "schedule.horizon=8 steps", "checkpoint.keep=null")
@@ -133,6 +134,21 @@ def test_what_has_no_effect_is_refused(
 
 def test_other_divisions_go_on() -> None:
     assert forked("tests.parallel.frozen_ranks", "shard").splitlines() == ["shard: equal"]
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers(tmp_path: Path) -> None:
+    theirs(tmp_path / "theirs", {})
+    place = tmp_path / "theirs"
+    flags = ("model=huggingface", f"model.config={place}", f"model.pretrained={place}",
+             "optimizer.frozen=['wte', 'attn']", "schedule.horizon=4 steps")  # fmt: skip
+    plain = ("type", "dim", "layers", "heads", "dropout")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    train(small_job(tmp_path, *flags, "duration=4 steps", without=plain), whole)
+    for duration in ("duration=2 steps", "duration=4 steps"):
+        train(small_job(tmp_path, *flags, OUT, duration, without=plain), run)
+    assert_equal(model_of(whole), model_of(run))
+    assert "model.lm_head.weight" in model_of(run).keys() - held(run, 4).keys()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ def frozen_problems(job: Job) -> Iterator[Problem]:
     if not job.optimizer.frozen and job.adapter is None:
         yield Problem(
             "checkpoint.frozen",
-            "false has no effect: no parameter is frozen",
+            "false has no effect: no parameter is frozen for the whole run",
             valid=("true",),
             also=("optimizer.frozen", "adapter"),
         )
