@@ -98,7 +98,7 @@ def test_what_is_frozen_for_a_while_stays_for_as_long(
         ), strict=False)]  # fmt: skip
         assert moved == [False, False, True, True], name
     # A step that it was left out of is none of its own.
-    named = {held: name for name, held in parts.weights.named_parameters()}
+    named: dict[torch.Tensor, str] = {p: name for name, p in parts.weights.named_parameters()}
     steps = {named[p]: int(of["step"]) for p, of in parts.optimizer.state.items()}
     assert {count for name, count in steps.items() if name in held} == {3}
     assert {count for name, count in steps.items() if name not in held} == {5}
