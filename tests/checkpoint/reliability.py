@@ -134,6 +134,8 @@ FAULTS = [
     Fault("a run is killed, jobs of all kinds", 1, SAME, kills_of_stories),
     Fault("a rank of a run is killed, replicas", 2, SAME, kills(2, "replicate")),
     Fault("a rank of a run is killed, shards", 2, SAME, kills(2, "shard")),
+    Fault("a rank of a run is killed, saves in the background", 2, SAME,
+          kills(2, "shard, async")),
     Fault("a rank of a run is killed, divided matrices", 2, SAME, kills(2, "tensor")),
     Fault("a rank of a run is killed, shards and replicas", 4, SAME, kills(4, "shard, replicate")),
 ]  # fmt: skip
