@@ -9,6 +9,8 @@
 # make torture  disturb runs in every way and compare them with undisturbed ones; writes
 #               docs/torture.md; TORTURE="--rounds 20 --seed 100" tries more
 # make torchft  replica groups that die and come back, with torchft beside .venv
+# make audit   look for known vulnerabilities of the packages in .venv; status 3 where the service
+#               that knows of them could not be asked about all
 # make planted  break one thing at a time in a copy, and say whether the tests catch it
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
 # make fuzz-configs  look for whole configurations that break anything; FUZZ_CASES=100000
@@ -47,7 +49,7 @@ UV := $(shell command -v uv 2>/dev/null)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow torture planted fuzz fuzz-configs bench deepspeed torchft clean
+.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow torture audit planted fuzz fuzz-configs bench deepspeed torchft clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -71,6 +73,9 @@ slow: $(VENV)/.dev
 
 torture: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.table $(TORTURE)
+
+audit: $(VENV)/.dev
+	@$(BIN)/python -m tests.audit
 
 planted: $(VENV)/.dev
 	@$(BIN)/python -m tests.planted

@@ -15,6 +15,8 @@ import pytest
 
 import setpoint
 
+from .audit import audit
+
 SOURCE = Path(setpoint.__file__).parent
 
 UNSAFE = {
@@ -79,6 +81,27 @@ def test_the_check_sees_what_it_is_to_see(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("printed", "status", "said"),
+    [
+        ([{"name": "a", "version": "1", "vulns": []}], 0, "1 packages were looked up"),
+        ([{"name": "a", "version": "1", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]}], 1,
+         "a 1: PYSEC-1, mended in 2"),
+        ([{"name": "a", "skip_reason": "not found"}], 3, "1 packages could not be looked up: a"),
+        (None, 3, "nothing was audited: the advisory service did not answer: no route"),
+    ],
+)  # fmt: skip
+def test_an_audit_that_could_not_look_is_not_taken_for_a_clean_one(
+    tmp_path: Path, printed: object, status: int, said: str
+) -> None:
+    answer = "" if printed is None else json.dumps({"dependencies": printed})
+    program = tmp_path / "pip-audit"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\necho no route >&2\n")
+    program.chmod(0o755)
+    found, lines = audit([str(program)])
+    assert (found, lines[0]) == (status, said)
+
+
 SECRETS = {
     "HF_TOKEN": "hf_PlantedPlantedPlantedPlantedPlanted",
     "WANDB_API_KEY": "0123456789abcdefdeadbeef0123456789abcdef",
@@ -107,6 +130,7 @@ job = ["job.toml"]
 statuses = [
     main(["train", *job]),
     main(["train", *job, "--duration", "12 steps"]),
+    main(["generate", *job, "--duration", "12 steps", "--prompt", "a", "--max-tokens", "2"]),
     main(["train", *job, "--user.address", ADDRESS]),
     main(["train", *job, "--duration", "12 steps", "--data.sources.0.path", ADDRESS]),
 ]
@@ -177,7 +201,7 @@ def test_a_run_unpickles_nothing_and_listens_to_nobody(
 ) -> None:
     _, done = run
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["statuses"] == [0, 0, 2, 2], done.stderr
+    assert found["statuses"] == [0, 0, 0, 2, 2], done.stderr
     assert found["events"] == []
 
 

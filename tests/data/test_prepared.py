@@ -218,6 +218,15 @@ def _no_manifest(folder: Path) -> str:
     return "manifest.json cannot be read"
 
 
+def _other_files(folder: Path) -> str:
+    """Files elsewhere, which would be copied and pushed with the others."""
+    path = next(folder.glob(f"*/{MANIFEST}"))
+    facts = json.loads(path.read_text())
+    facts["files"]["../secret"] = [1, "0" * 64]
+    path.write_text(json.dumps(facts, indent=1) + "\n")
+    return "it names the file '../secret', which lies elsewhere"
+
+
 def _half_manifest(folder: Path) -> str:
     path = next(folder.glob(f"*/{MANIFEST}"))
     path.write_text(path.read_text()[:200])
@@ -238,7 +247,7 @@ def _wrong_dtype(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "damage", [_cut_short, _flip, _remove, _no_manifest, _half_manifest, _wrong_dtype]
+    "damage", [_cut_short, _flip, _remove, _no_manifest, _half_manifest, _other_files, _wrong_dtype]
 )
 def test_damage_is_named_and_never_used(
     tmp_path: Path, damage: Any, capsys: pytest.CaptureFixture[str]

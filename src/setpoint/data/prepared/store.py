@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -119,6 +119,9 @@ def read_manifest(folder: Path) -> Manifest:
             Side(**{**side, "sources": tuple(side["sources"])}) for side in found.pop("sides")
         )
         files = {name: (int(size), str(sha)) for name, (size, sha) in found.pop("files").items()}
+        for name in files:  # they are copied and pushed under these names
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"it names the file {name!r}, which lies elsewhere")
         limited = tuple(str(each) for each in found.pop("limited"))
         return Manifest(**found, sides=sides, files=files, limited=limited)
     except OSError as error:
@@ -126,7 +129,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder / MANIFEST} cannot be read: {error.strerror}.\n"
             "Valid: a folder that `setpoint data prepare` wrote."
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedData(
             f"{folder / MANIFEST} is damaged: {error or type(error).__name__}.\n"
             "Valid: a folder that `setpoint data prepare` wrote."
