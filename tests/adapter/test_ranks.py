@@ -14,7 +14,7 @@ def test_frozen_weights_are_not_summed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["lora", "dora", "merged again and again"])
+@pytest.mark.parametrize("case", ["lora", "dora", "merged again and again", "quantized base"])
 def test_two_ranks_train_what_one_does(case: str) -> None:
     forked("tests.parallel.equal_ranks", "2", *SHAPES, case)
 

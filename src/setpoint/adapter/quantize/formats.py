@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Parts = dict[str, Tensor]
 
-AT_ONCE: Final = 2**22
+AT_ONCE: Final = 2**20
 """Weights that are quantized at a time, at most or one row of blocks: what is held beside a matrix
 is a few times as many numbers."""
 
@@ -207,7 +207,12 @@ class NF4Format(_Rowwise):
         amax = self._amax(matrix)
         between = _between(NF4_LEVELS, matrix.device)
         codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
-        self._codes(matrix, amax, lambda x: _packed(torch.bucketize(x, between), high=True), codes)
+        self._codes(
+            matrix,
+            amax,
+            lambda x: _packed(torch.bucketize(x, between, out_int32=True), high=True),
+            codes,
+        )
         return codes, amax
 
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
@@ -395,5 +400,5 @@ def _e2m1(x: Tensor) -> Tensor:
     between = torch.tensor(E2M1_BETWEEN, device=x.device)
     # Above these, the even neighbour is the upper one, so that the half belongs to it.
     between[1::2] = torch.nextafter(between[1::2], torch.zeros((), device=x.device))
-    places = torch.bucketize(x.abs(), between) | (x < 0).long() << 3
+    places = torch.bucketize(x.abs(), between, out_int32=True) | (x < 0).int() << 3
     return _packed(places, high=False)

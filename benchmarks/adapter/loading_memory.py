@@ -1,0 +1,110 @@
+"""Memory of loading a base that is quantized, tensor by tensor, beside that of a dense one.
+
+    cd benchmarks && python -m adapter.loading_memory [--layers 8] [--dim 1024]
+
+Weights in bf16 in the format of Hugging Face; each side loads them in a fresh process. *peak* is by
+how much resident memory rises at most while they are loaded, *held* the bytes of all parameters.
+Leaves with status 1 if the peak of the quantized side is above what it holds, three fp32 copies of
+its largest matrix, and 64 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from setpoint.train.threads import prepare_threads
+
+prepare_threads()  # as `setpoint train` does, before torch is imported
+
+import torch  # noqa: E402
+
+from setpoint.adapter.config import QLoRA  # noqa: E402
+from setpoint.adapter.plan import quantized_sites, sites_of  # noqa: E402
+from setpoint.adapter.quantize.apply import quantize_base  # noqa: E402
+from setpoint.cli.style import table  # noqa: E402
+from setpoint.config import resolve  # noqa: E402
+from setpoint.model.initialize import initialize  # noqa: E402
+from setpoint.model.pretrained.read_config import read_config  # noqa: E402
+from setpoint.model.pretrained.save import save_pretrained  # noqa: E402
+from setpoint.model.pretrained.tensors import weights_of  # noqa: E402
+from setpoint.model.skeleton import materialize, skeleton  # noqa: E402
+from setpoint.train.build.parameter_groups import trained_parameters  # noqa: E402
+
+MIB = 2**20
+
+
+def main() -> int:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.side:
+        print(*load(Path(given.side[0]), given.side[1] == "nf4"))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), given.layers, given.dim)
+        rows, wrong = [], 0
+        for side in ("dense", "nf4"):
+            words = [sys.executable, "-m", "adapter.loading_memory", "--side", folder, side]
+            # What is freed is given back, so that the peak is what was needed at once.
+            environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+            done = subprocess.run(
+                words, env=environment, check=True, capture_output=True, text=True
+            )
+            peak, held, largest = map(int, done.stdout.split())
+            wrong += side != "dense" and peak > held + 3 * 4 * largest + 64 * MIB
+            rows.append((side, *(f"{each / MIB:,.0f}" for each in (held, peak, 4 * largest))))
+    print(table(rows, ("base", "held MiB", "peak MiB", "largest matrix in fp32 MiB")))
+    return 1 if wrong else 0
+
+
+def write(folder: Path, layers: int, dim: int) -> None:
+    """Save a model with random weights."""
+    from setpoint.model.config import Transformer
+
+    config = resolve(
+        Transformer(
+            layers=layers, dim=dim, heads=dim // 64, max_sequence_length=512, vocab_size=512
+        )
+    )
+    model = skeleton(config, 512)
+    materialize(model, "cpu", torch.bfloat16)
+    initialize(model, 1)
+    vars(model)["config"] = config
+    save_pretrained(model, folder)
+
+
+def load(folder: Path, quantized: bool) -> tuple[int, int, int]:
+    """Load them: the rise of resident memory, bytes of parameters, numbers of a matrix."""
+    config, family = read_config(folder)
+    assert config.vocab_size is not None
+    model, whole = (skeleton(config, config.vocab_size) for _ in range(2))
+    if quantized:
+        adapter = resolve(QLoRA())
+        assert adapter.quantize is not None
+        sites = quantized_sites(adapter, sites_of(trained_parameters(model)))
+        quantize_base(adapter.quantize, model, sites, 1)
+    weights = weights_of(folder, family, whole, config)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = status("VmRSS")
+    weights.fill(model, device="cpu", dtype=torch.bfloat16)
+    held = sum(each.nbytes for each in model.parameters())
+    return status("VmHWM") - before, held, max(each.numel() for each in whole.parameters())
+
+
+def status(field: str) -> int:
+    """A size of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main())
