@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from setpoint.adapter.config import AdapterConfig, QLoRA
 from setpoint.adapter.merge import merge_all
 from setpoint.adapter.plan import adapter_problems
 from setpoint.adapter.quantize.config import FP8, NF4
-from setpoint.config import resolve
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.loading import load_directory
+from setpoint.config import ConfigError, resolve
+from setpoint.infer.adapter import add_adapter
+from setpoint.model.pretrained.load import load_checkpoint
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.components import Components, build_components
@@ -64,12 +69,28 @@ def test_bytes_are_those_that_the_report_says(tmp_path: Path) -> None:
 
 def test_a_run_resumes_bit_for_bit_with_noise_and_merges(tmp_path: Path) -> None:
     adapter = QUANTIZED.format("nvfp4", 16)
-    flags = (*FLAGS, adapter, "adapter.quantize.noise={final_alpha: 0.5, decay_steps: 4}",
-             "adapter.merge.every=3 steps", "checkpoint.every=2 steps")  # fmt: skip
+    noise = "adapter.quantize.noise={final_alpha: 0.5, decay_steps: 4}"
+    saving = ("checkpoint.every=2 steps", "checkpoint.keep=1")
+    flags = (*FLAGS, adapter, noise, "adapter.merge.every=3 steps", *saving)
     whole = train(small_job(tmp_path / "whole", *flags, "duration=5 steps")).directory
     train(small_job(tmp_path / "parts", *flags, "duration=2 steps"))
     again = train(small_job(tmp_path / "parts", *flags, "duration=5 steps")).directory
     assert_same_run(again, whole)
+
+    # What generates and exports reads the parts as they were saved, and noise is for training.
+    (saved,) = list_checkpoints(whole / "checkpoints").values()
+    job = small_job(tmp_path / "whole", *flags, "duration=5 steps")
+
+    def prepare(model: nn.Module) -> None:
+        assert job.adapter is not None
+        add_adapter(job.adapter, job.model, model)
+
+    model = load_checkpoint(
+        saved, job.model, 257, device="cpu", dtype=torch.float32, prepare=prepare
+    )
+    held, expected = model.state_dict(), load_directory(saved).tensors["model"]
+    assert held.keys() == expected.keys()
+    assert all(torch.equal(held[name], each) for name, each in expected.items())  # pyright: ignore[reportArgumentType]
 
 
 def test_a_merge_quantizes_the_base_again(tmp_path: Path) -> None:
@@ -94,6 +115,11 @@ def test_merged_equals_unmerged_on_a_quantized_base(tmp_path: Path) -> None:
     names = [name for name, _ in model.named_parameters()]
     assert not any("adapter" in name or "quantized" in name for name in names)
     assert "layers.0.attention.query.weight" in names
+
+
+def test_checkpoints_without_a_quantized_base_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)checkpoint.frozen.*adapter.quantize quantizes"):
+        small_job(tmp_path, QUANTIZED.format("nf4", 16), "checkpoint.frozen=false")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import Named
+from setpoint.shapes.stored import stored_parts
 
 Dtypes = Mapping[str, Sequence[str]]
 """Names of tensors, and the dtypes that their values are rounded to one after the other."""
@@ -66,6 +67,7 @@ def checkpoint_weights(directory: Path, model: nn.Module, config: Transformer) -
         RunError: if the weights are not those of the model, or what it leaves out is not there.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    coded = stored_parts(model).keys()
     if BASE in read_manifest(directory).files:
         found = load_directory(directory, only=("model",))
         assert found.base is not None
@@ -74,8 +76,9 @@ def checkpoint_weights(directory: Path, model: nn.Module, config: Transformer) -
         return PlacedWeights(directory, _with(found, frozen, place).tensors["model"], shapes)
     parts = weights_in_parts(directory)
     if parts is not None:
-        return PlacedWeights(directory, parts, shapes)
-    return Weights(directory, [Piece(n, n) for n in shapes], list_weights(directory), shapes)
+        return PlacedWeights(directory, parts, shapes, coded)
+    pieces = [Piece(n, n) for n in shapes]
+    return Weights(directory, pieces, list_weights(directory), shapes, coded=coded)
 
 
 def _weights_at(place: Place, model: nn.Module, config: Transformer) -> Weights:

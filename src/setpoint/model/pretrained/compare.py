@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from setpoint.config import RunError
-from setpoint.model.pretrained.header import FLOATS, TensorInfo
+from setpoint.model.pretrained.header import CODES, FLOATS, TensorInfo
 from setpoint.model.pretrained.pieces import Shape
 
 _SHOWN = 3
@@ -17,8 +17,12 @@ def require_tensors(
     wanted: Mapping[str, Shape],
     held: Mapping[str, TensorInfo],
     surplus: Iterable[str] = (),
+    coded: Collection[str] = (),
 ) -> None:
     """Refuse files that lack tensors, or have others, or of other shapes.
+
+    Arguments:
+        coded: names of tensors that may hold whole numbers: parts of quantized weights.
 
     Raises:
         RunError: if anything differs, each kind with the first few names and their number.
@@ -36,7 +40,11 @@ def require_tensors(
         for name in common
         if held[name].shape != wanted[name]
     ]
-    kinds = [f"{name} {held[name].dtype}" for name in common if held[name].dtype not in FLOATS]
+    kinds = [
+        f"{name} {held[name].dtype}"
+        for name in common
+        if held[name].dtype not in (*FLOATS, *(CODES if name in coded else ()))
+    ]
     found = [
         _line(missing, "missing"),
         _line(beyond, "not in the model"),

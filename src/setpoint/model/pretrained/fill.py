@@ -1,6 +1,6 @@
 """Parameters filled from files, one after the other."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -10,7 +10,7 @@ from setpoint.model.initialize import Constant, collect_rules, held_here, plain_
 from setpoint.model.pretrained.compare import require_tensors
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
-from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
+from setpoint.model.pretrained.read_tensor import STORED, TensorReader
 from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import Placeable, as_placed
 from setpoint.shapes.stored import stored_weights
@@ -18,6 +18,9 @@ from setpoint.shapes.stored import stored_weights
 
 class Weights:
     """The tensors of a model in files, held against the model before any is read.
+
+    Arguments:
+        coded: names of tensors that are parts of quantized weights, which keep their dtypes.
 
     Raises:
         RunError: if the files hold other tensors than the model has.
@@ -30,13 +33,14 @@ class Weights:
         held: Mapping[str, TensorInfo],
         shapes: Mapping[str, Shape],
         surplus: Iterable[str] = (),
+        coded: Collection[str] = (),
     ) -> None:
-        self.held, self.shapes = held, dict(shapes)
+        self.held, self.shapes, self.coded = held, dict(shapes), frozenset(coded)
         self.pieces: dict[str, list[Piece]] = {}
         for piece in pieces:
             self.pieces.setdefault(piece.ours, []).append(piece)
         every = (piece for group in self.pieces.values() for piece in group)
-        require_tensors(where, their_shapes(every, shapes), held, surplus)
+        require_tensors(where, their_shapes(every, shapes), held, surplus, coded)
 
     def fill(
         self,
@@ -66,10 +70,13 @@ class Weights:
             for name, parameter in list(module.named_parameters()):
                 if plain_name(name) not in self.pieces:
                     continue  # an adapter's: files hold the base
-                made = self._made(reader, name, parameter, device, dtype)
+                kept = None if plain_name(name) in self.coded else dtype
+                made = self._made(reader, name, parameter, device, kept)
                 if made is not None:
                     _put(module, name, nn.Parameter(made, parameter.requires_grad))
             for name, stored in stored_weights(module):
+                if plain_name(name) not in self.pieces:
+                    continue  # its parts were read
                 if any(part.is_meta for part in stored.parameters()):
                     materialize(stored, device, torch.float32)
                 stored.put(self._whole(reader, plain_name(name), stored.whole))
@@ -108,7 +115,7 @@ class Weights:
         """The tensor in place of one on the meta device; None where it was filled in place."""
         pieces = self.pieces[plain_name(name)]
         if target.is_meta:
-            dtype = dtype or DTYPES[self.held[pieces[0].theirs].dtype]
+            dtype = dtype or STORED[self.held[pieces[0].theirs].dtype]
             return self._assemble(reader, pieces, target.shape, dtype, device)
         here = held_here(target) if reader.by_rows and target.ndim else None
         if here is None:
@@ -173,14 +180,18 @@ class PlacedWeights(Weights):
     """
 
     def __init__(
-        self, where: Path, tensors: Mapping[str, Tensor | Placeable], shapes: Mapping[str, Shape]
+        self,
+        where: Path,
+        tensors: Mapping[str, Tensor | Placeable],
+        shapes: Mapping[str, Shape],
+        coded: Collection[str] = (),
     ) -> None:
-        formats = {dtype: name for name, dtype in DTYPES.items()}
+        formats = {dtype: name for name, dtype in STORED.items()}
         held = {
             name: TensorInfo(where, formats.get(t.dtype, str(t.dtype)), tuple(t.shape), 0, 0)
             for name, t in tensors.items()
         }
-        super().__init__(where, [Piece(name, name) for name in shapes], held, shapes)
+        super().__init__(where, [Piece(name, name) for name in shapes], held, shapes, coded=coded)
         self.tensors = tensors
 
     def box(

@@ -35,6 +35,7 @@ WIDTHS: Final = {
 """Bytes of one element, by the format's names."""
 
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
+CODES: Final = ("U8", "I8")
 """What weights may be."""
 
 _LONGEST: Final = 100_000_000  # bytes of a header, the limit of the safetensors library

@@ -31,6 +31,10 @@ DTYPES = {
 """What weights may be, by the names of the format."""
 
 
+STORED = {**DTYPES, "U8": torch.uint8, "I8": torch.int8}
+"""What parts of quantized weights may be besides."""
+
+
 def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     """A number format for weights.
 
@@ -98,7 +102,7 @@ class TensorReader:
         rows = ranges[0]
         whole = all(end - start == n for (start, end), n in zip(ranges, info.shape, strict=True))
         cut = ranges[1] if len(ranges) == 2 else None
-        width = 0 if cut is None else (cut[1] - cut[0]) * DTYPES[info.dtype].itemsize
+        width = 0 if cut is None else (cut[1] - cut[0]) * STORED[info.dtype].itemsize
         if cut is not None and cut[1] - cut[0] < info.shape[1] and width >= WORTH_IT:
             return self._read_columns(info, rows, cut)
         found = self.read(info, None if whole else rows)
@@ -110,7 +114,7 @@ class TensorReader:
         self, info: TensorInfo, rows: tuple[int, int], columns: tuple[int, int]
     ) -> Tensor:
         """Read some columns of some rows, each row by itself."""
-        dtype = DTYPES[info.dtype]
+        dtype = STORED[info.dtype]
         tensor = torch.empty((rows[1] - rows[0], columns[1] - columns[0]), dtype=dtype)
         target = tensor.view(-1).view(torch.uint8).numpy().data
         width, pitch = tensor.shape[1] * dtype.itemsize, info.shape[1] * dtype.itemsize
@@ -133,7 +137,7 @@ class TensorReader:
     def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
         first, last = (0, None) if rows is None else rows
         shape = info.shape if last is None else (last - first, *info.shape[1:])
-        tensor = torch.empty(shape, dtype=DTYPES[info.dtype])
+        tensor = torch.empty(shape, dtype=STORED[info.dtype])
         if not tensor.numel():
             return tensor
         start = info.start + first * (info.size // info.shape[0] if first else 0)
@@ -161,4 +165,4 @@ class SharedReader(TensorReader):
     def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
         assert rows is None
         read = super()._read
-        return self.one.tensor(lambda: read(info, None), info.shape, DTYPES[info.dtype])
+        return self.one.tensor(lambda: read(info, None), info.shape, STORED[info.dtype])

@@ -20,6 +20,15 @@ def frozen_problems(job: Job) -> Iterator[Problem]:
             valid=("true",),
             also=("optimizer.frozen", "adapter"),
         )
+    if job.adapter is not None and job.adapter.quantize is not None:
+        yield Problem(
+            "checkpoint.frozen",
+            "false takes frozen parameters from model.pretrained, which has them dense, and "
+            "adapter.quantize quantizes them",
+            valid=("true",),
+            also=("adapter.quantize",),
+            hint="Quantized weights take a quarter of the bytes of bf16, or half of them.",
+        )
     if job.model.pretrained is None:
         yield Problem(
             "checkpoint.frozen",
