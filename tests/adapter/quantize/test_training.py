@@ -21,6 +21,7 @@ from setpoint.model.pretrained.load import load_checkpoint
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.components import Components, build_components
+from setpoint.train.build.memory_plan import planned_memory
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.merging import merge_adapters
@@ -61,6 +62,10 @@ def test_bytes_are_those_that_the_report_says(tmp_path: Path) -> None:
     assert sum(each.nbytes for each in frozen) == report.frozen_bytes
     assert sum(each.nbytes for each in trained) == report.trained_bytes == 4 * report.adapter
     assert all(each.grad is None for each in frozen)
+    job = small_job(tmp_path, *FLAGS, QUANTIZED.format("nf4", 16))
+    planned = planned_memory(job, 257)
+    assert planned.parameters == report.frozen_bytes + report.trained_bytes
+    assert planned.gradients == report.trained_bytes
     state = [v for of in parts.optimizer.state.values() for v in of.values() if v.ndim]
     assert sum(each.nbytes for each in state) == 2 * report.trained_bytes
     # Codes of half a byte, scales of one for 16 weights, and two in fp32 for each of 14 matrices.

@@ -20,7 +20,7 @@ from setpoint.optim.config import (
 )
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.activations import BYTES, Activations, activations
-from setpoint.train.build.parameters import trained_and_frozen
+from setpoint.train.build.parameters import saved_by_quantizing, trained_and_frozen
 from setpoint.train.config import Job
 
 STEP = 4
@@ -86,8 +86,9 @@ def planned_memory(job: Job, vocab_size: int) -> MemoryPlan:
     model, kept = job.model, None
     if isinstance(model, Transformer) and not unknown_size(model):
         kept = activations(job, model, vocab_size)
+    whole = (numbers + frozen) * BYTES[job.precision.params]
     return MemoryPlan(
-        parameters=(numbers + frozen) * BYTES[job.precision.params],
+        parameters=whole - saved_by_quantizing(job, vocab_size),
         masters=0 if job.precision.master is None else numbers * BYTES[held],
         gradients=numbers * max(BYTES[held], BYTES[stored]),
         optimizer_state=state,

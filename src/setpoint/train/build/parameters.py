@@ -123,8 +123,14 @@ def least_weights(job: Job) -> int | None:
         count = trained + frozen
     width = WIDTHS[job.precision.params]
     held = width * (count + trained * (2 if job.optimizer.keeps_state else 1))
-    found = adapted(job, words)
-    if found is not None and found.quantized:
-        numbers = {each.name: prod(each.shape) for each in found.frozen}
-        held += sum(size - width * numbers[name] for name, size in found.quantized.items())
-    return held
+    return held - saved_by_quantizing(job, words)
+
+
+def saved_by_quantizing(job: Job, vocabulary: int) -> int:
+    """Count the bytes that a quantized base takes less than one in `precision.params`."""
+    found = adapted(job, vocabulary)
+    if found is None or not found.quantized:
+        return 0
+    width = WIDTHS[job.precision.params]
+    numbers = {each.name: prod(each.shape) for each in found.frozen}
+    return sum(width * numbers[name] - size for name, size in found.quantized.items())
