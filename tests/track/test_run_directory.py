@@ -174,7 +174,7 @@ def test_the_reason_why_none_can_be_made(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_record_whose_last_file_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:
-    texts = dict.fromkeys(("config.json", "config.toml", "origins.json"), "{}")
+    texts: dict[str, str] = dict.fromkeys(("config.json", "config.toml", "origins.json"), "{}")
 
     def refused(operation: Operation) -> None:
         if (operation.kind, operation.other) == ("rename", "run/origins.json"):
