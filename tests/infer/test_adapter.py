@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from setpoint.adapter.low_rank import adapters_of
+from setpoint.adapter.low_rank import LowRank, adapters_of
+from setpoint.adapter.merge import merge_all
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
 from setpoint.infer.load import load
 from setpoint.infer.run import infer
+from setpoint.model import load_pretrained
+from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.run import train
 
 from ..train.small import small_job
@@ -54,6 +58,20 @@ def exported(run: Path, path: Path, *flags: str) -> Path:
     return found
 
 
+def without_update(run: Path) -> nn.Module:
+    """The model of a run without the update of its adapter."""
+    apart = load(complete(asked(run, "weights.merge_adapter=false", "generation={prompts: [a]}")))
+    for module in apart.model.modules():
+        for name, adapter in list(module.named_children()):
+            if name == "adapter":
+                for parameter in adapter.parameters():
+                    parameter.data.zero_()
+                if isinstance(adapter, LowRank) and adapter.magnitude is not None:
+                    adapter.magnitude.data.copy_(adapter.lengths(module.get_parameter("weight")))
+    merge_all(apart.model)
+    return apart.model
+
+
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_peft_loads_what_is_written_and_equals_the_merged_model(tmp_path: Path, name: str) -> None:
@@ -63,20 +81,7 @@ def test_peft_loads_what_is_written_and_equals_the_merged_model(tmp_path: Path, 
     run = trained(tmp_path, *ADAPTERS[name])
     merged = exported(run, tmp_path / "merged")
     theirs = exported(run, tmp_path / "peft", "export.adapter=true")
-    # The base: what the merged model is without the update of the adapter.
-    apart = load(complete(asked(run, "weights.merge_adapter=false", "generation={prompts: [a]}")))
-    for module in apart.model.modules():
-        for child, adapter in list(module.named_children()):
-            if child == "adapter":
-                for parameter in adapter.parameters():
-                    parameter.data.zero_()
-                if hasattr(adapter, "magnitude") and adapter.magnitude is not None:
-                    adapter.magnitude.data.copy_(adapter.lengths(module.weight))
-    from setpoint.adapter.merge import merge_all
-    from setpoint.model.pretrained.save import save_pretrained
-
-    merge_all(apart.model)
-    base = save_pretrained(apart.model, tmp_path / "base")
+    base = save_pretrained(without_update(run), tmp_path / "base")
     tokens = torch.randint(0, 200, (2, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         whole = AutoModelForCausalLM.from_pretrained(merged)(tokens).logits
@@ -116,3 +121,47 @@ def test_what_does_not_go_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="no place for .* packed experts"):
         exported(moe, tmp_path / "peft", "export.adapter=true")
     assert not (tmp_path / "peft").exists()
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("name", [each for each in ADAPTERS if each != "fused whole"])
+def test_what_was_written_is_folded_into_the_weights_of_a_new_run(
+    tmp_path: Path, name: str
+) -> None:
+    run = trained(tmp_path / "first", *ADAPTERS[name])
+    merged = exported(run, tmp_path / "merged")
+    files = exported(run, tmp_path / "peft", "export.adapter=true")
+    base = tmp_path / "base"
+    save_pretrained(without_update(run), base)
+    shape = [flag for flag in ADAPTERS[name] if flag.startswith("model.")]
+    start = ("checkpoint.at_start=true", "optimizer.lr=1e-30", "optimizer.weight_decay=0")
+    again = trained(
+        tmp_path / "again", *shape, *start, f"model.pretrained={base}",
+        f"model.adapters=[{{path: {files}}}]",
+    )  # fmt: skip
+    tokens = torch.randint(0, 200, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted, found = (load_pretrained(each).eval()(tokens) for each in (merged, again))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_adapters_add_up_and_other_ones_are_refused(tmp_path: Path) -> None:
+    run = trained(tmp_path / "first", *LLAMA, "adapter={type: lora, rank: 2, b_std: 0.5}")
+    files = exported(run, tmp_path / "peft", "export.adapter=true")
+    start = ("checkpoint.at_start=true", "optimizer.lr=1e-30", "optimizer.weight_decay=0")
+    base = f"model.pretrained={save_pretrained(without_update(run), tmp_path / 'base')}"
+
+    def folded(name: str, *adapters: str, more: tuple[str, ...] = LLAMA) -> nn.Module:
+        given = f"model.adapters=[{', '.join(adapters)}]"
+        return load_pretrained(trained(tmp_path / name, *more, *start, base, given))
+
+    half = f"{{path: {files}, weight: 0.5}}"
+    once, twice = folded("once", f"{{path: {files}}}"), folded("twice", half, half)
+    for a, b in zip(once.parameters(), twice.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    with pytest.raises(SetpointError, match="holds no adapter_config.json"):
+        folded("none", f"{{path: {tmp_path}}}")
+    settings = json.loads((files / "adapter_config.json").read_text())
+    (files / "adapter_config.json").write_text(json.dumps({**settings, "peft_type": "IA3"}))
+    with pytest.raises(SetpointError, match="is an adapter of the kind IA3"):
+        folded("other", f"{{path: {files}}}")

@@ -18,7 +18,8 @@ from ..model.moe import stand_in_deepep
 
 def experts_of(job: Job) -> Any:
     """The ranks that hold the same experts, by the experts that they hold."""
-    return expert_grid(job.parallel, job.parallel.degrees).flatten(0, 2).tolist()
+    grid = expert_grid(job.parallel, job.parallel.degrees)
+    return grid.reshape(-1, *grid.shape[3:]).tolist()
 
 
 def exchange_of(job: Job) -> tuple[Any, ...]:

@@ -37,9 +37,14 @@ def implementation(job: Job) -> str:
     return model.model.config._attn_implementation
 
 
+START = ("model.pretrained={tmp}/weights",)
+ADAPTED = (*START, "model.adapters=[{path: {tmp}/lora-a}]")
 # The override, the function that sees its effect, and what is set on both sides.
 PRETRAINED_ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "Transformer.pretrained": ("model.pretrained={tmp}/weights", "weights", ()),
+    "Transformer.adapters": ("model.adapters=[{path: {tmp}/lora-a}]", "weights", START),
+    "PretrainedAdapter.path": ("model.adapters=[{path: {tmp}/lora-b}]", "weights", ADAPTED),
+    "PretrainedAdapter.weight": ("model.adapters.0.weight=0.5", "weights", ADAPTED),
     "ImportedModel.pretrained": ("model.pretrained={tmp}/own", "weights", OWN),
     "HuggingFaceModel.pretrained": ("model.pretrained={tmp}/theirs", "weights", THEIRS),
     "HuggingFaceModel.config": ("model.config={tmp}/narrow", "weights", THEIRS),
@@ -64,7 +69,11 @@ def prepare(folder: Path, name: str) -> None:
         folder: what `{tmp}` stands for.
         name: of the row.
     """
-    if name == "Transformer.pretrained":
+    if name in ("Transformer.pretrained", "Transformer.adapters") or "Adapter" in name:
+        if (folder / "weights").exists():
+            return
+        for number, place in enumerate(("lora-a", "lora-b")):
+            adapter_of_peft(folder / place, number)
         small = ("duration=1 steps", "model.dropout=0", "seed=5")
         run = train(small_job(folder / "source", *small)).directory
         save_pretrained(load_pretrained(run), folder / "weights")
@@ -75,6 +84,21 @@ def prepare(folder: Path, name: str) -> None:
     elif name.startswith("HuggingFaceModel") and not (folder / "theirs").exists():
         theirs(folder / "theirs", {})
         theirs(folder / "narrow", {"n_embd": 8})
+
+
+def adapter_of_peft(folder: Path, seed: int) -> None:
+    """An adapter of the first query matrix of the small model, as PEFT writes it."""
+    from safetensors.torch import save_file
+
+    drawn = torch.Generator().manual_seed(seed)
+    before = "base_model.model.model.layers.0.self_attn.q_proj.lora"
+    shapes = {"A": (1, 16), "B": (16, 1)}
+    folder.mkdir()
+    save_file(
+        {f"{before}_{n}.weight": torch.randn(s, generator=drawn) for n, s in shapes.items()},
+        folder / "adapter_model.safetensors",
+    )
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 1}')
 
 
 def theirs(folder: Path, keys: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
+from setpoint.model.config import PretrainedAdapter
 from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
 from setpoint.resilience.config import GpuHealthCheck
@@ -319,7 +320,8 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
     # Only several ranks, or jobs, have a use for three: tests/train/dispatch_effects.py,
     # zero_effects.py, resilience_effects.py; one a GPU, one a server, tracking_effects.py; the
     # others write metrics: tests/track/test_csv_file.py, tests/track/test_services.py.
-    beyond = {DeepEP, DeepSpeed, TorchFT, GpuHealthCheck, Webhook}
+    # Adapters of PEFT need their base: pretrained_effects.py.
+    beyond = {DeepEP, DeepSpeed, TorchFT, GpuHealthCheck, Webhook, PretrainedAdapter}
     assert every(Job) - held == {*beyond, Csv, *ServiceConfig.__subclasses__()}
 
 

@@ -124,7 +124,8 @@ def _of_run(place: Place) -> Inference:
         name: record.values[name] for name in (*LEARNED, *USUAL) if name in record.values
     }
     # Where the run itself started from is the past, and need not be there any more.
-    values["model"] = {k: v for k, v in values["model"].items() if k != "pretrained"}
+    past = ("pretrained", "adapters")
+    values["model"] = {k: v for k, v in values["model"].items() if k not in past}
     # How many processes load data is this machine's business, as `parallel` is.
     values["data"] = {k: v for k, v in values["data"].items() if k != "loader"}
     values["batch"] = {"sequence_length": record.values["batch"]["sequence_length"]}

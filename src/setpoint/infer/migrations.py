@@ -35,6 +35,7 @@ def adapters() -> Iterable[Operation]:
     """Runs may have adapters."""
     return [
         Added("adapter", None),
+        Added("model.adapters", [], of="transformer"),
         Added("weights.merge_adapter", True),
         Added("export.adapter", False),
     ]

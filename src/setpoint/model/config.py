@@ -40,7 +40,20 @@ RULES = (
     Rule("setpoint.model.moe.checks:expert_problems", ("moe", "layers", "dim", "ffn_dim"),
          "Whether the layers and widths can have experts",
          when=lambda model: model.moe is not None),
+    Rule("setpoint.model.pretrained.peft_files:adapter_file_problems", ("adapters",),
+         "Whether the adapters to start from are there",
+         needs="files", when=lambda model: bool(model.adapters)),
 )  # fmt: skip
+
+
+class PretrainedAdapter(Config):
+    """Adapter in PEFT's format, folded into the pretrained weights at the start of a run."""
+
+    path: str
+    """Directory with adapter_config.json and adapter_model.safetensors (LoRA or DoRA)."""
+
+    weight: float = field(default=1.0, gt=-math.inf, lt=math.inf, also_called=("scale",))
+    """Factor of its update; several adapters add up."""
 
 
 class Transformer(
@@ -252,6 +265,13 @@ class Transformer(
     mup: MuP | None = field(default=None, before=None, also_called=("use_mup",))
     """Maximal update parametrization (muP); null: none."""
 
+    adapters: tuple[PretrainedAdapter, ...] = field(
+        default=(),
+        before=[],
+        also_called=("peft_adapters", "adapter_name_or_path"),
+    )
+    """Adapters of PEFT, folded into the weights of `pretrained` at the start of a run."""
+
     vocab_size: int | None = field(
         default=None, ge=1, before=None, also_called=("n_vocab", "vocabulary_size")
     )
@@ -306,6 +326,16 @@ class Transformer(
         default=0.0, ge=0, lt=1, before=0.0, also_called=("embd_pdrop", "embed_dropout")
     )
     """Embedding dropout: probability to zero an element of the embeddings, in training."""
+
+    @check
+    def _check_adapters(self) -> Iterator[Problem]:
+        if self.adapters and self.pretrained is None:
+            yield Problem(
+                "adapters",
+                "has no effect on random weights",
+                also=("pretrained",),
+                hint="Set pretrained to the model that they were trained on.",
+            )
 
     @derive("kv_heads")
     def _derive_kv_heads(self) -> int:

@@ -224,6 +224,7 @@ def plain_names() -> Iterable[Operation]:
         Renamed("schedule.judged_on", "schedule.evaluated_on", of="plateau"),
         Converted("silence", _codes, ""),
         Added("adapter", None),
+        Added("model.adapters", [], of="transformer"),
         Added("optimizer.frozen", []),
         Added("optimizer.frozen_spans", []),
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),

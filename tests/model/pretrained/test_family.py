@@ -18,6 +18,7 @@ NOT_WRITTEN = (
     "ffn_multiplier",
     "ffn_multiple_of",
     "pretrained",
+    "adapters",
     "residual_init",
     # Of training; written where a family has it.
     "init_std",

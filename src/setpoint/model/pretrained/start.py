@@ -13,6 +13,7 @@ from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.pretrained.base import checkpoint_weights, fill_from
 from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.locate import Place, locate
+from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.read_config import config_of, read_config
 from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader
 from setpoint.model.pretrained.tensors import weights_of
@@ -46,10 +47,12 @@ def start_from(
     except SetpointError as error:
         raise type(error)(f"model.pretrained = {error}") from error
     directory = str(place.directory.resolve())
-    found = {"name": place.name, "kind": place.kind, "directory": directory}
+    found: dict[str, Any] = {"name": place.name, "kind": place.kind, "directory": directory}
     if isinstance(config, Transformer):
         reader = None if one is None else SharedReader(one)
         _start_transformer(config, model, place, device, dtype, whole or model, reader)
+        if config.adapters:
+            found["adapters"] = fold_adapters(config, model, whole or model)
         return found
     load = partial(fill_from, place, model, config)
     if one is None:

@@ -40,6 +40,7 @@ from setpoint.units import Duration
 LOSS_SCALE = "precision.loss_scale.initial"
 AT_START = (
     "model.pretrained",
+    "model.adapters",
     "model.init_std",
     "model.residual_init",
     "checkpoint.load",
