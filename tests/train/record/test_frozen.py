@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import FORMAT, read_manifest
 from setpoint.config import ConfigError, SetpointError
 from setpoint.model import load_pretrained, save_pretrained
+from setpoint.model.pretrained.base import frozen_of
 from setpoint.train.run import rehearse, train
 
 from ...forks import forked
@@ -149,6 +151,10 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
         train(small_job(tmp_path, *flags, OUT, duration, without=plain), run)
     assert_equal(model_of(whole), model_of(run))
     assert "model.lm_head.weight" in model_of(run).keys() - held(run, 4).keys()
+    newest = run / "checkpoints" / "step-00000004"
+    convert(newest, tmp_path / "copy", None, frozen_of(newest))
+    copied = load_directory(tmp_path / "copy").tensors["model"]
+    assert copied.keys() >= model_of(whole).keys() - {"model.lm_head.weight"}
 
 
 @pytest.mark.slow

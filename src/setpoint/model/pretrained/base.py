@@ -42,7 +42,7 @@ from setpoint.model.pretrained.run import (
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
-from setpoint.shapes.placed import Named
+from setpoint.shapes.placed import Named, Placeable
 from setpoint.shapes.stored import stored_parts
 
 Dtypes = Mapping[str, Sequence[str]]
@@ -217,6 +217,32 @@ class Frozen:
         return self.box([0] * len(self.shape), self.shape)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _InMemory:
+    """A tensor that is in memory already, as a `Placeable`."""
+
+    tensor: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See `Placeable.dtype`."""
+        return self.tensor.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        """See `Placeable.shape`."""
+        return self.tensor.shape
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """See `Placeable.box`."""
+        ranges = zip(offset, shape, strict=True)
+        return self.tensor[tuple(slice(start, start + size) for start, size in ranges)]
+
+    def whole(self) -> Tensor:
+        """See `Placeable.whole`."""
+        return self.tensor
+
+
 def _frozen_in(weights: Weights, names: Dtypes) -> dict[str, Frozen]:
     return {
         name: Frozen(weights, name, tuple(through))
@@ -234,7 +260,7 @@ def base_of(directory: Path) -> Base | None:
     return read_base(directory, read_manifest(directory))
 
 
-def frozen_of(directory: Path) -> Named:
+def frozen_of(directory: Path) -> dict[str, Placeable]:
     """The frozen parameters that a checkpoint leaves out; none where it holds all.
 
     Raises:
@@ -245,7 +271,8 @@ def frozen_of(directory: Path) -> Named:
         return {}
     job = job_of(directory)
     place, size = find_base(directory, base), tokenizer_of(directory, job.tokenizer).vocab_size
-    return tensors_at(place, base.tensors, job.model, size, directory)
+    found = tensors_at(place, base.tensors, job.model, size, directory)
+    return {n: _InMemory(each) if isinstance(each, Tensor) else each for n, each in found.items()}
 
 
 def verify_base(directory: Path) -> None:
