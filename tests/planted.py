@@ -213,7 +213,12 @@ BREAKS = [
         "model",
     ),
     Break("model/initialize.py", "min(last, self.count)", "last", "model"),
-    Break("model/initialize.py", "start = first - first // size * size", "start = 0", "model"),
+    Break(
+        "model/initialize.py",
+        "drawn[start : start + last - first]",
+        "drawn[: last - first]",
+        "model",
+    ),
     Break(
         "train/step/loop.py",
         "seed_step(self.job.seed, self.position.step,",
@@ -290,7 +295,7 @@ BREAKS = [
     # Checkpoints.
     Break(
         "checkpoint/convert.py",
-        "        _compare(source, aside)\n",
+        "        _compare(source, aside, frozen or {})\n",
         "        pass\n",
         "checkpoint/test_convert.py",
     ),
@@ -330,7 +335,12 @@ BREAKS = [
         "pass\n",
         "checkpoint/test_store_crashes.py",
     ),
-    Break("checkpoint/manifest.py", "if found != expected:", "if found == 0:", "checkpoint"),
+    Break(
+        "checkpoint/manifest.py",
+        "if found != expected:\n        sums",
+        "if found == 0:\n        sums",
+        "checkpoint",
+    ),
     Break(
         "checkpoint/retention.py",
         "why.append(protected[step])",

@@ -31,7 +31,7 @@ FORMATS: dict[str, tuple[Quantization, float]] = {
     "nf4": (NF4(), 0.095),
     "nf4, double = false": (NF4(double=False), 0.095),
     "int8": (Int8(), 0.012),
-    "int8, block_size = 64": (Int8(block_size=64), 0.007),
+    "int8, group_size = 64": (Int8(group_size=64), 0.007),
     "fp8": (FP8(), 0.028),
     "nvfp4": (NVFP4(), 0.1),
 }

@@ -304,7 +304,9 @@ def test_pain_14_every_rank_has_the_same_config(cli: CommandLine, run: str) -> N
 
 def test_pain_15_nothing_is_pickled(cli: CommandLine, run: str) -> None:
     suffixes = {path.suffix for path in (cli.folder / run).rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".jsonl", ".toml", ".safetensors", ".log", ""}
+    assert suffixes <= {
+        *(".json", ".jsonl", ".toml", ".safetensors", ".log", ".html", ".txt", ""),
+    }
     for path in (cli.folder / run).rglob("*"):
         if path.is_file():
             assert not path.read_bytes().startswith((b"\x80", b"PK")), path  # pickle, torch's zip

@@ -32,10 +32,10 @@ REFUSED = {
     "exclude: [layers]": "leaves nothing that is adapted",
     "train: [query]": "adapted or trained whole, not both",
     "train: [qerry]": "Did you mean query?",
-    "fused: split": "no adapted module holds several projections",
+    "fused_projections: split": "no adapted module holds several projections",
     "dropout: 0.1, exclude: [], targets: [output]": "is not applied to output",
     "merge: {every: 2 epochs}": "merges are counted in steps",
-    "merge: {every: 10, warmup: 11}": "11 steps are not over when the next merge comes",
+    "merge: {every: 10, rewarmup: 11}": "11 steps are not over when the next merge comes",
 }  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def test_an_embedding_that_is_the_output_is_not_adapted(tmp_path: Path) -> None:
     [
         (LORA.format("train: [norm]"), "optimizer.frozen=['layers.0.attention']"),
         ("adapter={type: dora, rank: 3}", "model.moe.experts=4", "model.tie_embeddings=true"),
-        (LORA.format("fused: split, exclude: [], targets: [query, output]"),
+        (LORA.format("fused_projections: split, exclude: [], targets: [query, output]"),
          "model.merge_qkv=true", "model.qkv_bias=true"),
     ],
 )  # fmt: skip

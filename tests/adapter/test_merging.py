@@ -26,7 +26,7 @@ ADAPTER = "adapter={{type: {}, rank: 2, targets: [layers, embedding], train: [no
 
 
 def job_of(folder: Path, variant: str, *flags: str, keeps: str = "drop") -> Job:
-    merge = f"merge: {{every: 3 steps, optimizer_state: {keeps}, warmup: 2 steps}}"
+    merge = f"merge: {{every: 3 steps, optimizer_state: {keeps}, rewarmup: 2 steps}}"
     return small_job(folder, *FLAGS, ADAPTER.format(variant, merge), *flags)
 
 

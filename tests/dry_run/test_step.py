@@ -37,7 +37,7 @@ def job_of(folder: Path, name: str) -> Job:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.slow) if each not in ("alone", "sharded")
+    "name", [pytest.param(each, marks=pytest.mark.slow) if each != "alone"
              else each for each in JOBS]
 )  # fmt: skip
 def test_it_says_what_real_ranks_allocate_and_send(tmp_path: Path, name: str) -> None:

@@ -34,7 +34,8 @@ ADAPTERS = {
     "dora by pattern": (*LLAMA, "adapter={type: dora, rank: 4, b_std: 0.5, ranks: [{pattern: "
                         "query, rank: 2, alpha: 3}]}"),
     "fused split": (*LLAMA, "model.merge_qkv=true",
-                    "adapter={type: lora, rank: 2, b_std: 0.5, fused: split, exclude: [down]}"),
+                    "adapter={type: lora, rank: 2, b_std: 0.5, fused_projections: split, "
+                    "exclude: [down]}"),
     "fused whole": (*LLAMA, "model.merge_qkv=true", "adapter={type: lora, rank: 2, b_std: 0.5}"),
     "gpt2": (*GPT2, "adapter={type: lora, rank: 2, b_std: 0.5, train: [norm.weight]}"),
     "embedding": (*LLAMA, "adapter={type: lora, rank: 2, b_std: 0.5, train: ['^output'], "

@@ -120,7 +120,7 @@ CASES: dict[str, tuple[str, ...]] = {
                                      "model.moe.gradient_scale=true",
                                      "data.packing.method=none", "batch.sequence_length=256"),
     "evaluated": ("evaluation={sequences: 5}", "batch.accumulation=1"),
-    "quantized base": ("adapter=qlora", "adapter.rank=2", "adapter.quantize.block_size=8",
+    "quantized base": ("adapter=qlora", "adapter.rank=2", "adapter.quantize.group_size=8",
                        "adapter.quantize.noise.alpha=0.5"),
     "weights in bf16 with masters": ("precision.params=bf16", "precision.compute=bf16",
                                      "precision.master=fp32"),
@@ -162,7 +162,10 @@ ADAPTERS = {
         "adapter={type: dora, rank: 2, b_std: 0.1, merge: {every: "
         "7 steps}, targets: [layers, embedding]}",
     ),
-    "fused projections split": (*SPLIT, "adapter={type: lora, rank: 2, b_std: 0.1, fused: split}"),
+    "fused projections split": (
+        *SPLIT,
+        "adapter={type: lora, rank: 2, b_std: 0.1, fused_projections: split}",
+    ),
 }
 CASES |= ADAPTERS
 EXPERTS |= {

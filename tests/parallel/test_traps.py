@@ -38,6 +38,10 @@ WRONG = {
 }
 
 
+ALLOWED = "dry_run"
+"""The package that enters `FakeTensorMode` after models are divided."""
+
+
 def run(check: str) -> None:
     forked("tests.parallel.trap_ranks", check)
 
@@ -67,6 +71,6 @@ def test_what_is_wrong_in_pytorch_is_not_used(pattern: str) -> None:
     found = [
         str(path)
         for path in (ROOT / "src").rglob("*.py")
-        if re.search(pattern, path.read_text(encoding="utf-8"))
+        if re.search(pattern, path.read_text(encoding="utf-8")) and path.parent.name != ALLOWED
     ]
     assert found == [], f"use {WRONG[pattern]}"

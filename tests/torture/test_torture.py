@@ -22,7 +22,10 @@ SMALL = {
 """Faults of the stories that `make test` tries."""
 
 
-@pytest.mark.parametrize(("story", "ranks"), SMALL)
+@pytest.mark.parametrize(
+    ("story", "ranks"),
+    [pytest.param(*each, marks=pytest.mark.slow) if each[1] > 1 else each for each in SMALL],
+)
 def test_a_disturbed_run_equals_the_undisturbed_one(
     tmp_path: Path, run_module: Callable[..., str], story: str, ranks: int
 ) -> None:

@@ -45,7 +45,7 @@ def library(job: Job) -> str:
 
 def on(format: str, block: int, rank: int = 2) -> str:
     """An adapter on a base in a format."""
-    quantize = f"{{type={format}, block_size={block}}}"
+    quantize = f"{{type={format}, group_size={block}}}"
     return f"adapter={{type=qlora, rank={rank}, quantize={quantize}}}"
 
 
@@ -54,7 +54,7 @@ FORMATS = {"nf4": "NF4", "int8": "Int8", "fp8": "FP8", "nvfp4": "NVFP4"}
 NOISE = (on("nf4", 16), "adapter.quantize.noise.alpha=2")
 FADES = (*NOISE, "adapter.quantize.noise.final_alpha=0.1", "adapter.quantize.noise.decay_steps=3")
 QUANTIZE: dict[str, tuple[Any, ...]] = {
-    **{f"{name}.block_size": ("adapter.quantize.block_size=8", quantized, (on(tag, SIZES[tag]),))
+    **{f"{name}.group_size": ("adapter.quantize.group_size=8", quantized, (on(tag, SIZES[tag]),))
        for tag, name in FORMATS.items()},
     **{f"{name}.exclude": ("adapter.quantize.exclude=[query]", quantized, (on(tag, SIZES[tag]),))
        for tag, name in FORMATS.items()},
@@ -80,9 +80,9 @@ SHARED: dict[str, tuple[Any, ...]] = {
     "targets": ("adapter.targets=[query]", layout, ()),
     "exclude": ("adapter.exclude=[query]", layout, ()),
     "train": ("adapter.train=[norm]", layout, ()),
-    "fused": ("adapter.fused=split", layout, MERGED),
+    "fused_projections": ("adapter.fused_projections=split", layout, MERGED),
     "merge": ("adapter.merge.every=2 steps", learned, ()),
-    "quantize": ("adapter.quantize={type=int8, block_size=8}", quantized, ()),
+    "quantize": ("adapter.quantize={type=int8, group_size=8}", quantized, ()),
 }
 MERGES = ("adapter={type=relora, rank=2, merge={every=2 steps}}",)
 
@@ -105,7 +105,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "LoRA.targets": shared("lora", "targets"),
     "LoRA.exclude": shared("lora", "exclude"),
     "LoRA.train": shared("lora", "train"),
-    "LoRA.fused": shared("lora", "fused"),
+    "LoRA.fused_projections": shared("lora", "fused_projections"),
     "LoRA.merge": shared("lora", "merge"),
     "LoRA.quantize": shared("lora", "quantize"),
     **{f"DoRA.{field}": shared("dora", field) for field in SHARED},
@@ -113,7 +113,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "ReLoRA.merge": ("adapter.merge=null", learned, MERGES, "refused: ConfigError"),
     "Merge.every": ("adapter.merge.every=3 steps", learned, MERGES),
     "Merge.optimizer_state": ("adapter.merge.optimizer_state=keep", learned, MERGES),
-    "Merge.warmup": ("adapter.merge.warmup=2 steps", rates, MERGES),
+    "Merge.rewarmup": ("adapter.merge.rewarmup=2 steps", rates, MERGES),
     **{f"QLoRA.{field}": shared("qlora", field) for field in SHARED},
     **QUANTIZE,
     "PatternRank.pattern": ("adapter.ranks.0.pattern=key", layout,

@@ -243,7 +243,7 @@ def test_values_of_files_are_answered_as_they_are_written(tmp_path: Path) -> Non
     assert said["data"].endswith('sources = [{type = "text", paths = ["a.txt"]}] under [data]')
     assert said["model.type"].endswith('model = "@gpt2"')
     assert said["trainer.precision"].endswith('compute = "bf16" under [precision]')
-    assert "no adapters" in said["lora"]
+    assert "--adapter lora" in said["lora"]
 
 
 def test_what_is_incomplete_is_not_suggested() -> None:
@@ -282,11 +282,10 @@ def test_what_may_have_been_forgotten_is_an_import() -> None:
         ("--num_workers=4", "data.loader.workers"),
         ("--drop_last=true", "No sequence is dropped"),
         ("--persistent_workers=true", "as long as the training session"),
-        ("--model.lora.rank=8", "no adapters"),
-        ("--lora.r=8", "no adapters"),
-        ("--peft.r=8", "no adapters"),
-        ("--adapter.r=8", "no adapters"),
-        ("--quantization=int8", "not quantized"),
+        ("--model.lora.rank=8", "--adapter lora"),
+        ("--lora.r=8", "--adapter lora"),
+        ("--peft.r=8", "--adapter lora"),
+        ("--quantization=int8", "--adapter qlora"),
         ("--shuffle=true", "always shuffled"),
         ("--log_dir=x", "workspace"),
         ("--resume_from_checkpoint=runs/a", "setpoint train runs/a"),
@@ -392,7 +391,7 @@ MEANT = {
     "callbacks": "",
     "strategy": "",
     "hooks": "",
-    "ema": "",
+    "ema": "tracking.metrics.ema",
     "temperature": "data.mixture.temperature",
     "random_state": "",
     "parallel.dp": "",

@@ -129,7 +129,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "evaluation.early_stopping={patience=2}",
         "evaluation.every=1 steps",
         "precision={params=bf16, compute=bf16, master=fp32, reduce=fp32}",
-        "adapter={type=dora, rank=2, quantize={type=fp8, block_size=4}}",
+        "adapter={type=dora, rank=2, quantize={type=fp8, group_size=4}}",
     ),
     "plateau, profiled": (
         # The second evaluation is no gain, so that the rate falls.
@@ -142,7 +142,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "tracking.system.every=60",
         'tracking.alerts=[{type=command, command=["true"]}]',
         "checkpoint.remote.url=memory://fields",
-        "adapter={type=qlora, rank=2, quantize={type=nf4, block_size=8, noise={final_alpha=0.5}}}",
+        "adapter={type=qlora, rank=2, quantize={type=nf4, group_size=8, noise={final_alpha=0.5}}}",
     ),
     "of transformers": (
         "model=huggingface",
@@ -155,7 +155,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     ),
     "torch's linear loss": (
         "loss=linear_cross_entropy",
-        "adapter={type=lora, rank=2, quantize={type=nvfp4, block_size=8}}",
+        "adapter={type=lora, rank=2, quantize={type=nvfp4, group_size=8}}",
     ),
     "liger's loss, fp16": (
         "loss=liger_cross_entropy",

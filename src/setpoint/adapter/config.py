@@ -28,7 +28,7 @@ class Merge(Config):
     """Optimizer state of A, B and magnitude at a merge. drop: deleted, moments begin at zero; keep:
     moments go on."""
 
-    warmup: Length = field(
+    rewarmup: Length = field(
         default=Length(0), also_called=("relora_warmup_steps", "restart_warmup_steps")
     )
     """Learning-rate re-warm-up after each merge, in steps or as a share of the interval: the rate
@@ -42,8 +42,8 @@ class Merge(Config):
     @property
     def warmup_steps(self) -> int:
         """Over how many steps the learning rate rises after a merge."""
-        share = self.warmup.share
-        return int(self.warmup.count) if share is None else round(share * self.steps)
+        share = self.rewarmup.share
+        return int(self.rewarmup.count) if share is None else round(share * self.steps)
 
     def rate_factor(self, step: int) -> float:
         """What the learning rate of a step is multiplied by.
@@ -59,11 +59,13 @@ class Merge(Config):
     def _check_units(self) -> Iterator[Problem]:
         if self.every.unit != "steps":
             yield Problem("every", "merges are counted in steps", valid=("1000 steps",))
-        elif self.warmup.unit not in ("steps", "%"):
-            yield Problem("warmup", "is counted in steps, as merges are", valid=("50 steps", "5 %"))
+        elif self.rewarmup.unit not in ("steps", "%"):
+            yield Problem(
+                "rewarmup", "is counted in steps, as merges are", valid=("50 steps", "5 %")
+            )
         elif self.warmup_steps > self.steps:
             yield Problem(
-                "warmup",
+                "rewarmup",
                 f"{self.warmup_steps} steps are not over when the next merge comes, after "
                 f"{self.steps}",
                 valid=(f"{max(1, self.steps // 10)} steps",),
@@ -98,7 +100,7 @@ class AdapterConfig(Config):
     has_magnitude: ClassVar[bool] = False
     """Whether the rows of merged weights have lengths that are trained (DoRA)."""
 
-    rank: int = field(default=16, ge=1, also_called=("r", "lora_rank", "lora_r", "lora_dim"))
+    rank: int = field(default=16, ge=1, also_called=("lora_rank", "lora_r", "lora_dim"))
     """Rank of the update: rows of A and columns of B."""
 
     alpha: float = field(default=16.0, gt=0, lt=inf, also_called=("lora_alpha", "scaling"))
@@ -140,8 +142,8 @@ class AdapterConfig(Config):
     """Other parameters that are trained whole: regular expressions searched in parameter names. All
     else is frozen."""
 
-    fused: Literal["whole", "split"] = field(
-        default="whole", also_called=("unfuse_for_lora", "enable_lora")
+    fused_projections: Literal["whole", "split"] = field(
+        default="whole", also_called=("unfuse_for_lora",)
     )
     """Fused projections (merge_qkv). whole: one A for all; split: an A and a B for each of query,
     key and value."""

@@ -151,7 +151,7 @@ def _target(config: AdapterConfig, site: Site) -> Target:
     if rule is not None:
         rank = config.ranks[rule].rank or rank
         alpha = config.ranks[rule].alpha or alpha
-    pieces = site.pieces if config.fused == "split" else ()
+    pieces = site.pieces if config.fused_projections == "split" else ()
     return Target(site, rank, config.scale_of(rank, alpha), config.has_magnitude, pieces)
 
 
@@ -267,9 +267,9 @@ def adapter_problems(
             also=("targets",),
             hint="Or leave it out by exclude.",
         )
-    if config.fused == "split" and not any(target.pieces for target in targets):
+    if config.fused_projections == "split" and not any(target.pieces for target in targets):
         yield Problem(
-            "fused",
+            "fused_projections",
             "split has no effect: no adapted module holds several projections",
             valid=("whole",),
             also=("targets",),

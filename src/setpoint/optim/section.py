@@ -49,7 +49,7 @@ class Group(Config):
 class FrozenSpan(Config):
     """Parameters that are frozen for a part of the run."""
 
-    pattern: str = field(also_called=("regex", "params_rule"))
+    pattern: str
     """Regular expression searched in parameter names."""
 
     start: Length = field(default=Length(0), also_called=("begin", "freeze_at"))

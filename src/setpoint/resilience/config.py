@@ -138,9 +138,7 @@ class TrainingResilience(Resilience, role=RUNTIME):
     then the process exits without one, but finishes a save in progress. Keep it below the kill
     timeout of your scheduler."""
 
-    time_limit: Period = field(
-        default=Period("never"), also_called=("max_time", "walltime", "time_budget")
-    )
+    time_limit: Period = field(default=Period("never"), also_called=("walltime", "time_budget"))
     """Wall-clock limit, from the start of the process or of its launcher: before it the run saves a
     checkpoint and exits with status 75, early enough for two steps and a save. never: none."""
 

@@ -483,10 +483,10 @@ NO_REMOTE_CODE = (
     "it out; data sets that are files (Parquet, JSON Lines, CSV) and models that transformers has "
     "need none."
 )
-NO_ADAPTER = "There are no adapters (LoRA, QLoRA) here yet: all weights are trained."
-NO_QUANTIZATION = (
-    "Weights are not quantized for training; precision.params and precision.float8 are the formats "
-    "that there are."
+ADAPTER = "Setpoint calls it adapter: --adapter lora --adapter.rank 8; or dora, qlora, relora."
+QUANTIZATION = (
+    "A frozen base is quantized beneath an adapter: --adapter qlora --adapter.quantize nf4; "
+    "precision.params and precision.float8 are the formats of weights that are trained."
 )
 PERSISTENT = "Workers of data.loader live as long as the training session; leave it out."
 NONE_DROPPED = (
@@ -589,11 +589,10 @@ OTHER_NAMES: dict[str, Converter | str] = {
     "use_tensorboard": _how_to_track("tensorboard"),
     **dict.fromkeys(("wandb_project", "project"), _for_tracker("experiment")),
     **dict.fromkeys(("wandb_run_name", "wandb_name"), _for_tracker("name")),
-    **dict.fromkeys(("lora", "qlora", "peft", "lora_r", "lora_rank", "lora_alpha", "lora_dropout",
-                     "use_lora", "use_peft", "adapter", "lora.*", "qlora.*", "peft.*",
-                     "adapter.*"), NO_ADAPTER),
+    **{f"{name}{end}": ADAPTER for name in ("lora", "qlora", "peft") for end in ("", ".*")},
+    **dict.fromkeys(("use_lora", "use_peft"), ADAPTER),
     **dict.fromkeys(("quantization", "load_in_4bit", "load_in_8bit", "quantize", "bnb_config"),
-                    NO_QUANTIZATION),
+                    QUANTIZATION),
     **dict.fromkeys(("persistent_workers", "dataloader_persistent_workers"), PERSISTENT),
     **dict.fromkeys(("drop_last", "dataloader_drop_last"), NONE_DROPPED),
     **dict.fromkeys(("enabled", "enable"), "A section is on while it is there, and off as null: "

@@ -17,10 +17,10 @@ from setpoint.config import SetpointError, resolve
 
 CONFIGS: tuple[Quantization, ...] = (
     resolve(NF4()),
-    resolve(NF4(double=False, block_size=32)),
+    resolve(NF4(double=False, group_size=32)),
     resolve(Int8()),
-    resolve(Int8(block_size=32)),
-    resolve(FP8(block_size=32)),
+    resolve(Int8(group_size=32)),
+    resolve(FP8(group_size=32)),
     resolve(NVFP4()),
 )
 NAMES = ("nf4", "nf4-single", "int8", "int8-blocks", "fp8", "nvfp4")
@@ -90,7 +90,7 @@ def test_parts_of_nvfp4_mean_what_their_definition_says(weights: Tensor) -> None
 
 
 def test_parts_of_fp8_and_int8_mean_what_their_definition_says(weights: Tensor) -> None:
-    format = format_of(resolve(FP8(block_size=32)))
+    format = format_of(resolve(FP8(group_size=32)))
     parts = format.quantize(weights)
     found = format.dequantize(parts, WHOLE)
     for row, column in ((0, 0), (3, 17), (63, 127), (40, 64)):
@@ -162,7 +162,7 @@ def test_a_box_of_the_parts_is_a_box_of_the_weights(config: Quantization) -> Non
                 unit = whole[dim] // part.shape[dim]
                 part = part.narrow(dim, first[dim] // unit, part.shape[dim] - first[dim] // unit)
         kept[name] = part
-    if not (isinstance(config, Int8) and config.block_size is None):
+    if not (isinstance(config, Int8) and config.group_size is None):
         assert all(about.columns or not about.rows for about in described.values())
     box = format.dequantize(kept, Box(first, whole))
     assert torch.equal(box, format.dequantize(parts, Box((0, 0), whole))[32:, 64:])
@@ -189,7 +189,7 @@ def test_noise_decays_to_its_last_value() -> None:
 def test_what_a_section_cannot_say_is_refused() -> None:
     for config, said in (
         (NF4(exclude=("(",)), r"(?s)exclude.0.*is no regular expression"),
-        (NF4(block_size=33), "33 is odd, and two weights are stored in a byte"),
+        (NF4(group_size=33), "33 is odd, and two weights are stored in a byte"),
     ):
         with pytest.raises(SetpointError, match=said):
             resolve(config)

@@ -31,7 +31,7 @@ from ...train.small import assert_same_run, small_job
 
 FLAGS = ("evaluation=null", "schedule=constant", "model.dropout=0", "model.layers=2")
 LORA = "adapter={type: lora, rank: 4}"
-QUANTIZED = "adapter={{type: qlora, rank: 4, quantize: {{type: {}, block_size: {}}}}}"
+QUANTIZED = "adapter={{type: qlora, rank: 4, quantize: {{type: {}, group_size: {}}}}}"
 
 
 def stepped(folder: Path, *flags: str) -> tuple[Components, float]:
@@ -135,13 +135,13 @@ def test_checkpoints_without_a_quantized_base_are_refused(tmp_path: Path) -> Non
             "train.0",
             "a quantized weight has no gradient",
         ),
-        (QLoRA(quantize=NF4(block_size=48)), "quantize.block_size", "do not divide the 64 x 64"),
-        (QLoRA(quantize=FP8()), "quantize.block_size", "blocks of 128 x 128 do not divide"),
+        (QLoRA(quantize=NF4(group_size=48)), "quantize.group_size", "do not divide the 64 x 64"),
+        (QLoRA(quantize=FP8()), "quantize.group_size", "blocks of 128 x 128 do not divide"),
         (QLoRA(quantize=NF4(exclude=("nothing",))), "quantize.exclude.0", "matches none of the 2"),
         (QLoRA(quantize=NF4(exclude=("layers",))), "quantize.exclude", "leaves no linear layer"),
         (
-            QLoRA(quantize=NF4(backend="bitsandbytes", block_size=16)),
-            "quantize.block_size",
+            QLoRA(quantize=NF4(backend="bitsandbytes", group_size=16)),
+            "quantize.group_size",
             "bitsandbytes has no blocks of 16",
         ),
     ],
@@ -154,5 +154,5 @@ def test_refused(config: AdapterConfig, path: str, said: str) -> None:
     ]
     found = {problem.path: problem for problem in adapter_problems(resolve(config), parameters)}
     assert said in found[path].message
-    if path == "quantize.block_size":
+    if path == "quantize.group_size":
         assert found[path].valid

@@ -21,9 +21,9 @@ from setpoint.precision.weights import cast_parameters
 from ...model.small import VOCAB, small_config, small_model
 
 CONFIGS: tuple[Quantization, ...] = (
-    resolve(NF4(block_size=16)),
+    resolve(NF4(group_size=16)),
     resolve(Int8()),
-    resolve(FP8(block_size=16)),
+    resolve(FP8(group_size=16)),
     resolve(NVFP4()),
 )
 NAMES = ("nf4", "int8", "fp8", "nvfp4")
@@ -91,7 +91,7 @@ def test_no_dense_weight_is_kept_for_the_backward_pass() -> None:
 
 def test_noise_is_that_of_the_step_and_of_half_a_quantization_step() -> None:
     noise = StepNoise(resolve(Noise(alpha=0.5, final_alpha=0.05, decay_steps=10)), seed=3)
-    module, _ = layer(resolve(NF4(block_size=64, double=False)), noise)
+    module, _ = layer(resolve(NF4(group_size=64, double=False)), noise)
     weights = module.quantized
     dense = module.weight.detach()
     x = torch.randn(7, 64, requires_grad=True)

@@ -76,6 +76,7 @@ def test_only_steps_with_rows_are_measured(tmp_path: Path) -> None:
     assert last["param_norm"] == found[-1]["param_norm"]
 
 
+@pytest.mark.slow
 def test_two_ranks_measure_what_one_does() -> None:
     program = [sys.executable, "-m", "tests.train.step.norm_ranks"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=300)

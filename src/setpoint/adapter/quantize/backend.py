@@ -33,14 +33,14 @@ def format_of(config: Quantization, device: torch.device | str = "cpu") -> Forma
         case NF4():
             ours = backend_in(config, kind) == "torch"
             format = NF4Format if ours else _BitsAndBytesNF4
-            return format(config.block_size, config.double)
+            return format(config.group_size, config.double)
         case Int8():
-            return Int8Format(config.block_size)
+            return Int8Format(config.group_size)
         case FP8():
-            return FP8Format(config.block_size)
+            return FP8Format(config.group_size)
         case NVFP4():
             ours = backend_in(config, kind) == "torch"
-            return (NVFP4Format if ours else _TorchAONVFP4)(config.block_size)
+            return (NVFP4Format if ours else _TorchAONVFP4)(config.group_size)
         case _:
             raise AssertionError(f"no such format: {type(config).__name__}")
 

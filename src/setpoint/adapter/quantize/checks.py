@@ -30,7 +30,7 @@ def backend_in(config: NF4 | NVFP4, device: str) -> str:
     if config.backend != "auto":
         return config.backend
     other = _other(config)
-    fits = config.block_size in _BLOCKS[other] and device == "cuda"
+    fits = config.group_size in _BLOCKS[other] and device == "cuda"
     return other if fits and find_spec(other) is not None else "torch"
 
 
@@ -49,10 +49,10 @@ def backend_problems(config: Quantization) -> Iterator[Problem]:
             f"the package {backend} is not installed (pip install {backend})",
             valid=("auto", "torch"),
         )
-    if config.block_size not in _BLOCKS[backend]:
+    if config.group_size not in _BLOCKS[backend]:
         yield Problem(
-            "block_size",
-            f"{backend} has no blocks of {config.block_size}",
+            "group_size",
+            f"{backend} has no blocks of {config.group_size}",
             valid=tuple(map(str, _BLOCKS[backend])),
             also=("backend",),
         )
@@ -95,7 +95,7 @@ def quantize_problems(
         others = f", nor those of {len(wrong) - 1} others" if len(wrong) > 1 else ""
         blocks = f"{size} x {size}" if config.rows > 1 else f"{size}"
         yield Problem(
-            "block_size",
+            "group_size",
             f"blocks of {blocks} do not divide the {rows} x {columns} weights of {name}{others}",
             valid=_sizes(quantized.values(), size, config.rows > 1),
             hint="Or leave layers out by quantize.exclude.",

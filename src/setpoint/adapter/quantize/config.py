@@ -55,7 +55,7 @@ class Quantization(Config):
 
     exclude: tuple[str, ...] = field(
         default=(),
-        also_called=("exclude_modules", "modules_to_not_convert", "llm_int8_skip_modules"),
+        also_called=("modules_to_not_convert", "llm_int8_skip_modules"),
     )
     """Linear layers that stay unquantized, beside the output matrix (lm_head) and routers: regular
     expressions searched in names of modules."""
@@ -96,7 +96,7 @@ class Quantization(Config):
 class NF4(Quantization, type="nf4"):
     """4-bit NormalFloat (QLoRA, Dettmers et al., 2023): quantiles of a normal distribution."""
 
-    block_size: int = field(default=64, ge=2, also_called=("quant_group_size", "blocksize"))
+    group_size: int = field(default=64, ge=2, also_called=("quant_group_size", "blocksize"))
     """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
 
     double: bool = field(
@@ -111,7 +111,7 @@ class NF4(Quantization, type="nf4"):
     @property
     def columns(self) -> int:
         """See `Quantization.columns`."""
-        return self.block_size
+        return self.group_size
 
     def stored_bytes(self, rows: int, columns: int) -> int:
         """See `Quantization.stored_bytes`: half a byte, and a scale of one or of four."""
@@ -120,26 +120,26 @@ class NF4(Quantization, type="nf4"):
         return rows * columns // 2 + scales
 
     @check
-    def _check_block_size(self) -> Iterator[Problem]:
-        yield from _odd(self.block_size)
+    def _check_group_size(self) -> Iterator[Problem]:
+        yield from _odd(self.group_size)
 
 
 class Int8(Quantization, type="int8"):
     """8-bit integers, symmetric: scales are the largest magnitude of a block / 127."""
 
-    block_size: int | None = field(default=None, ge=1, also_called=("quant_group_size",))
+    group_size: int | None = field(default=None, ge=1, also_called=("quant_group_size",))
     """Weights of a row that share a scale, a divisor of the number of inputs; null: a row."""
 
     @property
     def columns(self) -> int | None:
         """See `Quantization.columns`."""
-        return self.block_size
+        return self.group_size
 
 
 class FP8(Quantization, type="fp8"):
     """8-bit floats (E4M3) in square blocks: scales are the largest magnitude / 448."""
 
-    block_size: int = field(
+    group_size: int = field(
         default=128, ge=1, also_called=("quant_group_size", "weight_block_size")
     )
     """Side of the squares of weights that share a scale; a divisor of both sides of a matrix."""
@@ -147,18 +147,18 @@ class FP8(Quantization, type="fp8"):
     @property
     def columns(self) -> int:
         """See `Quantization.columns`."""
-        return self.block_size
+        return self.group_size
 
     @property
     def rows(self) -> int:
         """See `Quantization.rows`."""
-        return self.block_size
+        return self.group_size
 
 
 class NVFP4(Quantization, type="nvfp4"):
     """4-bit floats (E2M1) with an E4M3 scale per block and an fp32 scale of the matrix."""
 
-    block_size: int = field(default=16, ge=2, also_called=("quant_group_size",))
+    group_size: int = field(default=16, ge=2, also_called=("quant_group_size",))
     """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
 
     backend: Literal["auto", "torch", "torchao"] = field(default="auto", role=RUNTIME)
@@ -168,22 +168,22 @@ class NVFP4(Quantization, type="nvfp4"):
     @property
     def columns(self) -> int:
         """See `Quantization.columns`."""
-        return self.block_size
+        return self.group_size
 
     def stored_bytes(self, rows: int, columns: int) -> int:
         """See `Quantization.stored_bytes`: half a byte, a scale of one, and one for all."""
         return rows * columns // 2 + self.blocks(rows, columns) + 4
 
     @check
-    def _check_block_size(self) -> Iterator[Problem]:
-        yield from _odd(self.block_size)
+    def _check_group_size(self) -> Iterator[Problem]:
+        yield from _odd(self.group_size)
 
 
 def _odd(size: int) -> Iterator[Problem]:
     """Blocks that would end in the middle of a byte."""
     if size % 2:
         yield Problem(
-            "block_size",
+            "group_size",
             f"{size} is odd, and two weights are stored in a byte",
             valid=(str(size - 1), str(size + 1)),
         )

@@ -152,7 +152,7 @@ class QuantizedWeight(nn.Module):
             raise SetpointError(
                 f"parallel.tensor = {peers.size}: blocks of {block} do not divide the {count} "
                 f"{'inputs' if dim else 'outputs'} of {self.name} that each rank has\nValid: a "
-                f"smaller adapter.quantize.block_size, or the layer in adapter.quantize.exclude"
+                f"smaller adapter.quantize.group_size, or the layer in adapter.quantize.exclude"
             )
         first = [0, 0]
         first[dim] = peers.rank * count

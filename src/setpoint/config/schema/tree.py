@@ -73,8 +73,14 @@ def first_places(root: type[Node]) -> dict[FieldInfo, str]:
 
 
 def names_secret(root: type[Node], key: str) -> bool:
-    """Whether an unknown key may be the misspelt or misplaced name of a secret."""
-    return any(info.type.is_secret() and nearest(key, [info.name]) for _, info in all_fields(root))
+    """Whether an unknown key may be the misspelt or misplaced name of a secret.
+
+    It is none where another system calls a field so that holds no secret.
+    """
+    fields = [info for _, info in all_fields(root)]
+    if any(key in info.also_called and not info.type.is_secret() for info in fields):
+        return False
+    return any(info.type.is_secret() and nearest(key, [info.name]) for info in fields)
 
 
 def holds_secret(kind: FieldType) -> bool:
