@@ -14,8 +14,8 @@ from typing import Any
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import bold
 from setpoint.config import SetpointError
+from setpoint.report.status import RUNNING
 from setpoint.report.terminal import chart
-from setpoint.runs.index import RUNNING
 from setpoint.runs.watch import EVENTS, Watched
 from setpoint.track.console import is_terminal, short_count, short_time
 

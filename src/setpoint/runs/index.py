@@ -18,6 +18,7 @@ from typing import Any
 
 from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.report.goodput import goodput
+from setpoint.report.status import ENDED, RUNNING, last_word
 from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics
 from setpoint.track.atomic import read_json
 from setpoint.track.jsonl import read_jsonl
@@ -32,9 +33,6 @@ VERSION = 2
 """Of what is kept; another one is read anew."""
 DEPTH = 2
 """Folders between the one that is asked for and a run: that of an experiment."""
-
-FINISHED, STOPPED, FAILED, RUNNING, ENDED = "finished", "stopped", "failed", "running", "killed"
-"""finished its duration; left on request; by an error; holds the lock; without a word."""
 
 FACTS = ("run", "status", "step", "started", "updated", "fingerprint", "goodput", "tags", "note")
 """What can be asked of a run beside the fields of its configuration and its metrics."""
@@ -280,18 +278,6 @@ def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     except SetpointError as error:
         problems.append(str(error))
         return []
-
-
-def last_word(events: Sequence[Mapping[str, Any]]) -> str:
-    """How a run has ended, as its events say; `ENDED` where they do not."""
-    for event in reversed(events):
-        if event.get("event") == "end":
-            return FINISHED if event.get("status") == 0 else STOPPED
-        if event.get("event") == "fault":
-            return FAILED
-        if event.get("event") in ("start", "resume", "restart"):
-            break
-    return ENDED
 
 
 def _status(run: IndexedRun) -> str:

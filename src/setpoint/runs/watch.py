@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from setpoint.config import SetpointError
 from setpoint.report.series import Plot, Series
-from setpoint.runs.index import ENDED, RUNNING, last_word
+from setpoint.report.status import ENDED, RUNNING, last_word
 from setpoint.track.heartbeat import Beat, read_heartbeats
 from setpoint.track.lock import is_locked
 from setpoint.track.run_directory import CONFIG

@@ -12,6 +12,7 @@ from setpoint import __version__
 from setpoint.config import DERIVED
 
 from ..goodput import goodput
+from ..status import ENDED, RUNNING, last_word
 from .curves import curves_of, panels, parts_for
 from .knobs import Objective, knobs_of, sweep_of
 from .read import EVENTS, NOT_FINITE, Column, RunData, bounded, flat
@@ -27,7 +28,6 @@ ROWS = 500
 """Differences that are shown."""
 CHANGING = ("time", "data.", "command", "directory", "world.rank", "python.executable", "unread")
 """What of the environment tells one start from another and says nothing of what was run with."""
-BEGINS = ("start", "resume", "restart")
 
 
 def document(
@@ -128,15 +128,10 @@ def _run(
 
 def status_of(run: RunData) -> str:
     """How a run stands, by its last event: finished, stopped, failed, running or killed."""
-    for event in reversed(run.events):
-        kind = event.get("event")
-        if kind == "end":
-            return "finished" if event.get("status") == 0 else "stopped"
-        if kind == "fault":
-            return "failed"
-        if kind in BEGINS:
-            break
-    return "running" if run.is_running else "killed" if run.events else "unknown"
+    said = last_word(run.events)
+    if said != ENDED:
+        return said
+    return RUNNING if run.is_running else ENDED if run.events else "unknown"
 
 
 def last(column: Column | None) -> float | None:
