@@ -134,6 +134,7 @@ def test_differing_losses_and_slow_loops_are_told(load: Any) -> None:
     assert h200.speed_of([ours, {**ours, "seconds": [9.0, 3.0]}], warm=1) == 50.0
 
 
+@pytest.mark.slow
 def test_a_start_is_measured_by_part(load: Any) -> None:
     startup = load("train.startup")
     small = ["tiny", "--model.dim", "16", "--model.layers", "1", "--parallel.device", "cpu"]
@@ -147,3 +148,17 @@ def test_the_cost_of_metrics_is_measured(load: Any, capsys: Any) -> None:
     wall, cpu, alone, share = capsys.readouterr().out.splitlines()
     assert wall.startswith("with / without, wall") and cpu.startswith("with / without, cpu")
     assert "us a step" in alone and share.endswith("by themselves")
+
+
+@pytest.mark.slow
+def test_adapters_step_beside_peft(load: Any, capsys: Any) -> None:
+    load("adapter.step_time").main(
+        ["--model", "dust", "--rounds", "2", "--steps", "1", "--adapters", "lora"]
+    )
+    assert "times as fast as PEFT" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_planned_memory_stands_beside_real_ranks(load: Any, capsys: Any) -> None:
+    assert load("plan.memory").main(["--small", "--jobs", "one rank", "shard 2"]) == 0
+    assert "furthest off" in capsys.readouterr().out

@@ -65,6 +65,7 @@ def test_the_dtype_is_that_of_the_last_checkpoint(tmp_path: Path) -> None:
         assert json.loads((found / "config.json").read_text())["dtype"] == expected
 
 
+@pytest.mark.slow
 def test_the_token_that_ended_documents_goes_along(tmp_path: Path) -> None:
     folder = byte_level(tmp_path / "tokenizer")
     flags = (f"tokenizer={{type=huggingface, path={folder}, separator='{BEGIN}'}}",)

@@ -21,6 +21,7 @@ FOUR = ("ring=2,ulysses=2", "ring=2,shard=2", "ulysses=2,replicate=2", "ring=4",
         "ring=2,ulysses=2,context_in_shard=ring")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_ranks_of_a_sequence_train_what_one_does() -> None:
     said = compare(2, "packed documents", "experts balanced by sequence", *TWO[:1], "ulysses=2")
     assert said.count("equal over") == 8

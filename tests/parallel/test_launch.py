@@ -277,6 +277,7 @@ def test_what_a_killed_launcher_has_left_is_removed(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_main_rank_that_is_killed_is_named_and_its_run_goes_on(folder: Path) -> None:
     run = Launched(folder, *words(duration=10**6), "--nproc", "2")
     run.until("step 9/")

@@ -27,8 +27,8 @@ from ..checkpoint.crashed import Failing
 from ..checkpoint.disk import Operation, meetings, watched
 from ..parallel.killed_ranks import at_collective
 from ..train.killing import die_at
+from . import PORT
 from .session import HIT, LOST, TRACE, Session, the_run
-from .tracker import PORT
 
 # Of each kind, about so many are in a session.
 POINTS = {"update": 6, "save": 40, "record": 6, "evaluate": 20, "any": 80}

@@ -9,8 +9,7 @@ from typing import Any
 from setpoint.config import RUNTIME
 from setpoint.track.config import TrackerConfig
 
-PORT = "SETPOINT_TORTURE_PORT"
-"""The variable with the port of the server; without it, rows go nowhere."""
+from . import PORT
 
 
 class Remote(TrackerConfig, type="remote-of-torture", owner=f"{__name__}:build", role=RUNTIME):

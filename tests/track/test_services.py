@@ -109,6 +109,7 @@ def log_records(content: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_wandb(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     records = importlib.import_module("wandb.proto.wandb_internal_pb2")

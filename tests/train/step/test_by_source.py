@@ -124,6 +124,7 @@ def test_one_source_has_none(tmp_path: Path) -> None:
     assert result.by_source == BySource()
 
 
+@pytest.mark.slow
 def test_two_ranks_sum_as_one() -> None:
     program = "tests.train.step.by_source_ranks"
     ended = subprocess.run([sys.executable, "-m", program], capture_output=True, text=True)

@@ -1,0 +1,138 @@
+"""A step of LoRA here and with PEFT on the same model: `python -m adapter.step_time`.
+
+Both sides have the same base, adapter, data and AdamW, in fp32 on one rank, and take turns: the
+loop of Setpoint without callbacks, and PEFT on the transformers model that Setpoint exports, in a
+loop of plain PyTorch that brings the loss to the host after each step. The losses must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from setpoint.train.threads import prepare_threads
+
+prepare_threads()  # before torch is imported
+
+import torch  # noqa: E402
+
+import setpoint.presets  # noqa: E402, F401 - registers the preset
+from setpoint.adapter.merge import merge_all  # noqa: E402
+from setpoint.config.composition import compose  # noqa: E402
+from setpoint.infer.adapter import write_peft  # noqa: E402
+from setpoint.model import save_pretrained  # noqa: E402
+from setpoint.resilience.signals import StopRequest  # noqa: E402
+from setpoint.train.build.components import build_components  # noqa: E402
+from setpoint.train.config import Job  # noqa: E402
+from setpoint.train.step.loop import Loop  # noqa: E402
+from setpoint.train.step.position import Position  # noqa: E402
+from support.turns import clocks_in_turns, ratio  # noqa: E402
+
+TOLERANCE = 1e-3
+"""Relative difference of the losses at which a speed is void."""
+MODELS: dict[str, tuple[str, ...]] = {
+    "12M": ("model.dim=384", "model.layers=6", "model.heads=6", "batch.sequence_length=256"),
+    # Next to no arithmetic, so that a test can run it.
+    "dust": ("model.dim=32", "model.layers=1", "model.heads=2", "batch.sequence_length=16"),
+}
+ADAPTERS = {
+    "lora": "adapter={type: lora, rank: 8}",
+    "dora": "adapter={type: dora, rank: 8}",
+}
+FIXED = (
+    "checkpoint.every=never", "evaluation=null", "schedule=none", "parallel.device=cpu",
+    "batch.micro_size=4", "batch.global_size=4", "precision.compute=fp32", "model.dropout=0",
+    "duration=100000 steps",
+    "data.sources=[{type: random, documents: 400, length: 4000, alphabet: 64}]",
+)  # fmt: skip
+
+
+def job_of(model: str, adapter: str) -> Job:
+    """The job of both sides."""
+    flags = (*FIXED, *MODELS[model], ADAPTERS[adapter])
+    return compose(Job, "tiny", flags=[f"--{flag}" for flag in flags]).resolve()
+
+
+def ours(job: Job) -> Callable[[], float]:
+    """A step of Setpoint's loop, which gives its loss."""
+    loop = Loop(job, build_components(job), [], StopRequest(), Position())
+    loop.parts.model.train()
+    return lambda: loop.step().loss
+
+
+def theirs(job: Job, folder: Path) -> Callable[[], float]:
+    """A step of PEFT with the same first values, on the same rows."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    parts, options = build_components(job), job.optimizer
+    assert job.adapter is not None
+    write_peft(parts.model, job.adapter, folder / "adapter")
+    feed = parts.feed
+    merge_all(parts.model)  # which adds nothing before the first step
+    save_pretrained(parts.model, folder / "base")
+    base: Any = AutoModelForCausalLM.from_pretrained(folder / "base", attn_implementation="sdpa")
+    model = PeftModel.from_pretrained(base, str(folder / "adapter"), is_trainable=True).train()
+    held = [each for each in model.parameters() if each.requires_grad]
+    decays: Any = options
+    groups = [
+        {"params": [p for p in held if (p.ndim >= 2) == wide],
+         "weight_decay": decays.weight_decay if wide else 0.0}
+        for wide in (True, False)
+    ]  # fmt: skip
+    optimizer = torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=options.lr, betas=decays.betas, eps=decays.eps, fused=True,
+    )  # fmt: skip
+
+    def step() -> float:
+        (batch,) = feed.take().batches
+        logits = model(input_ids=batch.inputs, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(held, decays.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return step
+
+
+def main(given: list[str] | None = None) -> int:
+    """Print the speed of Setpoint over that of PEFT for each adapter."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=list(MODELS), default="12M")
+    parser.add_argument("--adapters", nargs="+", choices=list(ADAPTERS), default=list(ADAPTERS))
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=3, help="steps in a turn")
+    chosen = parser.parse_args(given)
+    for adapter in chosen.adapters:
+        job = job_of(chosen.model, adapter)
+        with tempfile.TemporaryDirectory() as folder:
+            steps = {"setpoint": ours(job), "peft": theirs(job, Path(folder))}
+            losses = {name: list[float]() for name in steps}
+
+            def turn(name: str, steps: Any = steps, losses: Any = losses) -> None:
+                losses[name] += [steps[name]() for _ in range(chosen.steps)]
+
+            sides = {name: lambda name=name: turn(name) for name in steps}
+            clocks = clocks_in_turns(sides, chosen.rounds, torch.device("cpu"))
+        pairs = zip(*losses.values(), strict=True)
+        apart = max(abs(a - b) / abs(b) for a, b in pairs)
+        if apart > TOLERANCE:
+            raise SystemExit(f"{adapter}: the losses are {apart:.2g} apart, so no speed counts")
+        wall, cpu = (ratio(each, "setpoint", "peft") for each in (clocks.wall, clocks.cpu))
+        best = min(clocks.wall["setpoint"]) / chosen.steps * 1000
+        print(
+            f"{adapter}: {wall} times as fast as PEFT by the clock, {cpu} by CPU time; a step "
+            f"takes {best:.1f} ms; losses agree to {apart:.1g}",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
