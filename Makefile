@@ -33,7 +33,7 @@ FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 0
 TORTURE ?=
 TORCH_INDEX ?=
-PROCESSES ?= 3
+PROCESSES ?= 2
 QUICK := $(addprefix tests/,config data loss plan report resilience sweep track \
   test_golden.py test_layers.py test_structure.py)
 TORCH := 2.13.0
