@@ -95,3 +95,11 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
         dry_run(small_job(tmp_path), 2)
     with pytest.raises(SetpointError, match=r"parallel\.engine cannot be planned"):
         dry_run(small_job(tmp_path, "parallel={world_size: 2, engine: deepspeed}"))
+
+
+def test_stages_with_an_adapter(tmp_path: Path) -> None:
+    flags = ("parallel.pipeline=2", "parallel.world_size=2", "batch.accumulation=4")
+    job = small_job(tmp_path, *WIDE, *flags, "adapter={type: lora, rank: 2}", without=SIZES)
+    found = dry_run(job, 1)
+    # The adapter alone is trained, and the optimizer keeps two numbers for each of its weights.
+    assert 0 < found.peak.optimizer < found.peak.weights

@@ -30,6 +30,7 @@ from setpoint.parallel.world import World, world_of
 from setpoint.plan.groups import vocabulary_of
 from setpoint.precision.build import build_scaler
 from setpoint.shapes.batch import Batch, Count, StepBatch, total_count
+from setpoint.train.build.adapter import add_adapter
 from setpoint.train.build.model import stage_sizes
 from setpoint.train.build.trained import Trained, build_trained
 from setpoint.train.config import Job
@@ -227,11 +228,12 @@ def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
     ranks = job.parallel.degrees["pipeline"]
     for rank in range(ranks):
         model = skeleton(job.model, vocabulary)
+        add_adapter(job, model)
         keep_stages(job.parallel.pipelining, model, ranks, rank, stage_sizes(job, model))
-        named = {name for name, _ in model.named_parameters()}
+        trained = {name for name, each in model.named_parameters() if each.requires_grad}
         found.append(
             {
-                name: name in named and not is_frozen(job.optimizer, name)
+                name: name in trained and not is_frozen(job.optimizer, name)
                 for name in model.state_dict()
             }
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,17 +15,18 @@ from torch import Tensor, nn
 from setpoint.adapter.apply import adapt
 from setpoint.adapter.config import AdapterConfig
 from setpoint.adapter.low_rank import EmbeddingAdapter, LinearAdapter, LowRank, adapters_of
-from setpoint.config import RunError, SetpointError
+from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.kinds import inputs_first, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
+from setpoint.model.pretrained.peft_files import CONFIG, WEIGHTS
 from setpoint.model.pretrained.pieces import Part, Piece
+from setpoint.model.pretrained.save import publish
 from setpoint.model.pretrained.tensors import pieces_of
 from setpoint.model.pretrained.write_config import family_for
 from setpoint.model.transformer import Transformer as TransformerModule
 from setpoint.shapes.parameter import Parameter
 
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 CONTIGUOUS = torch.contiguous_format
 BEFORE = "base_model.model."
 """What stands before the names of modules in PEFT's files."""
@@ -80,8 +80,7 @@ def write_peft(
 
     Raises:
         SetpointError: the model has no names in transformers, or PEFT's format has no place for
-            some of the adapter.
-        RunError: it cannot be written.
+            some of the adapter; or it cannot be written.
     """
     if not isinstance(model, TransformerModule):
         raise SetpointError(
@@ -89,21 +88,16 @@ def write_peft(
             f"knows\nValid: a model of type = transformer, or export.adapter = false"
         )
     tensors, document = _peft_form(model, config, family, base)
-    target = Path(os.path.expanduser(path))
-    staged = target.with_name(f"{target.name}.tmp-{os.getpid()}")
-    from safetensors.torch import save_file
 
-    try:
-        staged.mkdir(parents=True)
+    def write(directory: Path) -> None:
+        from safetensors.torch import save_file
+
         wanted = {name: _stored(each, dtype) for name, each in tensors.items()}
-        save_file(wanted, staged / WEIGHTS, metadata={"format": "pt"})
-        (staged / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
-        if target.is_dir():
-            target.rmdir()  # it is empty
-        os.replace(staged, target)
-    except OSError as error:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise RunError(f"{target} cannot be written: {error.strerror}") from error
+        save_file(wanted, directory / WEIGHTS, metadata={"format": "pt"})
+        (directory / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
+
+    target = Path(os.path.expanduser(path))
+    publish(target, write)
     return target
 
 

@@ -98,7 +98,7 @@ def save_pretrained(
         if end is not None:
             _name_end(directory, *end)
 
-    _publish(target, write_all)
+    publish(target, write_all)
     return target
 
 
@@ -248,8 +248,12 @@ def _require_room(target: Path, overwrite: bool) -> None:
         )
 
 
-def _publish(target: Path, write: Callable[[Path], Any]) -> None:
-    """Write a directory aside, and give it its name when it is complete."""
+def publish(target: Path, write: Callable[[Path], Any]) -> None:
+    """Write a directory aside, and give it its name when it is complete.
+
+    Raises:
+        SetpointError: if it cannot be written; what stood there is as before.
+    """
     aside = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
     try:
