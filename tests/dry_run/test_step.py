@@ -95,6 +95,9 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
         dry_run(small_job(tmp_path), 2)
     with pytest.raises(SetpointError, match=r"parallel\.engine cannot be planned"):
         dry_run(small_job(tmp_path, "parallel={world_size: 2, engine: deepspeed}"))
+    experts = ("model.moe={experts: 2}", "parallel={world_size: 2, shard: 2, expert: 2}")
+    with pytest.raises(SetpointError, match=r"parallel\.expert cannot be planned"):
+        dry_run(small_job(tmp_path, *WIDE, *experts, without=SIZES))
 
 
 def test_stages_with_an_adapter(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def dry_run(job: Job, rank: int = 0) -> DryRun:
 
     Raises:
         SetpointError: there is no such rank, this process has ranks already, or the job has a part
-            that cannot be planned: DeepSpeed, torchft, float8, torch.compile of the whole step.
+            that cannot be planned: DeepSpeed, torchft, float8, experts divided among ranks.
     """
     size = job.parallel.world_size
     if not 0 <= rank < size:
@@ -171,6 +171,8 @@ def _refuse(job: Job) -> None:
         "parallel.engine": job.parallel.uses_deepspeed,
         "parallel.torchft": job.parallel.torchft is not None,
         "precision.float8": job.precision.float8 is not None,
+        # How many tokens reach the experts of a rank is known in a run only.
+        "parallel.expert": job.parallel.divides_experts,
     }
     for name, given in parts.items():
         if given:
