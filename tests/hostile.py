@@ -39,6 +39,7 @@ STEP = "checkpoints/step-00000004"
 READ = ("config.json", "origins.json", "environment.json", "metrics.jsonl", "events.jsonl")
 SEALED = ("state.json", "model.safetensors", "manifest.json")
 GROWS = ("metrics.jsonl", "events.jsonl", "logs/rank-0.log", "lock")
+FOLDERS = ("checkpoints", "logs", "traces", "heartbeats", "bad-batches", "fetched", "logs/csv")
 
 FREE = (
     "show RUN", "why RUN optimizer.lr", "diff RUN RUN", "fingerprint RUN", "migrate --write RUN",
@@ -128,6 +129,21 @@ def link(name: str, to_folder: bool = False) -> Plant:
     return plant
 
 
+def moved(name: str) -> Plant:
+    """A folder with all that it holds, as another run's, outside; and a link that leads there."""
+
+    def plant(run: Path, outside: Path) -> None:
+        folder, place = run / name, outside.with_name("folder")
+        shutil.rmtree(place, ignore_errors=True)
+        if folder.is_dir():
+            shutil.move(folder, place)
+        else:
+            place.mkdir()
+        folder.symlink_to(place)
+
+    return plant
+
+
 def index_is_link(run: Path, outside: Path) -> None:
     """The index of the runs beside it is a link to a database of another program."""
     outside.unlink()
@@ -158,6 +174,8 @@ def traps() -> Iterator[tuple[str, Plant]]:
     for name in GROWS:
         yield f"{name} is a link", link(name)
     yield "a checkpoint is a link", link("checkpoints/step-00000002", to_folder=True)
+    for name in FOLDERS:
+        yield f"{name} is a link", moved(name)
     yield "the index is a link", index_is_link
     yield "labels are nested", text("labels.json", DEEP)
 

@@ -59,6 +59,38 @@ def test_files_of_the_user_in_a_run_directory(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").exists()
 
 
+def test_a_folder_that_leads_elsewhere_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    """Of links within the run, as trackers make them, of files and of the run itself, none is."""
+    away, real, path = tmp_path / "away", tmp_path / "real", tmp_path / "run"
+    away.mkdir()
+    real.mkdir()
+    path.symlink_to(real)
+    RunDirectory.create(path).close()
+    (path / "logs" / "wandb").mkdir()
+    (path / "logs" / "wandb" / "latest-run").symlink_to("..")
+    (path / "logs" / "debug.log").symlink_to(tmp_path / "gone.log")
+    RunDirectory.create(path).close()
+    for name in ("checkpoints", "logs/wandb/files"):
+        link = path / name
+        if link.exists():
+            link.rmdir()
+        link.symlink_to(away)
+        (path / ".lock").write_text("")
+        before = listing(tmp_path)
+        for take in (RunDirectory.look, RunDirectory.create):
+            with pytest.raises(SetpointError) as refused:
+                take(path)
+            assert str(refused.value) == (
+                f"run directory {path}: {name} is a link to {away}, and a run writes to folders of "
+                f"its own.\nValid: a folder in its place; to keep runs on another disk, set "
+                f"workspace to a folder there, or link the whole run directory"
+            )
+        assert listing(tmp_path) == before and not (path / ".lock").read_text()
+        link.unlink()
+
+
 @pytest.mark.parametrize(
     "names",
     [

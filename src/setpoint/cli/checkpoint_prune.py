@@ -30,6 +30,7 @@ from setpoint.config import (
 from setpoint.hub.urls import is_url
 from setpoint.track.events import EventLog
 from setpoint.track.lock import RunLock
+from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.config import Job
 from setpoint.units import Period
 from setpoint.units.size import in_units
@@ -87,6 +88,7 @@ def run(arguments: Arguments) -> int:
     removes = arguments.has(YES.name)
     with ExitStack() as ending:
         if removes and run is not None:
+            refuse_linked_folders(run)
             ending.callback(RunLock(run / ".lock").release)
         fates = _fates(place.root, rule)
         gone = [fate.found for fate in fates if not fate.reasons]

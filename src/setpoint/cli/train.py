@@ -31,6 +31,7 @@ from setpoint.config import (
 from setpoint.parallel.rank import FOLDER, launched, own_rank
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
+from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.config import Job
 from setpoint.train.record.kept import kept_files
 from setpoint.train.record.limits import watch_limits
@@ -131,7 +132,10 @@ def run(arguments: Arguments) -> int:
         words = words_of(arguments, accept, more)
         with Loading():
             from setpoint.parallel.launch import Nodes, launch
-        logs = Path(folder or run_directory_of(job), "logs")
+        place = Path(folder or run_directory_of(job))
+        if place.is_dir():  # the launcher writes to its logs
+            refuse_linked_folders(place)
+        logs = place / "logs"
         of_job = None
         if start.most > 1:
             endpoint, run_id = arguments.value(ENDPOINT.name), arguments.value(RUN_ID.name)

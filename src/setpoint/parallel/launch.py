@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from setpoint.config import RunError
+from setpoint.config import RunError, SetpointError
 from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -95,13 +95,16 @@ def launch(
 
     Raises:
         RunError: a rank has failed: what the first one says; or not all nodes have come.
+        SetpointError: the log is a link.
     """
+    name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
+    if (logs / name).is_symlink():
+        raise SetpointError(f"{logs / name} is a link, and a run adds to files of its own")
     threads = max(1, (os.cpu_count() or 1) // ranks)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     clear_dead()
     place = Path(tempfile.mkdtemp(prefix=PREFIX))
     (place / "launcher").write_text(str(os.getpid()))
-    name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     # What the agent says of ranks that end is said below, in fewer words.
     logging.disable(logging.CRITICAL)
     try:

@@ -55,7 +55,7 @@ def write_text(path: Path, text: str) -> None:
     """
     staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
-        with open(staged, "w", encoding="utf-8", newline="\n") as file:
+        with open(staged, "w", encoding="utf-8", newline="\n", opener=not_linked) as file:
             file.write(text)
             file.flush()
             if path.exists():

@@ -70,12 +70,13 @@ class RunDirectory:
             the directory, locked until `close` or the end of the process.
 
         Raises:
-            SetpointError: if it is something else, another process writes to it, or it cannot be
-                written. Nothing has been written then.
+            SetpointError: if it is something else, leads elsewhere by links, another process writes
+                to it, or it cannot be written. Nothing has been written then.
         """
         path = Path(path)
         if _exists(path):
             _refuse_foreign(path)
+            refuse_linked_folders(path)
         else:
             try:
                 path.mkdir(parents=True, exist_ok=True)
@@ -112,6 +113,7 @@ class RunDirectory:
         there = _exists(path)
         if there:
             _refuse_foreign(path)
+            refuse_linked_folders(path)
         above = path
         while not _exists(above):
             above = above.parent
@@ -230,6 +232,38 @@ def is_run_directory(path: Path) -> bool:
     """
     others = ("origins.json", "environment.json", "events.jsonl", ".lock")
     return (path / CONFIG).is_file() and any((path / name).exists() for name in others)
+
+
+def refuse_linked_folders(path: Path) -> None:
+    """Refuse a run directory with a folder that is a link and leads out of it.
+
+    A run directory may come from others, and what is written or removed in such a folder is not
+    of the run. The directory itself may be a link. Links to files are left to those who write
+    these; trackers have links of their own within `logs`.
+
+    Raises:
+        SetpointError: naming the first one.
+    """
+    own, folders = os.path.realpath(path), [str(path)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                found = list(entries)
+            folders += [each.path for each in found if each.is_dir(follow_symlinks=False)]
+            links = [each.path for each in found if each.is_symlink() and each.is_dir()]
+        except OSError as error:
+            raise SetpointError(
+                f"run directory {path} cannot be read: {error.filename}: {error.strerror}"
+            ) from error
+        for link in sorted(links):
+            target = os.path.realpath(link)
+            if os.path.commonpath((own, target)) != own:
+                raise SetpointError(
+                    f"run directory {path}: {os.path.relpath(link, path)} is a link to {target}, "
+                    f"and a run writes to folders of its own.\nValid: a folder in its place; to "
+                    f"keep runs on another disk, set workspace to a folder there, or link the "
+                    f"whole run directory"
+                )
 
 
 def _why_not(directory: Path) -> int:
