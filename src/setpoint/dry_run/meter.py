@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
+from setpoint.plan.traffic import Traffic
+
 _LOOK = 1.002
 """By how much a peak grows before it is looked at anew what it is made of."""
 
@@ -47,29 +49,6 @@ _NAMES = {
 }
 """Operators of `c10d` and `_c10d_functional`, whose names begin so, by what they do."""
 _MOVES_NOTHING = {"wait_tensor", "barrier", "monitored_barrier_", "recv"}
-
-
-class Traffic(NamedTuple):
-    """Collectives of one kind along the same axes, within one step of one rank.
-
-    Arguments:
-        axes: of the mesh whose ranks take part, joined by "+".
-        ranks: that take part.
-        bytes: of whole messages: what is gathered, what is scattered before, what is summed.
-    """
-
-    kind: str
-    axes: str
-    ranks: int
-    calls: int
-    bytes: int
-
-    @property
-    def sent(self) -> int:
-        """Bytes that this rank sends, in algorithms that send least (rings)."""
-        n = self.ranks
-        share = {"all_reduce": 2 * (n - 1) / n, "send": 1.0, "recv": 0.0, "broadcast": 1.0}
-        return round(self.bytes * share.get(self.kind, (n - 1) / n))
 
 
 class Peak(NamedTuple):

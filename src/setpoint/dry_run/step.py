@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from setpoint.config import SetpointError, draft_of, resolve
-from setpoint.dry_run.meter import Meter, Peak, Traffic, axes_of, metering, size_of
+from setpoint.dry_run.meter import Meter, Peak, axes_of, metering, size_of
 from setpoint.model.norm.norms import FUSED
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.optim.frozen import is_frozen
@@ -28,6 +28,7 @@ from setpoint.parallel.pipeline import keep_stages
 from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.world import World, world_of
 from setpoint.plan.groups import vocabulary_of
+from setpoint.plan.traffic import Traffic
 from setpoint.precision.build import build_scaler
 from setpoint.shapes.batch import Batch, Count, StepBatch, total_count
 from setpoint.train.build.adapter import add_adapter

@@ -1,0 +1,148 @@
+"""The pieces of a model whose activations add up: what decides what each keeps, and its sizes.
+
+A piece has a key, which names all that decides which tensors its code keeps for the backward pass,
+and sizes, which decide how large these are. The table of `setpoint.plan.activations` knows keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from setpoint.model.attention.support import chosen, kind_of
+from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.size import window_of
+from setpoint.model.vocabulary import embedding_rows
+
+if TYPE_CHECKING:
+    from setpoint.model.config import Transformer
+    from setpoint.train.config import Job
+
+Role = Literal["norm", "attention", "feed_forward", "experts", "dropout", "embedding", "output"]
+SIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
+COMPOSED = ("eager", "sdpa_math")
+"""Backends of attention that hold the weights of all pairs of positions."""
+
+
+class Piece(NamedTuple):
+    """A piece of a layer, or of what lies around the layers.
+
+    Arguments:
+        key: what the table has it by.
+        sizes: by the letters of the design: D model dim, H heads, K key-value heads, Q head dim,
+            F inner width, E experts, U experts that a token chooses, G width of shared experts,
+            V rows of the vocabulary, C tokens of a chunk; N, R, W, L, M of latent attention:
+            head dims without and with rotation and of values, ranks of keys and of queries.
+    """
+
+    role: Role
+    key: str
+    sizes: tuple[tuple[str, int], ...]
+
+
+def layer_pieces(job: Job, c: Transformer, layer: int) -> Iterator[Piece]:
+    """The pieces of a layer, in the order in which it computes them."""
+    before, after = c.norm_placement in ("pre", "both"), c.norm_placement in ("post", "both")
+    formats = _formats(job)
+    # What stands behind a part gets its result, in the compute format under autocast.
+    inner = formats if job.precision.compute == job.precision.params else f"{formats} inside"
+    norm = (("D", c.dim),)
+    dropout = Piece("dropout", f"dropout {formats}", norm)
+    for part in ("attention", "feed_forward"):
+        if before:
+            yield Piece("norm", f"{_norm(job, c)} {formats}", norm)
+        yield _attention(job, c, layer) if part == "attention" else _feed_forward(job, c, layer)
+        if after:
+            yield Piece("norm", f"{_norm(job, c)} {inner}", norm)
+        if c.dropout:
+            yield dropout
+
+
+def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterator[Piece]:
+    """The pieces of the embedding, or of the output with its norm and the loss."""
+    formats = _formats(job)
+    rows = embedding_rows(c, vocabulary)
+    if name == "embedding":
+        words = ["embedding", c.positions]
+        if c.embedding_scale != 1.0:
+            words.append("scaled")
+        if c.embedding_dropout:
+            words.append("dropout")
+        rotated = c.head_dim if c.mla is None else c.mla.rope_head_dim
+        yield Piece(
+            "embedding",
+            " ".join([*words, formats]),
+            (("D", c.dim), ("V", rows), ("Q", rotated)),
+        )
+        return
+    loss, kind = job.loss, type(job.loss)
+    words = ["output", str(kind.__setpoint__.tag)]
+    extras = ("z_loss", "label_smoothing", "token_weights")
+    words += [field for field in extras if getattr(loss, field, None)]
+    if c.logit_soft_cap is not None:
+        words.append("capped")
+    if c.tie_embeddings:
+        words.append("tied")
+    chunk = getattr(loss, "chunk_size", None) or 1024
+    words += [_norm(job, c), formats]
+    yield Piece("output", " ".join(words), (("C", chunk), ("D", c.dim), ("V", rows)))
+
+
+def _formats(job: Job) -> str:
+    precision = job.precision
+    found = f"{SIZE[precision.params]}/{SIZE[precision.compute]}"
+    # Where norms have no kernel of their own they are composed of others.
+    is_plain = precision.compute != "fp32" and job.parallel.device == "cpu"
+    return f"{found} plain" if is_plain else found
+
+
+def _norm(job: Job, c: Transformer) -> str:
+    if isinstance(c.norm, LayerNorm):
+        return "layer_norm bias" if c.norm.bias else "layer_norm"
+    if isinstance(c.norm, RMSNorm) and c.norm.zero_centered:
+        return "rms_norm centered"
+    return "rms_norm"
+
+
+def _attention(job: Job, c: Transformer, layer: int) -> Piece:
+    backend = chosen(c)
+    words = ["attention" if c.mla is None else "latent"]
+    sizes = {"D": c.dim, "H": c.heads}
+    if c.mla is None:
+        sizes |= {"K": c.kv_heads, "Q": c.head_dim}
+        words += ["merged"] if c.merge_qkv else []
+        words += [_norm(job, c)] if c.qk_norm else []
+        words += ["bias"] if c.qkv_bias else []
+    else:
+        m = c.mla
+        sizes |= {"N": m.nope_head_dim, "R": m.rope_head_dim, "W": m.value_head_dim}
+        sizes |= {"L": m.kv_rank} | ({"M": m.query_rank} if m.query_rank else {})
+        words += ["query"] if m.query_rank else []
+        words.append(_norm(job, c))
+    words += ["rotary"] if c.positions == "rotary" else []
+    words.append("composed" if backend in COMPOSED else "kernel")
+    words += ["capped"] if c.attention_soft_cap is not None else []
+    words += ["dropout"] if c.attention_dropout else []
+    length = job.batch.sequence_length
+    has_window = kind_of(c, layer) == "sliding" and window_of(c, length) < length
+    if has_window or job.data.packing.isolate:
+        words.append("masked")
+    return Piece("attention", " ".join([*words, _formats(job)]), tuple(sizes.items()))
+
+
+def _feed_forward(job: Job, c: Transformer, layer: int) -> Piece:
+    moe, formats = c.moe, _formats(job)
+    bias = " bias" if c.ffn_bias else ""
+    if moe is None or not moe.has_experts(layer):
+        sizes = (("D", c.dim), ("F", c.ffn_dim))
+        return Piece("feed_forward", f"feed_forward {c.activation}{bias} {formats}", sizes)
+    words = ["experts", c.activation, "packed" if moe.packed else "apart"]
+    words.append(str(type(moe.router).__setpoint__.tag))
+    extras = ("balance_loss", "sequence_balance_loss", "router_z_loss", "capacity_factor")
+    words += [field for field in extras if getattr(moe, field)]
+    width = moe.width(c.ffn_dim)
+    sizes = {"D": c.dim, "F": width, "E": moe.experts, "U": moe.top_k}
+    if moe.shared_experts:
+        words.append("shared")
+        sizes["G"] = moe.shared_experts * width
+    return Piece("experts", " ".join([*words, formats]), tuple(sizes.items()))

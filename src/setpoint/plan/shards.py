@@ -1,0 +1,196 @@
+"""What of the weights one rank holds, tensor by tensor, as the axes divide them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from setpoint.plan.mesh import coordinates, index_along
+from setpoint.plan.workload import Topology, Weight, Workload, stages_of
+
+
+class Unit(NamedTuple):
+    """Weights that FSDP2 gathers together.
+
+    Arguments:
+        gathered: bytes of all of them, padded so that all ranks have as much.
+        trained: numbers of those that are trained, padded.
+        largest: numbers of the largest matrix.
+    """
+
+    is_layer: bool
+    gathered: int
+    trained: int
+    largest: int
+
+
+class Shards(NamedTuple):
+    """What a rank holds of the weights of all its stages.
+
+    Arguments:
+        stored: bytes, padding included.
+        numbers: that are trained, without padding; `padded` with it.
+        state: bytes of optimizer state.
+        units: in the order of the model, what lies around the layers last.
+        trained_tensors: numbers of each trained tensor here, in the order of the model.
+        terms: numbers of whole weights of whose gradients each rank of `tensor` has a term.
+        tied: numbers of the embedding where another stage has it as its output matrix.
+    """
+
+    stored: int
+    numbers: int
+    padded: int
+    state: int
+    units: tuple[Unit, ...]
+    trained_tensors: tuple[int, ...]
+    terms: int
+    tied: int
+
+
+@lru_cache(maxsize=4096)
+def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
+    """Find what a rank holds of the weights."""
+    degrees = topology.degrees
+    at = coordinates(degrees, rank)
+    shard = index_along(degrees, topology.sharding_axes, rank)
+    return _shards(workload, topology, at["pipeline"], at["tensor"], shard)
+
+
+class _Held(NamedTuple):
+    """One weight on a rank: bytes stored, numbers here, with padding, gathered whole, and state."""
+
+    stored: int
+    numbers: int
+    padded: int
+    whole: int
+    state: int
+    is_expert: bool
+
+
+@lru_cache(maxsize=65536)
+def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Held:
+    shape = local_shape(weight, topology, tensor)
+    whole = prod(shape)
+    is_expert = weight.division == "experts" and topology.divides_experts
+    if is_expert:
+        shards, dim = topology.expert_shards, 0
+        if shape[0] % shards:
+            dim = 3 - weight.inner
+        rows = -(-shape[dim] // shards)
+        padded = whole // shape[dim] * rows
+        own = padded
+        local = tuple(rows if n == dim else size for n, size in enumerate(shape))
+    elif topology.uses_fsdp:
+        rows = -(-shape[0] // topology.shards)
+        rest = prod(shape[1:])
+        padded = rows * rest
+        here = max(0, min(rows, shape[0] - shard * rows))
+        own, local = here * rest, (here, *shape[1:])
+        whole = padded * topology.shards
+    else:
+        padded, own, local = whole, whole, shape
+    per_number, per_tensor = weight.state
+    kept = _factored(local) if weight.is_factored else own
+    size = weight.stored / max(1, weight.numbers)
+    return _Held(
+        round(padded * size), own, padded, whole, kept * per_number + per_tensor, is_expert
+    )
+
+
+def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[int, ...]:
+    """The shape that a rank has of a weight before FSDP2 divides it.
+
+    Arguments:
+        tensor: the rank's coordinate on the axis `tensor`.
+    """
+    shape, ranks = weight.shape, topology.tensor
+    if weight.division == "experts" and topology.divides_experts:
+        found = [shape[0] // topology.expert, *shape[1:]]
+        found[weight.inner] //= topology.expert_tensor
+        return tuple(found)
+    if ranks == 1 or weight.division in ("whole", "experts"):
+        return shape
+    if weight.division == "columns":
+        return (shape[0], shape[1] // ranks, *shape[2:])
+    if weight.division == "rows":
+        return (shape[0] // ranks, *shape[1:])
+    if weight.division == "heads":
+        heads = weight.heads
+        if len(heads) > 1 or any(count % ranks for count, _ in heads):
+            return shape
+        return (shape[0] // ranks, *shape[1:])
+    rows = -(-shape[0] // ranks)
+    return (max(0, min(rows, shape[0] - tensor * rows)), *shape[1:])
+
+
+def _factored(shape: tuple[int, ...]) -> int:
+    """Means of rows and of columns, or of each number of what is no matrix."""
+    if len(shape) < 2:
+        return prod(shape)
+    return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
+
+
+@lru_cache(maxsize=4096)
+def _shards(
+    workload: Workload, topology: Topology, stage_rank: int, tensor: int, shard: int
+) -> Shards:
+    stored = numbers = padded = state = terms = 0
+    units: list[Unit] = []
+    tensors: list[int] = []
+    last, first = len(workload.order) - 1, 0
+    stages = stages_of(workload, topology)[stage_rank]
+    parts = [part for stage in stages for part in stage]
+    tied = 0
+    for stage in stages:
+        around: list[tuple[Weight, _Held]] = []
+        layers: list[list[tuple[Weight, _Held]]] = []
+        for part in stage:
+            kind = workload.kinds[workload.order[part]]
+            held = [(each, _held(each, topology, tensor, shard)) for each in kind.weights]
+            if part == last and workload.tied and first not in parts:
+                matrix = workload.kinds[workload.order[first]].weights[0]
+                held.append((matrix, _held(matrix, topology, tensor, shard)))
+                tied = held[-1][1].numbers
+            if part == first and workload.tied and last not in parts:
+                tied = held[0][1].numbers
+            (layers.append(held) if kind.name == "layer" else around.extend(held))
+            for weight, own in held:
+                count = weight.times
+                stored += own.stored * count
+                state += own.state * count if weight.is_trained else 0
+                if weight.is_trained:
+                    numbers += own.numbers * count
+                    padded += own.padded * count
+                    tensors += [own.numbers] * count
+                    if _has_terms(weight, topology):
+                        terms += own.numbers * count
+        step = topology.layers_per_unit
+        for number in range(0, len(layers), step):
+            unit = [each for layer in layers[number : number + step] for each in layer]
+            units.append(_unit(unit, True))
+        if around or not layers:
+            units.append(_unit(around, False))
+    return Shards(stored, numbers, padded, state, tuple(units), tuple(tensors), terms, tied)
+
+
+def _unit(held: list[tuple[Weight, _Held]], is_layer: bool) -> Unit:
+    own = [(weight, each) for weight, each in held if not each.is_expert]
+    gathered = sum(
+        round(each.whole * weight.stored / max(1, weight.numbers)) * weight.times
+        for weight, each in own
+    )
+    trained = sum(each.whole * weight.times for weight, each in own if weight.is_trained)
+    largest = max((each.whole for _, each in own), default=0)
+    return Unit(is_layer, gathered, trained, largest)
+
+
+def _has_terms(weight: Weight, topology: Topology) -> bool:
+    """Whether each rank of `tensor` finds a term of the gradient of a weight that it has whole."""
+    if topology.tensor == 1:
+        return False
+    if local_shape(weight, topology) != weight.shape:
+        return False
+    if weight.division == "experts":
+        return False
+    return weight.division == "heads" or topology.sequence_parallel

@@ -1,0 +1,246 @@
+"""What a rank sends in a step, collective by collective, by arithmetic."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from math import gcd
+from typing import NamedTuple
+
+from setpoint.parallel.config import AXES
+from setpoint.parallel.pipelining import SCHEDULES
+from setpoint.parallel.split import ranks_of_stages
+from setpoint.plan.mesh import coordinates
+from setpoint.plan.shards import Shards, shards_of
+from setpoint.plan.workload import Kind, Topology, Workload, stages_of, tokens_of
+
+WIDE = 4
+"""Bytes of a number in which ring attention sums, and terms of gradients are summed."""
+
+
+class Traffic(NamedTuple):
+    """Collectives of one kind along the same axes, within one step of one rank.
+
+    Arguments:
+        axes: of the mesh whose ranks take part, joined by "+".
+        ranks: that take part.
+        bytes: of whole messages: what is gathered, what is scattered before, what is summed.
+    """
+
+    kind: str
+    axes: str
+    ranks: int
+    calls: int
+    bytes: int
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank sends, in algorithms that send least (rings)."""
+        n = self.ranks
+        share = {"all_reduce": 2 * (n - 1) / n, "send": 1.0, "recv": 0.0, "broadcast": 1.0}
+        return round(self.bytes * share.get(self.kind, (n - 1) / n))
+
+
+def traffic(workload: Workload, topology: Topology, rank: int = 0) -> list[Traffic]:
+    """What one rank sends in a step, most bytes first.
+
+    The loss, counts and norms of a step, some hundred bytes in all, are one row of all ranks.
+    """
+    found: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+    shards = shards_of(workload, topology, rank)
+    for kind, axes, ranks, calls, size in (
+        *_of_weights(workload, topology, shards),
+        *_of_layers(workload, topology, rank),
+        *_of_stages(workload, topology, rank),
+    ):
+        if ranks > 1 and calls and size:
+            row = found[kind, axes, ranks]
+            row[0] += calls
+            row[1] += size
+    if topology.world_size > 1:
+        axes = _joined(topology, AXES)
+        row = found["all_reduce", axes, topology.world_size]
+        row[0] += 1
+        row[1] += 64
+    rows = [Traffic(*key, *sizes) for key, sizes in found.items()]
+    return sorted(rows, key=lambda row: -row.sent)
+
+
+Row = tuple[str, str, int, int, int]
+
+
+def _joined(topology: Topology, axes: tuple[str, ...]) -> str:
+    degrees = topology.degrees
+    return "+".join(axis for axis in AXES if axis in axes and degrees[axis] > 1) or "none"
+
+
+def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Iterator[Row]:
+    """Weights that are gathered, and gradients that are summed."""
+    formats = workload.formats
+    is_cut = topology.pipeline > 1
+    micro_batches = topology.accumulation
+    ranks, copies = topology.shards, topology.copies
+    if topology.uses_fsdp:
+        axes, across = (
+            _joined(topology, topology.sharding_axes),
+            _joined(topology, topology.copying_axes),
+        )
+        for unit in shards.units:
+            is_layer = unit.is_layer and not is_cut
+            reshard = is_layer if topology.reshard is None else topology.reshard
+            forwards = micro_batches if reshard or not is_cut else 1
+            if topology.reshard is False:
+                forwards = 1
+            backwards = micro_batches if reshard else 0
+            gathered = unit.gathered
+            yield "all_gather", axes, ranks, forwards, forwards * gathered
+            if reshard and not isinstance(reshard, bool):  # kept on that many ranks
+                yield "all_gather", axes, int(reshard), backwards, backwards * gathered
+            else:
+                yield "all_gather", axes, ranks, backwards, backwards * gathered
+            summed = unit.trained * formats.reduce
+            times = 1 if is_cut else micro_batches
+            yield "reduce_scatter", axes, ranks, times, times * summed
+            if copies > 1:
+                yield "all_reduce", across, copies, 1, summed // ranks
+    elif topology.world_size > 1 and topology.pipeline == 1 and topology.tensor == 1:
+        sizes = [size * formats.reduce for size in shards.trained_tensors]
+        calls, total = _buckets(sizes, topology.bucket), sum(sizes)
+        yield "all_reduce", _joined(topology, AXES), topology.world_size, calls, total
+    if topology.tensor > 1 and shards.terms:
+        size = shards.terms * WIDE
+        calls = -(-shards.terms // 2**23)
+        yield "all_reduce", "tensor", topology.tensor, calls, size
+
+
+def _buckets(sizes: list[int], room: int) -> int:
+    """In how many messages gradients are summed, filled from the last one on."""
+    count, left = 1, room
+    is_empty = True
+    for size in reversed(sizes):
+        if size > left and not is_empty:
+            count, left = count + 1, room
+        left -= size
+        is_empty = False
+    return count
+
+
+def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Row]:
+    """What the parts of layers exchange: by `tensor`, by the ring, by Ulysses, by experts."""
+    at = coordinates(topology.degrees, rank)["pipeline"]
+    tokens = tokens_of(workload, topology)
+    for stage in stages_of(workload, topology)[at]:
+        layer = 0
+        for part in stage:
+            kind = workload.kinds[workload.order[part]]
+            again = 1
+            if kind.name == "layer":
+                again += topology.recompute != "none" and layer % topology.every == 0
+                layer += 1
+            yield from _of_tensor(workload, topology, kind, tokens, again)
+            if kind.name == "layer":
+                yield from _of_context(workload, topology, kind, tokens, again)
+
+
+def _of_tensor(
+    workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
+) -> Iterator[Row]:
+    ranks, count = topology.tensor, topology.accumulation
+    if ranks == 1:
+        return
+    formats, dim = workload.formats, workload.dim
+    inner, stream = tokens * dim * formats.compute, tokens * dim * formats.params
+    sequence = topology.sequence_parallel
+    if kind.name == "embedding":
+        if sequence:
+            yield "reduce_scatter", "tensor", ranks, count, count * stream
+            yield "all_gather", "tensor", ranks, count, count * stream
+        else:
+            yield "all_reduce", "tensor", ranks, count, count * stream
+    elif kind.name == "layer":
+        parts = 2 - any(piece.role == "experts" for piece in kind.pieces)
+        policy = topology.recompute
+        times = count * parts
+        more = count * _entered_again(policy, kind) if again > 1 else 0
+        if sequence:
+            enters, leaves = times + more, times
+            yield "all_gather", "tensor", ranks, enters + leaves, (enters + leaves) * inner
+            yield "reduce_scatter", "tensor", ranks, times + leaves, (times + leaves) * inner
+        else:
+            yield "all_reduce", "tensor", ranks, 2 * times, 2 * times * inner
+    else:
+        if sequence:
+            yield "all_gather", "tensor", ranks, count, count * inner
+            yield "reduce_scatter", "tensor", ranks, count, count * inner
+        else:
+            yield "all_reduce", "tensor", ranks, count, count * inner
+        statistics = 3 * tokens * 4
+        if workload.takes_columns and topology.loss_parallel:
+            yield "all_reduce", "tensor", ranks, 3 * count, count * statistics
+        else:
+            logits = tokens * workload.rows * formats.compute
+            yield "all_gather", "tensor", ranks, count, count * logits
+
+
+def _entered_again(policy: str, kind: Kind) -> int:
+    """How often recomputation gathers the input of a part again."""
+    parts = 2 - any(piece.role == "experts" for piece in kind.pieces)
+    name, _, what = policy.partition(":")
+    return parts if name != "parts" else len(what.split("+"))
+
+
+def _of_context(
+    workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
+) -> Iterator[Row]:
+    if topology.context == 1 or not kind.pair:
+        return
+    attention = next(piece for piece in kind.pieces if piece.role == "attention")
+    sizes, count = dict(attention.sizes), topology.accumulation
+    compute = workload.formats.compute
+    heads = max(1, sizes["H"] // topology.tensor)
+    if "K" in sizes:
+        keys, query = max(1, sizes["K"] // topology.tensor), sizes["Q"]
+        value = query
+    else:
+        keys, query, value = heads, sizes["N"] + sizes["R"], sizes["W"]
+    turns = 1 + (again > 1 and "attention" not in topology.recompute.partition(":")[2])
+    if topology.recompute.startswith("parts:") and again > 1:
+        turns = 1 + ("attention" in topology.recompute)
+    ulysses, ring = topology.ulysses, topology.ring
+    if ulysses > 1:
+        keys *= ulysses // gcd(ulysses, keys)
+        sent = tokens * (heads * query + keys * (query + value)) * compute
+        mixed = tokens * heads * value * compute
+        calls = count * (turns + 1)
+        yield "all_to_all", "ulysses", ulysses, 2 * calls, calls * (sent + mixed)
+        heads, keys, tokens = heads // ulysses, keys // ulysses, tokens * ulysses
+    if ring > 1:
+        numbers = tokens * keys * (query + value)
+        passed = count * (ring - 1) * (turns + 1)
+        yield "send", "ring", ring, passed, passed * numbers * compute
+        gradients = count * ring
+        yield "send", "ring", ring, gradients, gradients * numbers * WIDE
+
+
+def _of_stages(workload: Workload, topology: Topology, rank: int) -> Iterator[Row]:
+    """The residual stream and its gradients, from stage to stage."""
+    ranks = topology.pipeline
+    if ranks == 1:
+        return
+    at = coordinates(topology.degrees, rank)["pipeline"]
+    stages = topology.stages
+    places = ranks_of_stages(ranks, stages, SCHEDULES[topology.schedule].is_v)
+    tokens = tokens_of(workload, topology)
+    if topology.sequence_parallel:
+        tokens //= topology.tensor
+    size = tokens * workload.dim * workload.formats.params
+    count = topology.accumulation
+    for stage, place in enumerate(places):
+        if place != at:
+            continue
+        for other in (stage - 1, stage + 1):
+            if 0 <= other < stages and places[other] != at:
+                yield "send", "pipeline", ranks, count, count * size
+    if workload.tied and places[0] != places[-1] and at in (places[0], places[-1]):
+        own = shards_of(workload, topology, rank)
+        yield "all_reduce", "pipeline", 2, 1, own.tied * workload.formats.gradient
