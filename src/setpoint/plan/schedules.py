@@ -1,0 +1,354 @@
+"""The schedules of a pipeline without torch: what each rank computes in which order, and when.
+
+The orders are those of `torch.distributed.pipelining`, which a test compares action by action. A
+simulation gives each action the first moment at which its rank is free and what it needs is there;
+the bubble is what a rank waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from setpoint.parallel.pipelining import SCHEDULES
+from setpoint.parallel.split import ranks_of_stages
+
+FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
+"""Kinds of actions: forward, backward, and its parts, for gradients of inputs and of weights."""
+
+_DIRECT = 6
+"""Micro-batches a stage up to which all are simulated; with more, the rest is the steady state."""
+
+
+class Action(NamedTuple):
+    """What a rank computes at once: one pass of one micro-batch through one stage."""
+
+    kind: str
+    stage: int
+    microbatch: int
+
+
+class StageTimes(NamedTuple):
+    """Seconds that a stage takes for one micro-batch.
+
+    Arguments:
+        weight: the part of `backward` that computes gradients of weights, for schedules that
+            split it.
+    """
+
+    forward: float
+    backward: float
+    weight: float = 0.0
+
+    def of(self, kind: str) -> float:
+        """Seconds of an action."""
+        if kind == FORWARD:
+            return self.forward
+        if kind == BACKWARD:
+            return self.backward
+        return self.weight if kind == WEIGHT else self.backward - self.weight
+
+
+class Event(NamedTuple):
+    """An action with its times, in seconds from the beginning of a step."""
+
+    action: Action
+    start: float
+    end: float
+
+
+class Simulation(NamedTuple):
+    """The passes of a step on all ranks of a pipeline.
+
+    Arguments:
+        ranks: the events of each rank, in order.
+        seconds: from the first action to the end of the last one.
+    """
+
+    ranks: list[list[Event]]
+    seconds: float
+
+    def busy(self, rank: int) -> float:
+        """Seconds in which a rank computes."""
+        return sum(event.end - event.start for event in self.ranks[rank])
+
+    def critical(self) -> list[tuple[int, Event]]:
+        """The chain of events that decides how long it takes: ranks and events, first to last.
+
+        An event follows on the one whose end it waited for; where that came over the network, it
+        begins later than that ended.
+        """
+        events = [(rank, event) for rank, row in enumerate(self.ranks) for event in row]
+        if not events:
+            return []
+        ends = {event.action: (rank, event) for rank, event in events}
+        before: dict[Action, tuple[int, Event]] = {}
+        for rank, row in enumerate(self.ranks):
+            for first, second in pairwise(row):
+                before[second.action] = (rank, first)
+        stages = 1 + max(event.action.stage for _, event in events)
+        chain = [max(events, key=lambda each: each[1].end)]
+        while True:
+            rank, event = chain[-1]
+            found = [
+                ends[need] if need in ends else ends[need._replace(kind=INPUT)]
+                for need in _needs(event.action, stages)
+            ]
+            if event.action in before:
+                found.append(before[event.action])
+            if not found:
+                return chain[::-1]
+            chain.append(max(found, key=lambda each: (each[1].end, each[0] == rank)))
+
+
+def order_of(schedule: str, ranks: int, each: int, count: int) -> list[list[Action]]:
+    """What each rank of a pipeline computes in a step, in order.
+
+    Arguments:
+        schedule: a name of `parallel.pipelining.schedule`.
+        each: stages a rank.
+        count: micro-batches, as many as the schedule can run.
+    """
+    match schedule:
+        case "gpipe" | "looped_bfs":
+            return [_breadth_first(ranks, each, count, rank, schedule) for rank in range(ranks)]
+        case "1f1b":
+            return [_one_by_one(ranks, count, rank) for rank in range(ranks)]
+        case "interleaved_1f1b" | "interleaved_zero_bubble":
+            splits = SCHEDULES[schedule].splits_backward
+            return [_interleaved(ranks, each, count, rank, splits) for rank in range(ranks)]
+        case "zbv_zero_bubble":
+            return [_zero_bubble_v(ranks, count, rank) for rank in range(ranks)]
+        case _:
+            return [_dual_pipe_v(ranks, count, rank) for rank in range(ranks)]
+
+
+def _breadth_first(ranks: int, each: int, count: int, rank: int, schedule: str) -> list[Action]:
+    stages = range(rank, ranks * each, ranks)
+    there = [Action(FORWARD, stage, number) for stage in stages for number in range(count)]
+    numbers = range(count) if schedule == "gpipe" else range(count - 1, -1, -1)
+    back = [Action(BACKWARD, stage, number) for stage in reversed(stages) for number in numbers]
+    return there + back
+
+
+def _one_by_one(ranks: int, count: int, rank: int) -> list[Action]:
+    ahead = min(count, ranks - 1 - rank)
+    found = [Action(FORWARD, rank, number) for number in range(ahead)]
+    for number in range(count):
+        if ahead + number < count:
+            found.append(Action(FORWARD, rank, ahead + number))
+        found.append(Action(BACKWARD, rank, number))
+    return found
+
+
+def _interleaved(ranks: int, each: int, count: int, rank: int, splits: bool) -> list[Action]:
+    """Rounds of about as many micro-batches as ranks, which go through all stages of a rank."""
+    size = count // max(1, count // ranks)
+    total = each * count
+    ahead = min(total, (each - 1) * size + (1 if splits else 2) * (ranks - 1 - rank))
+
+    def place(number: int, backward: bool) -> tuple[int, int]:
+        local = number // size % each
+        stage = (each - 1 - local if backward else local) * ranks + rank
+        return stage, number // (size * each) * size + number % size
+
+    found = [Action(FORWARD, *place(number, False)) for number in range(ahead)]
+    weights = 0
+    for number in range(total):
+        if ahead + number < total:
+            found.append(Action(FORWARD, *place(ahead + number, False)))
+        found.append(Action(INPUT if splits else BACKWARD, *place(number, True)))
+        if splits and number >= rank:
+            found.append(Action(WEIGHT, *place(weights, True)))
+            weights += 1
+    if splits:
+        found += [Action(WEIGHT, *place(number, True)) for number in range(weights, total)]
+    return found
+
+
+class _Counting:
+    """Actions of one rank whose micro-batches are numbered as they come, by stage and kind."""
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        self.counts: dict[tuple[str, int], int] = {}
+        self.pending: list[tuple[int, int]] = []
+        """Stages and micro-batches whose gradients of weights are still to be computed."""
+
+    def add(self, kind: str, stage: int) -> None:
+        key = (INPUT if kind == BACKWARD else kind, stage)
+        number = self.counts.get(key, 0)
+        self.counts[key] = number + 1
+        self.actions.append(Action(kind, stage, number))
+        if kind == INPUT:
+            self.pending.append((stage, number))
+
+    def add_weight(self) -> None:
+        if self.pending:
+            self.actions.append(Action(WEIGHT, *self.pending.pop(0)))
+
+
+def _zero_bubble_v(ranks: int, count: int, rank: int) -> list[Action]:
+    """ZB-V of Qi et al., 2024: laid out for a full pipeline, from which what is not there goes."""
+    full = max(2 * ranks - 1, count)
+    down, up = rank, 2 * ranks - 1 - rank
+    row = _Counting()
+
+    def backward(stage: int) -> None:
+        row.add(INPUT, stage)
+        row.pending.clear()
+        row.add(WEIGHT, stage)
+
+    for _ in range(2 * (ranks - rank) - 1):
+        row.add(FORWARD, down)
+    for _ in range(rank):
+        row.add(FORWARD, up)
+        row.add(FORWARD, down)
+    for _ in range(ranks - rank):
+        row.add(FORWARD, up)
+        backward(up)
+    while row.counts[FORWARD, up] < row.counts[FORWARD, down] or row.counts[FORWARD, down] < full:
+        if row.counts[FORWARD, down] < full:
+            row.add(FORWARD, down)
+        backward(down)
+        row.add(FORWARD, up)
+        backward(up)
+    for _ in range(rank):
+        row.add(INPUT, down)
+        row.add(INPUT, up)
+    for _ in range(ranks - rank):
+        row.add(INPUT, down)
+        row.add(WEIGHT, down)
+    for stage in (up, down):
+        while row.counts.get((WEIGHT, stage), 0) < row.counts[INPUT, stage]:
+            row.add(WEIGHT, stage)
+    return [action for action in row.actions if action.microbatch < count]
+
+
+def _dual_pipe_v(ranks: int, count: int, rank: int) -> list[Action]:
+    """DualPipeV (DeepSeek-AI, 2024): a forward and a backward pass of other stages in turn."""
+    down, up = rank, 2 * ranks - 1 - rank
+    after = ranks - rank - 1
+    row = _Counting()
+    for _ in range(2 * after):
+        row.add(FORWARD, down)
+    for _ in range(rank + 1):
+        row.add(FORWARD, down)
+        row.add(FORWARD, up)
+    for _ in range(after):
+        row.add(INPUT, up)
+        row.add_weight()
+        row.add(FORWARD, up)
+    for _ in range(count - 2 * ranks + rank + 1):
+        row.add(FORWARD, down)
+        row.add(BACKWARD, up)
+        row.add(FORWARD, up)
+        row.add(BACKWARD, down)
+    for _ in range(after):
+        row.add(BACKWARD, up)
+        row.add(FORWARD, up)
+        row.add(BACKWARD, down)
+    kind, half = BACKWARD, (rank + 1) // 2
+    for number in range(rank + 1):
+        if number == half and rank % 2 == 1:
+            kind = INPUT
+        row.add(kind, up)
+        if number == half and rank % 2 == 0:
+            kind = INPUT
+        row.add(kind, down)
+    for _ in range(after):
+        row.add_weight()
+        row.add(kind, down)
+    for _ in range(rank + 1):
+        row.add_weight()
+    return row.actions
+
+
+def simulate(
+    schedule: str, times: Sequence[StageTimes], ranks: int, count: int, send: float = 0.0
+) -> Simulation:
+    """Run the passes of a step in time.
+
+    Arguments:
+        times: of all stages, in the order of the model.
+        count: micro-batches.
+        send: seconds from the end of a pass to the moment when the next rank has its result.
+
+    Raises:
+        AssertionError: ranks wait for each other forever, which no schedule here lets them.
+    """
+    stages = len(times)
+    places = ranks_of_stages(ranks, stages, SCHEDULES[schedule].is_v)
+    orders = _order(schedule, ranks, stages // ranks, count)
+    # What must have ended: by stage and micro-batch. A gradient is there when its input part is.
+    ends: dict[Action, float] = {}
+    rows: list[list[Event]] = [[] for _ in range(ranks)]
+    free, next_up = [0.0] * ranks, [0] * ranks
+    waiting: dict[Action, int] = {}
+    ready = list(range(ranks))
+    while ready:
+        rank = ready.pop()
+        mine, position = orders[rank], next_up[rank]
+        while position < len(mine):
+            action = mine[position]
+            start = free[rank]
+            missing = None
+            for need in _needs(action, stages):
+                found = ends.get(need)
+                if found is None and need.kind == BACKWARD:
+                    found = ends.get(need._replace(kind=INPUT))
+                if found is None:
+                    missing = need
+                    break
+                start = max(start, found + (send if places[need.stage] != rank else 0.0))
+            if missing is not None:
+                waiting[missing] = rank
+                break
+            end = start + times[action.stage].of(action.kind)
+            ends[action] = free[rank] = end
+            rows[rank].append(Event(action, start, end))
+            position += 1
+            done = action._replace(kind=BACKWARD) if action.kind == INPUT else action
+            if done in waiting:
+                ready.append(waiting.pop(done))
+        next_up[rank] = position
+    assert all(next_up[rank] == len(orders[rank]) for rank in range(ranks)), schedule
+    return Simulation(rows, max(free))
+
+
+def _needs(action: Action, stages: int) -> list[Action]:
+    """What must have ended before an action; of a backward pass its input part is enough."""
+    kind, stage, number = action
+    if kind == FORWARD:
+        found = [] if stage == 0 else [Action(FORWARD, stage - 1, number)]
+    elif kind == WEIGHT:
+        found = [Action(INPUT, stage, number)]
+    elif stage == stages - 1:
+        found = [Action(FORWARD, stage, number)]
+    else:
+        found = [Action(FORWARD, stage, number), Action(BACKWARD, stage + 1, number)]
+    return found
+
+
+@lru_cache(maxsize=256)
+def _order(schedule: str, ranks: int, each: int, count: int) -> list[list[Action]]:
+    return order_of(schedule, ranks, each, count)
+
+
+def pipeline_seconds(
+    schedule: str, times: Sequence[StageTimes], ranks: int, count: int, send: float = 0.0
+) -> float:
+    """How long the passes of a step take, in a time that does not grow with the micro-batches.
+
+    Where there are many, two shorter steps are simulated: in between, each round of one micro-batch
+    a rank takes the same time.
+    """
+    stages = len(times)
+    if count <= _DIRECT * stages or (count - _DIRECT * stages // 2) % ranks:
+        return simulate(schedule, times, ranks, count, send).seconds
+    few = _DIRECT * stages // 2
+    first = simulate(schedule, times, ranks, few, send).seconds
+    second = simulate(schedule, times, ranks, few + ranks, send).seconds
+    return second + (count - few - ranks) // ranks * (second - first)
