@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,5 +106,5 @@ def test_the_critical_path_has_no_gaps_but_those_of_the_network() -> None:
     chain = found.critical()
     assert chain[0][1].start == 0
     assert chain[-1][1].end == found.seconds
-    for (rank, event), (after, following) in zip(chain, chain[1:], strict=False):
+    for (rank, event), (after, following) in pairwise(chain):
         assert following.start - event.end == pytest.approx(send if rank != after else 0)

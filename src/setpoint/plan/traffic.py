@@ -74,11 +74,33 @@ def _joined(topology: Topology, axes: tuple[str, ...]) -> str:
     return "+".join(axis for axis in AXES if axis in axes and degrees[axis] > 1) or "none"
 
 
+class Turns(NamedTuple):
+    """How often a step gathers the weights of a unit of FSDP2, and reduces its gradients."""
+
+    forwards: int
+    backwards: int
+    sums: int
+
+
+def weight_turns(topology: Topology, is_layer: bool) -> Turns:
+    """The messages of a unit in a step: of layers, or of what lies around them."""
+    is_cut, count = topology.pipeline > 1, topology.accumulation
+    reshard = _reshard(topology, is_layer)
+    forwards = count if reshard or not is_cut else 1
+    if topology.reshard is False:
+        forwards = 1
+    return Turns(forwards, count if reshard else 0, 1 if is_cut else count)
+
+
+def _reshard(topology: Topology, is_layer: bool) -> bool | int:
+    if topology.reshard is None:
+        return is_layer and topology.pipeline == 1
+    return topology.reshard
+
+
 def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Iterator[Row]:
     """Weights that are gathered, and gradients that are summed."""
     formats = workload.formats
-    is_cut = topology.pipeline > 1
-    micro_batches = topology.accumulation
     ranks, copies = topology.shards, topology.copies
     if topology.uses_fsdp:
         axes, across = (
@@ -86,12 +108,8 @@ def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Itera
             _joined(topology, topology.copying_axes),
         )
         for unit in shards.units:
-            is_layer = unit.is_layer and not is_cut
-            reshard = is_layer if topology.reshard is None else topology.reshard
-            forwards = micro_batches if reshard or not is_cut else 1
-            if topology.reshard is False:
-                forwards = 1
-            backwards = micro_batches if reshard else 0
+            reshard = _reshard(topology, unit.is_layer)
+            forwards, backwards, times = weight_turns(topology, unit.is_layer)
             gathered = unit.gathered
             yield "all_gather", axes, ranks, forwards, forwards * gathered
             if reshard and not isinstance(reshard, bool):  # kept on that many ranks
@@ -99,7 +117,6 @@ def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Itera
             else:
                 yield "all_gather", axes, ranks, backwards, backwards * gathered
             summed = unit.trained * formats.reduce
-            times = 1 if is_cut else micro_batches
             yield "reduce_scatter", axes, ranks, times, times * summed
             if copies > 1:
                 yield "all_reduce", across, copies, 1, summed // ranks
@@ -137,14 +154,20 @@ def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Ro
             if kind.name == "layer":
                 again += topology.recompute != "none" and layer % topology.every == 0
                 layer += 1
-            yield from _of_tensor(workload, topology, kind, tokens, again)
+            yield from tensor_rows(workload, topology, kind, tokens, again)
             if kind.name == "layer":
-                yield from _of_context(workload, topology, kind, tokens, again)
+                yield from context_rows(workload, topology, kind, tokens, again)
 
 
-def _of_tensor(
+def tensor_rows(
     workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
 ) -> Iterator[Row]:
+    """What the axis `tensor` sends in a step for one part.
+
+    Arguments:
+        tokens: of a micro-batch.
+        again: 2 where the part is recomputed, else 1.
+    """
     ranks, count = topology.tensor, topology.accumulation
     if ranks == 1:
         return
@@ -189,9 +212,10 @@ def _entered_again(policy: str, kind: Kind) -> int:
     return parts if name != "parts" else len(what.split("+"))
 
 
-def _of_context(
+def context_rows(
     workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
 ) -> Iterator[Row]:
+    """What the axes `ring` and `ulysses` send in a step for one layer; see `tensor_rows`."""
     if topology.context == 1 or not kind.pair:
         return
     attention = next(piece for piece in kind.pieces if piece.role == "attention")
