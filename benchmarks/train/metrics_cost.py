@@ -76,6 +76,16 @@ def alone(loop: Loop, times: int = 2000) -> tuple[float, float]:
     return spans / times, (time.process_time() - began) / times
 
 
+def waits_alone(loop: Loop, times: int = 20000) -> float:
+    """Seconds of CPU time that telling the wait of one collective apart takes."""
+    with loop.times("backward"):
+        began = time.process_time()
+        for _ in range(times):
+            with loop.times.waiting():
+                pass
+        return (time.process_time() - began) / times
+
+
 def main(given: list[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -92,6 +102,7 @@ def main(given: list[str] | None = None) -> int:
         clocks = clocks_in_turns(sides, options.rounds, device)
         found = {name: ratio(clock, "without", "with") for name, clock in clocks._asdict().items()}
         spans, row = alone(loops["with"])
+        wait = waits_alone(loops["with"])
     for name, each in found.items():
         print(f"with / without, {name} time: {each}")
     step = statistics.median(clocks.cpu["without"]) / STEPS
@@ -99,7 +110,7 @@ def main(given: list[str] | None = None) -> int:
     print(
         f"{spans * 1e6:.1f} us a step and {row * 1e6:.1f} us a row, of {step * 1e3:.2f} ms a step:"
     )
-    print(f"{share:.3%} by themselves")
+    print(f"{share:.3%} by themselves; with several ranks {wait * 1e6:.2f} us a collective")
     return int(found["cpu"].median > LIMIT and share > LIMIT - 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,9 @@ class Replicas:
         """The ranks that divide matrices; None where none do."""
         self._terms = [] if self._tensor is None else list(summed_gradients(model))
         self._sums: GradientSums | None = None
+        self.on_last: Callable[[], None] = lambda: None
+        """Called in a backward pass that has all gradients, and only waits for sums, where DDP
+        makes them."""
         if world.size > 1 and not self._is_sharded and not _is_divided(world):
             size = int(config.bucket_size * 2**20)
             trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -44,7 +47,7 @@ class Replicas:
             if is_graph or any(weight.grad_dtype != weight.dtype for weight in trained):
                 self._sums = GradientSums(trained, size, overlaps=not is_graph)
             else:
-                self.model = _replicated(model, world, config.bucket_size)
+                self.model = _replicated(model, world, config.bucket_size, lambda: self.on_last())
 
     @property
     def sums_by_hand(self) -> bool:
@@ -95,7 +98,9 @@ def _is_divided(world: World) -> bool:
     return world.degrees["pipeline"] > 1 or world.degrees["tensor"] == world.size
 
 
-def _replicated(model: nn.Module, world: World, bucket_size: float) -> nn.Module:
+def _replicated(
+    model: nn.Module, world: World, bucket_size: float, on_last: Callable[[], None]
+) -> nn.Module:
     """A model whose gradients are summed over all ranks (DDP)."""
     from torch.nn.parallel import DistributedDataParallel
 
@@ -106,9 +111,15 @@ def _replicated(model: nn.Module, world: World, bucket_size: float) -> nn.Module
         "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
     }
     whole = DistributedDataParallel(model, device_ids=place, bucket_cap_mb=bucket_size, **kept)
-    # DDP by itself would divide by the number of ranks.
-    whole.register_comm_hook(None, lambda _, bucket: _sum(bucket.buffer()))
+    # DDP by itself would divide by the number of ranks. It refuses a hook with other annotations.
+    whole.register_comm_hook(None, lambda _, bucket: _send(bucket, on_last))
     return whole
+
+
+def _send(bucket: Any, on_last: Callable[[], None]) -> torch.futures.Future[Tensor]:
+    if bucket.is_last():
+        on_last()
+    return _sum(bucket.buffer())
 
 
 def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,21 +54,38 @@ def test_events_measure_what_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> 
         def elapsed_time(self, end: Event) -> float:
             return (end.at - self.at) * 1e3
 
+    class Stream:
+        def wait_event(self, event: None) -> None:
+            device[0] += 0.5
+
+    compute, other = Stream(), Stream()
     monkeypatch.setattr(module.torch.cuda, "Event", Event)
+    monkeypatch.setattr(module.torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(module.torch.cuda, "current_stream", lambda: compute)
     times = StepTimes(is_on=True, on_device=True)
-    with times("pipeline"):
+    with module.telling_waits_apart(times), times("pipeline"):
         device[0] += 2
         with times("forward of stage 0"):
-            device[0] += 4
-        device[0] += 8
+            device[0] += 3.5
+            other.wait_event(None)  # a stream that communicates, while the other one computes
+        compute.wait_event(None)
+        device[0] += 7
+        times.waits_until_end()
+        compute.wait_event(None)
     with times("device"), times("optimizer step"):
         device[0] += 16
     done[0] = 14.0
     assert times.read() | {"data": 0} == {
-        **dict.fromkeys(module.PARTS, 0.0), "forward": 4.0, "backward": 10.0,
+        **dict.fromkeys(module.PARTS, 0.0), "forward": 4.0, "backward": 9.0, "communication": 1.0,
     }  # fmt: skip
     done[0] = 30.0
     assert times.read()["optimizer"] == 16.0 == times.read()["optimizer"]
+
+
+def test_waiting_for_other_ranks_is_no_forward_and_no_backward(
+    run_module: Callable[..., str],
+) -> None:
+    run_module("tests.train.step.wait_ranks")
 
 
 def test_a_profiler_sees_the_same_spans() -> None:

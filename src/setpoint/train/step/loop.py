@@ -11,6 +11,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError, SetpointError
+from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.seeds import seed_step
 from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Abandoned, Stopped
@@ -22,7 +23,7 @@ from setpoint.train.step.merging import merge_if_due
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.pipeline import engine_of
 from setpoint.train.step.position import Position, is_due, is_over, share_done
-from setpoint.train.step.times import StepTimes
+from setpoint.train.step.times import StepTimes, telling_waits_apart
 from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -233,6 +234,10 @@ class Loop:
         self.stop.defers = self.is_shared
         with ExitStack() as ending:
             ending.callback(self.parts.feed.close)
+            if self.is_shared and self.times.is_on:
+                ending.enter_context(telling_waits_apart(self.times))
+                if isinstance(self.parts.replicas, Replicas):
+                    self.parts.replicas.on_last = self.times.waits_until_end
             for callback in self.callbacks:
                 ending.callback(callback.close, self)
                 with self.part_of(callback):

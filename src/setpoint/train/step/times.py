@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import current_thread, get_ident
 from typing import Any
 
 import torch
+from torch import distributed
 
 PARTS: tuple[str, ...] = (
     "data", "forward", "backward", "optimizer", "communication", "device", "evaluation", "save",
@@ -24,6 +26,9 @@ UNTRACED = frozenset(("communication", "device", "clip", "evaluation", "save"))
 """Spans that hold what a trace shows by itself, or nothing in most steps."""
 ON_DEVICE = frozenset(("forward", "backward", "optimizer"))
 """Parts that a GPU computes while the host goes on."""
+WAITING = "waiting"
+"""Waiting for other ranks within the parts above, which counts as communication."""
+NOTHING = nullcontext()
 
 Span = Callable[[str], AbstractContextManager[Any]]
 
@@ -44,10 +49,13 @@ class StepTimes:
         self.is_on, self.on_device = is_on, on_device
         self.trace: Span = nullcontext
         self.seconds = dict.fromkeys(PARTS, 0.0)
-        # The parts that are open, the innermost last, and when the host's clock was last read.
-        self._open: list[str] = []
+        # The parts that are open with the events of their starts, the innermost last, and when the
+        # host's clock was last read.
+        self._open: list[tuple[str, Any]] = []
         self._since = 0.0
         self._events: list[tuple[str, str | None, Any, Any]] = []
+        self._thread = get_ident()
+        self._stream: Any = None
 
     def __call__(self, name: str) -> AbstractContextManager[Any]:
         """Open a span; one that belongs to no part is only traced, one that is no work is not."""
@@ -56,6 +64,32 @@ class StepTimes:
         if part is None or (self.on_device and part == "device"):
             return trace(name)
         return _Part(self, part, None if trace is nullcontext else trace(name))
+
+    def waiting(self, stream: Any = None) -> AbstractContextManager[Any]:
+        """Open a span in which the parts that a GPU computes, or none, wait for other ranks.
+
+        Of a GPU it is the stream that computes which waits, not the host.
+
+        Arguments:
+            stream: that is to wait; None: the one that is current.
+        """
+        part = self._open[-1][0] if self._open else None
+        # Python's own threads, such as one that saves, wait beside the step; those of autograd,
+        # which Python takes for dummies, do so in its place.
+        if not (part is None or part in ON_DEVICE) or not (
+            get_ident() == self._thread or current_thread().name.startswith("Dummy-")
+        ):
+            return NOTHING
+        if not self.on_device:
+            return _Part(self, "communication" if part is None else WAITING, None)
+        if part is None or (stream or torch.cuda.current_stream()) != self._stream:
+            return NOTHING
+        return _Part(self, WAITING, None)
+
+    def waits_until_end(self) -> None:
+        """Begin to wait for other ranks until the open part ends, where that is backward."""
+        if self._open and self._open[-1][0] == "backward":
+            self.enter(WAITING)
 
     def read(self) -> dict[str, float]:
         """The seconds of each part so far; of a GPU, those of what it has finished."""
@@ -66,39 +100,50 @@ class StepTimes:
                 waiting.append(each)
                 continue
             seconds = start.elapsed_time(end) / 1e3
-            self.seconds[part] += seconds
+            self._count(part, seconds)
             if around is not None:
-                self.seconds[around] -= seconds
+                self._count(around, -seconds)
         self._events = waiting
         return dict(self.seconds)
 
-    def enter(self, part: str) -> Any:
-        """Begin a part; returns the event of its start, where events measure it."""
+    def enter(self, part: str) -> None:
+        """Begin a part."""
         now = time.perf_counter()
         if self._open:
-            self._add(self._open[-1], now)
-        self._open.append(part)
+            self._add(self._open[-1][0], now)
+        self._open.append((part, self._mark(part)))
         self._since = now
-        return self._mark(part)
 
-    def leave(self, part: str, start: Any) -> None:
-        """End a part."""
+    def leave(self, part: str) -> None:
+        """End a part, with what is open in it."""
         now = time.perf_counter()
-        self._open.pop()
-        if start is None:
-            self._add(part, now)
-        else:
-            around = self._open[-1] if self._open and self._open[-1] in ON_DEVICE else None
-            self._events.append((part, around, start, self._mark(part)))
-        self._since = now
+        while True:
+            inner, start = self._open.pop()
+            if start is None:
+                self._add(inner, now)
+            else:
+                around = self._open[-1] if self._open else (None, None)
+                within = around[0] if around[1] is not None else None
+                self._events.append((inner, within, start, self._mark(inner)))
+            self._since = now
+            if inner == part:
+                return
 
     def _add(self, part: str, now: float) -> None:
-        if not (self.on_device and part in ON_DEVICE):
-            self.seconds[part] += now - self._since
+        if not self._is_on_device(part):
+            self._count(part, now - self._since)
+
+    def _count(self, part: str, seconds: float) -> None:
+        self.seconds["communication" if part is WAITING else part] += seconds
+
+    def _is_on_device(self, part: str) -> bool:
+        return self.on_device and (part in ON_DEVICE or part is WAITING)
 
     def _mark(self, part: str) -> Any:
-        if not (self.on_device and part in ON_DEVICE):
+        if not self._is_on_device(part):
             return None
+        if part is not WAITING:
+            self._stream = torch.cuda.current_stream()
         event: Any = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -107,7 +152,7 @@ class StepTimes:
 class _Part:
     """An open span; leaner than a generator, as there are several in each micro-batch."""
 
-    __slots__ = ("part", "start", "times", "traced")
+    __slots__ = ("part", "times", "traced")
 
     def __init__(
         self, times: StepTimes, part: str, traced: AbstractContextManager[Any] | None
@@ -115,11 +160,40 @@ class _Part:
         self.times, self.part, self.traced = times, part, traced
 
     def __enter__(self) -> None:
-        self.start = self.times.enter(self.part)
+        self.times.enter(self.part)
         if self.traced is not None:
             self.traced.__enter__()
 
     def __exit__(self, *error: Any) -> None:
         if self.traced is not None:
             self.traced.__exit__(*error)
-        self.times.leave(self.part, self.start)
+        self.times.leave(self.part)
+
+
+@contextmanager
+def telling_waits_apart(times: StepTimes) -> Iterator[None]:
+    """Measure in the block what steps wait for other ranks, beside what they compute.
+
+    Collectives that are called in Python, such as those of FSDP2 and between the stages of a
+    pipeline, end in `Work.wait`; on a GPU, FSDP2 lets the stream that computes wait for events of
+    the streams that communicate.
+    """
+    work: Any = distributed.Work
+    streams: Any = torch.cuda.Stream
+    wait, wait_event = work.wait, streams.wait_event
+
+    def timed_wait(self: Any, *given: Any, **named: Any) -> Any:
+        with times.waiting():
+            return wait(self, *given, **named)
+
+    def timed_wait_event(stream: Any, event: Any) -> None:
+        with times.waiting(stream):
+            wait_event(stream, event)
+
+    work.wait = timed_wait
+    if times.on_device:
+        streams.wait_event = timed_wait_event
+    try:
+        yield
+    finally:
+        work.wait, streams.wait_event = wait, wait_event
