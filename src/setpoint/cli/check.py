@@ -33,7 +33,7 @@ from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
 
 if TYPE_CHECKING:
-    from setpoint.cli.plan import Plan
+    from setpoint.cli.check_plan import Plan
     from setpoint.dry_run.step import DryRun
 
 USING = Option(
@@ -45,13 +45,13 @@ USING = Option(
 )
 PLAN = Option(
     "--plan",
-    "Also show parameter groups and the memory plan.",
+    "Also show parameter groups, and the mesh, memory and traffic of a rank.",
 )
 DRY_RUN = Option(
     "--dry-run",
     "Take a step as one of the ranks, without the others: its memory.",
 )
-RANK = Option("--rank", "The rank of --dry-run; default: 0.", "N")
+RANK = Option("--rank", "The rank of --plan and --dry-run; default: 0.", "N")
 COMMAND = Command(
     "check",
     "SOURCE [OVERRIDES]",
@@ -66,6 +66,7 @@ COMMAND = Command(
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),
         ("setpoint check tiny --plan", "parameter groups and memory"),
+        ("setpoint check exp.toml --world-size 1024 --plan", "and mesh and traffic of a rank"),
         ("setpoint check exp.toml --world-size 64 --dry-run", "memory and traffic of a rank"),
         ("setpoint check tiny --batch.global_size 100", "numbers that do not fit are explained"),
     ],
@@ -96,8 +97,9 @@ def run(arguments: Arguments) -> int:
         "overridden": _overridden(config) if arguments.has(WITH.name) else [],
         "shared": list(shared(config)),
     }
-    plan = _plan(config) if arguments.has(PLAN.name) else None
-    dry = _dry_run(config, arguments)
+    rank = _rank(arguments)
+    plan = _plan(config, rank) if arguments.has(PLAN.name) else None
+    dry = _dry_run(config, rank) if arguments.has(DRY_RUN.name) else None
     if arguments.has("--json"):
         import json
 
@@ -111,7 +113,7 @@ def run(arguments: Arguments) -> int:
     if plan is not None:
         print(f"\n{plan.render()}")
     if dry is not None:
-        from setpoint.cli.plan import render_dry_run
+        from setpoint.cli.check_plan import render_dry_run
 
         print(f"\n{render_dry_run(dry)}")
     return 0
@@ -127,32 +129,35 @@ def _verify(config: Config, able: set[Need]) -> Verification:
     return verify_job(config, able)
 
 
-def _plan(config: Config) -> Plan:
-    if not isinstance(config, Job):
-        raise SetpointError(
-            f"{PLAN.name} has no effect: a {type(config).__name__} trains nothing. Leave it out"
-        )
-    from setpoint.cli.plan import make_plan
-
-    return make_plan(config)
-
-
-def _dry_run(config: Config, arguments: Arguments) -> DryRun | None:
+def _rank(arguments: Arguments) -> int:
     rank = arguments.integer(RANK.name, at_least=0)
-    if not arguments.has(DRY_RUN.name):
-        if rank is not None:
-            raise SetpointError("--rank has no effect without --dry-run. Leave it out")
-        return None
-    if not isinstance(config, Job):
-        raise SetpointError(
-            f"{DRY_RUN.name} has no effect: a {type(config).__name__} trains nothing. Leave it out"
-        )
+    if rank is not None and not (arguments.has(PLAN.name) or arguments.has(DRY_RUN.name)):
+        raise SetpointError("--rank has no effect without --plan or --dry-run. Leave it out")
+    return rank or 0
+
+
+def _plan(config: Config, rank: int) -> Plan:
+    from setpoint.cli.check_plan import make_plan
+
+    return make_plan(_trained(config, PLAN), rank)
+
+
+def _dry_run(config: Config, rank: int) -> DryRun:
+    job = _trained(config, DRY_RUN)
     from setpoint.train.threads import prepare_threads
 
     prepare_threads()
     from setpoint.dry_run.step import dry_run
 
-    return dry_run(config, rank or 0)
+    return dry_run(job, rank)
+
+
+def _trained(config: Config, option: Option) -> Job:
+    if isinstance(config, Job):
+        return config
+    raise SetpointError(
+        f"{option.name} has no effect: a {type(config).__name__} trains nothing. Leave it out"
+    )
 
 
 def _overridden(config: Config) -> list[str]:

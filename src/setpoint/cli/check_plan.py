@@ -1,0 +1,216 @@
+"""What `setpoint check --plan` and `--dry-run` show of a job beside its checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from setpoint.cli.style import bold, table
+from setpoint.config import SetpointError
+from setpoint.optim.grouping import GroupRow
+from setpoint.plan.memory import RankMemory, rank_memory
+from setpoint.plan.mesh import coordinates, draw
+from setpoint.plan.shards import shards_of
+from setpoint.plan.traffic import Traffic, traffic
+from setpoint.plan.workload import Topology, Workload
+from setpoint.train.config import Job
+from setpoint.units.size import in_units
+
+if TYPE_CHECKING:
+    from setpoint.dry_run.step import DryRun
+
+PARTS = {
+    "weights": "parameters",
+    "masters": "master weights",
+    "optimizer": "optimizer state",
+    "gradients": "gradients",
+    "buffers": "buffers",
+    "activations": "activations",
+    "recomputed": "backward of a layer",
+    "logits": "logits and their loss",
+    "gathered": "gathered weights and gradients",
+    "on_host": "of which on the host",
+}
+MOMENTS = {
+    "loss": "when the loss is computed",
+    "backward": "when the backward pass begins",
+    "end": "when the backward pass ends",
+    "update": "in the optimizer's step",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run would be made of, and what one of its ranks would hold and send.
+
+    Arguments:
+        groups: of parameters, as the optimizer gets them.
+        memory, traffic: of the rank; None where DeepSpeed divides what it holds.
+        deepspeed: the JSON that DeepSpeed is given; None where another engine trains.
+    """
+
+    groups: Sequence[GroupRow]
+    workload: Workload
+    topology: Topology
+    rank: int
+    memory: RankMemory | None
+    traffic: Sequence[Traffic]
+    deepspeed: dict[str, Any] | None
+
+    @property
+    def checkpoint(self) -> int:
+        """Bytes that a checkpoint holds, of weights and optimizer state."""
+        alone = rank_memory(self.workload, Topology())
+        return alone.weights + alone.masters + alone.optimizer
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan for machines."""
+        at = coordinates(self.topology.degrees, self.rank)
+        held = shards_of(self.workload, self.topology, self.rank)
+        plan: dict[str, Any] = {
+            "groups": [row.to_json() for row in self.groups],
+            "mesh": {"degrees": self.topology.degrees, "rank": self.rank, "at": at},
+            "parameters": {"model": self.workload.parameters, "trained_here": held.numbers},
+            "flops_per_token": self.workload.flops_per_token,
+            "checkpoint": self.checkpoint,
+            "memory": None if self.memory is None else self.memory.to_json(),
+            "traffic": [{**row._asdict(), "sent": row.sent} for row in self.traffic],
+        }
+        return plan if self.deepspeed is None else {**plan, "deepspeed": self.deepspeed}
+
+    def render(self) -> str:
+        """The plan for people."""
+        lines = [bold("parameter groups"), _groups(self.groups)]
+        if self.topology.world_size > 1:
+            lines += ["", bold(_title(self.topology.degrees, self.rank)), *self._mesh()]
+        lines += ["", bold(f"memory of a rank {self._moment()}"), table(list(self._memory()))]
+        if self.traffic:
+            lines += ["", bold("sent in a step"), _traffic(self.traffic)]
+        if self.deepspeed is not None:
+            lines += ["", bold("DeepSpeed's settings"), json.dumps(self.deepspeed, indent=2)]
+        return "\n".join(lines)
+
+    def _mesh(self) -> Iterator[str]:
+        rows = [(f"  {row[0]}", *row[1:]) for row in draw(self.topology.degrees, self.rank)]
+        yield table(rows, ("  axis", "degree", "at", "ranks"))
+
+    def _moment(self) -> str:
+        if self.memory is None or self.memory.unknown:
+            return "as far as it is known here"
+        return MOMENTS[self.memory.moment]
+
+    def _memory(self) -> Iterator[tuple[str, str]]:
+        memory = self.memory
+        if memory is None:
+            yield "  all parts", "divided by DeepSpeed, unknown here"
+            return
+        for name, title in PARTS.items():
+            size = getattr(memory, name)
+            if name == "optimizer" and not self.workload.state_is_known:
+                yield f"  {title}", "unknown here"
+            elif name == "activations" and memory.unknown:
+                yield f"  {title}", f"unknown here: {memory.unknown}; --dry-run measures them"
+            elif size:
+                yield f"  {title}", in_units(size)
+        yield "  total", in_units(memory.total)
+        yield "  checkpoint, of all ranks", in_units(self.checkpoint)
+
+
+def make_plan(job: Job, rank: int = 0) -> Plan:
+    """Plan a job without building it, as far as that is possible.
+
+    Raises:
+        SetpointError: what decides it is not here, the model cannot be built, or there is no such
+            rank.
+    """
+    from setpoint.plan.groups import planned_groups, vocabulary_of
+    from setpoint.train.build.zero import zero_settings
+
+    topology = Topology.of(job)
+    if rank >= topology.world_size:
+        raise SetpointError(
+            f"there is no rank {rank}: the job has {topology.world_size}\n"
+            f"Valid: 0 to {topology.world_size - 1}"
+        )
+    workload = Workload.of(job, vocabulary_of(job))
+    deepspeed = zero_settings(job)
+    memory, sent = None, list[Traffic]()
+    if not job.parallel.uses_deepspeed:
+        memory, sent = rank_memory(workload, topology, rank), traffic(workload, topology, rank)
+    return Plan(planned_groups(job), workload, topology, rank, memory, sent, deepspeed)
+
+
+def _title(degrees: dict[str, int], rank: int, what: str = "") -> str:
+    size = 1
+    for degree in degrees.values():
+        size *= degree
+    at = coordinates(degrees, rank)
+    place = ", ".join(f"{axis} {where}" for axis, where in at.items() if degrees[axis] > 1)
+    return f"{what}rank {rank:,} of {size:,}{place and f' ({place})'}"
+
+
+def _traffic(rows: Sequence[Traffic]) -> str:
+    headings = ("  collective", "axes", "ranks", "calls", "messages", "sent by this rank")
+    cells = [
+        (f"  {row.kind}", row.axes, f"{row.ranks:,}", f"{row.calls:,}", in_units(row.bytes),
+         in_units(row.sent))
+        for row in rows
+    ]  # fmt: skip
+    return table(cells, headings)
+
+
+def _groups(rows: Sequence[GroupRow]) -> str:
+    headings = (
+        "  group",
+        "lr",
+        "weight decay",
+        "tensors",
+        "parameters",
+        "options",
+        "first parameters",
+    )
+    cells: list[tuple[str, ...]] = []
+    for row in rows:
+        options = ", ".join(f"{name} = {_shown(value)}" for name, value in row.options.items())
+        more = ", ..." if row.tensors > len(row.names) else ""
+        cells.append(
+            (
+                f"  {row.name}",
+                f"{row.lr:g}",
+                f"{row.weight_decay:g}",
+                f"{row.tensors:,}",
+                f"{row.parameters:,}",
+                options or "-",
+                ", ".join(row.names) + more,
+            )
+        )
+    return table(cells, headings)
+
+
+def _shown(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def render_dry_run(found: DryRun) -> str:
+    """A dry run for people."""
+    title = _title(found.degrees, found.rank, "dry run of ")
+    names = {
+        "weights": "parameters",
+        "masters": "master weights",
+        "optimizer": "optimizer state",
+        "gradients": "gradients",
+        "buffers": "buffers",
+        "rest": "activations, gathered weights, workspace",
+    }
+    sizes = [(f"  {names[name]}", size) for name, size in found.peak._asdict().items() if size]
+    memory = [*sizes, ("  peak of a step", found.peak.total), ("  between steps", found.held)]
+    parts = [
+        bold(title),
+        table([(name, in_units(size)) for name, size in memory]),
+        f"  matrix products and attention: {found.flops:,} FLOPs a step",
+    ]
+    if found.traffic:
+        parts += ["", _traffic(found.traffic)]
+    return "\n".join(parts)
