@@ -158,6 +158,16 @@ def test_adapters_step_beside_peft(load: Any, capsys: Any) -> None:
     assert "times as fast as PEFT" in capsys.readouterr().out
 
 
+def test_expected_throughput_stands_beside_published_runs(load: Any, capsys: Any) -> None:
+    published = load("plan.published")
+    assert published.main(["--runs", "FSDP 8, compiled", "--parts"]) == 0
+    out = capsys.readouterr().out
+    assert "| 6,667 tokens/s/GPU |" in out
+    assert "matrix products" in out
+    for run in published.RUNS[1::7]:
+        assert 0.6 < published.compared(run).ratio < 1.7, run.name
+
+
 @pytest.mark.slow
 def test_planned_memory_stands_beside_real_ranks(load: Any, capsys: Any) -> None:
     assert load("plan.memory").main(["--small", "--jobs", "one rank", "shard 2"]) == 0

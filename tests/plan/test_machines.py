@@ -1,0 +1,114 @@
+"""Machines by name: the table beside others of its numbers, and files of users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.plan.links import CALL, Group, Links, group_of
+from setpoint.plan.machines import machine_named, machines
+from setpoint.track.accelerators import peak_of
+
+DRIVER = {
+    "h100": "NVIDIA H100 80GB HBM3",
+    "h200": "NVIDIA H200",
+    "b200": "NVIDIA B200",
+    "gb200": "NVIDIA GB200",
+    "a100": "NVIDIA A100-SXM4-80GB",
+    "a100-40gb": "NVIDIA A100-SXM4-40GB",
+    "a100-pcie": "NVIDIA A100 80GB PCIe",
+    "l40s": "NVIDIA L40S",
+    "rtx4090": "NVIDIA GeForce RTX 4090",
+    "v100": "Tesla V100-SXM2-32GB",
+    "mi300x": "AMD Instinct MI300X",
+}
+DEGREES = {"pipeline": 2, "replicate": 1, "shard": 4, "ring": 1, "ulysses": 1, "tensor": 4}
+
+
+def test_every_machine_has_sources_and_the_peak_that_mfu_is_computed_with() -> None:
+    known = machines()
+    assert set(known.machines) == set(DRIVER)
+    for name, machine in known.machines.items():
+        assert machine.source
+        assert machine.node.source
+        assert known.networks[machine.network].source
+        peak = peak_of(DRIVER[name])
+        assert peak is not None
+        assert (machine.peak.bf16 or machine.peak.fp16) == pytest.approx(peak.flops, rel=1e-3)
+
+
+def test_a_file_adds_machines_and_changes_those_of_the_table(tmp_path: Path) -> None:
+    file = tmp_path / "machines.toml"
+    file.write_text(
+        "[networks.slow]\nbandwidth = 1e9\nlatency = 1e-4\n"
+        '[machines.ours]\nlike = "h100"\nnetwork = "slow"\nassumed.matmul = 0.5\n'
+        "[machines.ours.node]\nranks = 4\n[machines.h200]\nprice = 2.5\n"
+    )
+    machine, network = machine_named("ours", str(file))
+    known, _ = machine_named("h100")
+    assert (machine.node.ranks, machine.assumed.matmul, network.bandwidth) == (4, 0.5, 1e9)
+    assert machine.node.bandwidth == known.node.bandwidth
+    assert machine.assumed.attention == known.assumed.attention
+    assert machine_named("H200", str(file))[0].price == 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('[machines.ours]\nlike = "h10"\n',
+         "machines.toml:2:1: machines.ours.like: there is no 'h10' before it. Did you mean h100?"),
+        ('[machines.ours]\nlike = "h100"\nassumed.matmul = 70\n',
+         "machines.toml:3:9\n    is out of range: it must be > 0, <= 1"),
+        ('[machines.ours]\nlike = "h100"\nmemry = "3 GB"\n',
+         "Did you mean machines.ours.memory?"),
+        ('[machines.ours]\nlike = "h100"\nnetwork = "ndr40"\n', "there is no network 'ndr40'"),
+        ('[machines.ours]\nmemory = "3 GB"\n', "machines.ours.bandwidth\n    is required"),
+        ("[machines.h100]\npower = 0\n", "machines.toml:2:1\n    is out of range"),
+    ],
+)  # fmt: skip
+def test_errors_of_a_file_name_the_line(tmp_path: Path, text: str, found: str) -> None:
+    file = tmp_path / "machines.toml"
+    file.write_text(text)
+    with pytest.raises(SetpointError) as raised:
+        machines(str(file))
+    assert found in str(raised.value)
+
+
+def test_an_unknown_machine_is_answered_with_what_is_known() -> None:
+    with pytest.raises(SetpointError) as raised:
+        machine_named("h10")
+    assert str(raised.value) == (
+        "--gpu: there is no machine 'h10'. Did you mean h100?\n"
+        "Valid: h100, h200, b200, gb200, a100, a100-40gb, a100-pcie, l40s, rtx4090, v100, mi300x\n"
+        "Others are described in a file, --machines FILE: a table [machines.h10] with "
+        'like = "h100" and what differs'
+    )
+
+
+def test_groups_lie_on_nodes() -> None:
+    assert group_of(DEGREES, "tensor", 4, 8) == Group(4, 4)
+    assert group_of(DEGREES, "shard", 4, 8) == Group(4, 2)
+    assert group_of(DEGREES, "pipeline", 2, 8) == Group(2, 1)
+    assert group_of(DEGREES, "shard+tensor", 16, 8) == Group(16, 8)
+    assert group_of(DEGREES, "pipeline+shard+tensor", 32, 64) == Group(32, 32)
+    assert Group(16, 8).nodes == 2
+
+
+def test_times_of_collectives_are_those_of_rings() -> None:
+    links = Links(8, fast=100.0, slow=10.0, near=1.0, far=5.0)
+    inside = Group(4, 4)
+    assert links.seconds("all_gather", inside, 1, 400) == pytest.approx(CALL + 3 + 3)
+    assert links.seconds("reduce_scatter", inside, 2, 400) == pytest.approx(2 * (CALL + 3) + 3)
+    assert links.seconds("all_reduce", inside, 1, 400) == pytest.approx(CALL + 6 + 6)
+    assert links.seconds("send", inside, 3, 400) == pytest.approx(3 + 4)
+    assert links.seconds("all_gather", Group(1, 1), 1, 400) == 0
+    # Sixteen ranks on two nodes: half of it comes over the eight network cards of a node.
+    between = links.seconds("all_gather", Group(16, 8), 1, 1600)
+    assert between == pytest.approx(CALL + 14 + 5 + max(15, 1600 / 2 / 80))
+    alone = links.seconds("all_gather", Group(2, 1), 1, 400)
+    assert alone == pytest.approx(CALL + 5 + 20)
+    # A tree between many nodes has fewer latencies than a ring through all ranks.
+    many = links.seconds("all_reduce", Group(1024, 8), 1, 0)
+    assert many == pytest.approx(CALL + 2 * (7 + 7 * 5))

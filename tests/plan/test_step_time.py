@@ -1,0 +1,158 @@
+"""The expected time of a step: against closed formulas, where all but one of its parts is free."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.plan.machines import Machine, Network, machine_named
+from setpoint.plan.step_time import Kernels, StepTime, palm_flops, step_time
+from setpoint.plan.workload import Topology, Workload
+
+from ..train.small import small_job
+
+IDEAL = """
+[networks.free]
+bandwidth = 1e30
+latency = 0
+achieved = 1
+[machines.ideal]
+memory = "80 GiB"
+bandwidth = 1e30
+network = "free"
+peak = { fp32 = 1e12 }
+assumed = { matmul = 1, half_size = 0, attention = 1, memory = 1, launch = 0, contention = 0 }
+node = { ranks = 8, bandwidth = 1e30, latency = 0, achieved = 1 }
+[machines.slow-memory]
+like = "ideal"
+bandwidth = 1e6
+[machines.slow-links]
+like = "ideal"
+[machines.slow-links.node]
+bandwidth = 1e6
+[machines.slow-launches]
+like = "ideal"
+assumed.launch = 1e-3
+"""
+
+
+@pytest.fixture
+def ideal(tmp_path: Path) -> Path:
+    """A file of machines on which all but products is free, and of one that is slow each."""
+    file = tmp_path / "machines.toml"
+    file.write_text(IDEAL)
+    return file
+
+
+def workload_of(tmp_path: Path, *flags: str) -> Workload:
+    job = small_job(tmp_path, *flags)
+    return Workload.of(job, 257)
+
+
+def timed(workload: Workload, topology: Topology, name: str, file: Path) -> StepTime:
+    machine, network = machine_named(name, str(file))
+    tokens = topology.micro_size * topology.accumulation * topology.data_ranks * workload.length
+    return step_time(workload._replace(tokens=tokens), topology, machine, network)
+
+
+def test_products_and_attention_take_their_flops_by_the_peak(tmp_path: Path, ideal: Path) -> None:
+    workload = workload_of(tmp_path)
+    found = timed(workload, Topology(micro_size=2, accumulation=3), "ideal", ideal)
+    kinds = [workload.kinds[each] for each in workload.order]
+    products = 6 * sum(sum(kind.products) for kind in kinds)
+    # Attention computes its scores a second time in the backward pass.
+    attention = 3.5 * sum(kind.attention_flops for kind in kinds)
+    assert found.seconds == pytest.approx((products + attention) * found.tokens / 1e12)
+    assert found.mfu == pytest.approx(palm_flops(workload) * found.tokens / found.seconds / 1e12)
+    assert 0.9 < found.mfu < 1.2  # the formula counts what a causal mask hides
+    again = timed(
+        workload, Topology(micro_size=2, accumulation=3, recompute="full"), "ideal", ideal
+    )
+    more = sum(kind.forward_flops for kind in kinds if kind.name == "layer")
+    assert again.seconds - found.seconds == pytest.approx(more * found.tokens / 1e12)
+    assert again.parts["recomputation"] == pytest.approx(more * found.tokens / 1e12)
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        Topology(accumulation=4),
+        Topology(shard=4, accumulation=2, recompute="full"),
+        Topology(shard=4, accumulation=2, reshard=False),
+        Topology(replicate=4, accumulation=4),
+        Topology(shard=2, replicate=2, tensor=2, sequence_parallel=True, accumulation=2),
+        Topology(ring=2, ulysses=2),
+        Topology(pipeline=2, accumulation=4, shard=2),
+        Topology(pipeline=2, accumulation=4, stages_per_rank=2, schedule="zbv_zero_bubble"),
+    ],
+)
+def test_parts_add_up_and_events_fill_the_step(
+    tmp_path: Path, ideal: Path, topology: Topology
+) -> None:
+    workload = workload_of(tmp_path, "model.layers=4")
+    for name in ("ideal", "slow-memory", "slow-links"):
+        found = timed(workload, topology, name, ideal)
+        assert sum(found.parts.values()) == pytest.approx(found.seconds)
+        events = found.draw()
+        # Sums over all ranks at the end are too short to draw.
+        drawn = max(event.end for event in events)
+        assert drawn == pytest.approx(
+            found.seconds - found.parts.get("sums over all ranks", 0), rel=1e-3
+        )
+        rows: defaultdict[str, float] = defaultdict(float)
+        for event in sorted(events, key=lambda each: each.start):
+            assert event.start >= rows[event.row] - 1e-9 * drawn
+            rows[event.row] = event.end
+
+
+def test_weights_are_gathered_behind_computing(tmp_path: Path, ideal: Path) -> None:
+    workload = workload_of(tmp_path, "model.layers=8")
+    alone = timed(workload, Topology(accumulation=2), "slow-links", ideal)
+    gathered = timed(workload, Topology(shard=2, accumulation=2), "slow-links", ideal)
+    sent = gathered.parts["messages of weights"] + gathered.hidden["messages of weights"]
+    # Twice a micro-batch, and reduced once: three times the layers over the links, half of each.
+    layers = sum(
+        weight.numbers * weight.times * 4
+        for number in workload.order
+        for weight in workload.kinds[number].weights
+        if workload.kinds[number].name == "layer"
+    )
+    around = workload.parameters * 4 - layers
+    assert sent == pytest.approx(2 * (3 * layers + 2 * around) / 2 / 1e6, rel=0.02)
+    assert gathered.seconds > alone.seconds
+    kept = timed(workload, Topology(shard=2, accumulation=2, reshard=False), "slow-links", ideal)
+    assert kept.seconds < gathered.seconds
+
+
+def test_the_bubble_of_a_pipeline_is_that_of_its_schedule(tmp_path: Path, ideal: Path) -> None:
+    workload = workload_of(tmp_path, "model.layers=8", "model.dim=64")
+    for count in (4, 8, 16):
+        found = timed(workload, Topology(pipeline=4, accumulation=count), "ideal", ideal)
+        share = found.parts["pipeline bubble"] / found.seconds
+        # That of equal stages; those before the largest one wait while it computes.
+        assert 0.6 * 3 / (count + 3) < share <= 3 / (count + 3)
+
+
+def test_small_models_wait_for_the_host(tmp_path: Path, ideal: Path) -> None:
+    workload = workload_of(tmp_path)
+    slow = timed(workload, Topology(), "slow-launches", ideal)
+    assert slow.parts["launching operators"] > 0.9 * slow.seconds
+    machine, network = machine_named("slow-launches", str(ideal))
+    fused = step_time(workload, Topology(), machine, network, Kernels(compiled=True))
+    assert fused.parts["launching operators"] < slow.parts["launching operators"]
+
+
+def test_a_machine_without_the_format_is_refused(tmp_path: Path) -> None:
+    workload = workload_of(tmp_path)._replace(computes="bf16")
+    machine: Machine
+    network: Network
+    machine, network = machine_named("v100")
+    with pytest.raises(SetpointError) as raised:
+        step_time(workload, Topology(), machine, network)
+    assert str(raised.value) == (
+        "precision.compute = bf16: the machine, NVIDIA V100 SXM2 32 GB, has no peak in this "
+        "format\nValid: fp16, fp32, or its number in --machines FILE"
+    )
