@@ -18,6 +18,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -32,11 +33,13 @@ from .train.small import small_job
 MEMORY = 2 << 30
 """Bytes that a command may take on top of what this process has."""
 SECONDS = 20
+"""Of the processor that a command may take; it may wait for ten times as long."""
 LARGE = 6 << 30
 """Bytes of a file, sparse on the disk, that no command may read into memory."""
 DEEP = b"[" * 200_000
 STEP = "checkpoints/step-00000004"
-READ = ("config.json", "origins.json", "environment.json", "metrics.jsonl", "events.jsonl")
+READ = ("config.json", "origins.json", "environment.json", "metrics.jsonl", "events.jsonl",
+        "chain.jsonl")  # fmt: skip
 SEALED = ("state.json", "model.safetensors", "manifest.json")
 GROWS = ("metrics.jsonl", "events.jsonl", "logs/rank-0.log", "lock")
 FOLDERS = ("checkpoints", "logs", "traces", "heartbeats", "bad-batches", "fetched", "logs/csv")
@@ -204,7 +207,9 @@ def tried(command: str, place: Path) -> tuple[int, str]:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             limit = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY
             resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-            signal.alarm(SECONDS)
+            used = int(time.process_time())
+            resource.setrlimit(resource.RLIMIT_CPU, (used + SECONDS, resource.RLIM_INFINITY))
+            signal.alarm(10 * SECONDS)
             os.chdir(place)
             run = f"runs/{next((place / 'runs').glob('small-*')).name}"
             status = main(shlex.split(command.replace("RUN", run)))

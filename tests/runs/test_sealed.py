@@ -26,8 +26,9 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path, self.metrics = path, path / "metrics.jsonl"
+        self.log = path / "events.jsonl"
         (path / "checkpoints").mkdir(parents=True)
-        self.chain = Chain(path, self.metrics)
+        self.chain = Chain(path, self.metrics, self.log)
         self.step = 0
         self.kept: dict[int, int] = {}
         self.chain.open(step=0, fingerprint="f")
@@ -37,6 +38,12 @@ class Record:
         with self.metrics.open("a") as file:
             file.write(
                 json.dumps({"kind": "train", "step": self.step, "loss": 1 / self.step}) + "\n"
+            )
+
+    def event(self) -> None:
+        with self.log.open("a") as file:
+            file.write(
+                json.dumps({"event": "save", "step": self.step, "n": random.random()}) + "\n"
             )
 
     def save(self) -> None:
@@ -54,7 +61,7 @@ class Record:
         self.chain.close()
         self.step = random.choice([0, *self.kept])
         offset = self.kept.get(self.step, 0)
-        self.chain = Chain(self.path, self.metrics)
+        self.chain = Chain(self.path, self.metrics, self.log)
         self.chain.cut(offset)
         self.ends_anywhere()
         if self.metrics.exists():
@@ -75,14 +82,17 @@ def make(path: Path, seed: int) -> Record:
     random.seed(seed)
     record = Record(path)
     actions: list[Callable[[], None]] = [record.row, record.row, record.row, record.save]
+    actions.append(record.event)
     for _ in range(random.randrange(10, 40)):
         random.choice([*actions, record.chain.seal, record.resume])()
         record.ends_anywhere()
     record.row()
     record.row()
+    record.event()
     record.save()
+    with record.log.open("a") as file:
+        file.write('{"event": "end"}\n')
     record.chain.seal()
-    (record.path / "events.jsonl").write_text('{"event": "end"}\n')
     return record
 
 
@@ -114,13 +124,18 @@ def test_any_edit_of_a_sealed_record_is_found(tmp_path: Path, seed: int) -> None
     whole = verify_chain(record.path)
     assert (whole.problems, whole.notes, whole.head) == ([], [], head)
     assert whole.checkpoints == len(record.kept) > 0
-    for path in (record.metrics, record.path / CHAIN):
+    for path in (record.metrics, record.log, record.path / CHAIN):
         text = path.read_bytes()
         lines = text.split(b"\n")[:-1]
-        assert path.name == CHAIN or whole.rows == len(lines)
+        assert len(lines) == {record.metrics: whole.rows, record.log: whole.events}.get(
+            path, len(lines)
+        )
         for name, after in edits(path.name, lines).items():
             path.write_bytes(b"".join(line + b"\n" for line in after))
             found = verify_chain(record.path)
+            if path == record.log and after[: len(lines)] == lines:  # added after what is sealed
+                assert found.notes
+                continue
             assert found.problems or found.head != head, name
             if path.name != CHAIN:
                 assert found.problems, name
@@ -200,7 +215,7 @@ def test_a_run_that_was_begun_without_a_chain_gets_one(record: Record) -> None:
     record.chain.close()
     (record.path / CHAIN).unlink()
     (record.path / "checkpoints/step-00000005" / HEAD).unlink()
-    record.chain = Chain(record.path, record.metrics)
+    record.chain = Chain(record.path, record.metrics, record.log)
     record.chain.open(step=7, fingerprint="f")
     record.row()
     record.chain.seal()
@@ -213,12 +228,51 @@ def test_a_run_that_was_begun_without_a_chain_gets_one(record: Record) -> None:
     assert rewritten(record, lambda lines: [*lines[:-1], "{}"]).problems
 
 
+def test_the_event_is_named(record: Record) -> None:
+    record.event()
+    record.chain.seal()
+    record.event()
+    found = verify_chain(record.path)
+    assert (found.events, found.problems) == (1, [])
+    assert found.notes == ["not sealed: an event after the last link"]
+    record.log.write_text(record.log.read_text().replace("save", "skip", 1))
+    assert verify_chain(record.path).problems == [
+        "events.jsonl:1: the event (skip, step 7) was changed: it is not the one that was sealed"
+    ]
+    record.log.unlink()
+    assert verify_chain(record.path).problems == [
+        "events.jsonl:1: an event that was sealed is missing, at the end"
+    ]
+
+
+def test_a_chain_of_an_older_version_seals_events_from_there_on(record: Record) -> None:
+    links = [json.loads(line) for line in (record.path / CHAIN).read_text().splitlines()]
+    head = None
+    for link in links:
+        del link["events"]
+        link["previous"] = head
+        link["hash"] = head = link_hash(link)
+    text = "".join(json.dumps(link) + "\n" for link in links)
+    (record.path / CHAIN).write_text(text)
+    (record.path / "checkpoints/step-00000005" / HEAD).write_text(str(head))
+    record.event()
+    found = verify_chain(record.path)
+    assert not found.problems
+    assert "not sealed: events, as in runs of older versions" in found.notes
+    record.chain = Chain(record.path, record.metrics, record.log)
+    record.event()
+    record.chain.seal()
+    found = verify_chain(record.path)
+    assert (found.events, found.rows, found.problems) == (1, 7, [])
+    assert found.notes == ["not sealed: 1 events from before the chain began"]
+
+
 def test_rows_that_are_gone_when_a_session_begins_are_not_taken_for_dropped_ones(
     record: Record,
 ) -> None:
     record.chain.close()
     rewritten(record, lambda lines: lines[:4])
-    record.chain = Chain(record.path, record.metrics)
+    record.chain = Chain(record.path, record.metrics, record.log)
     record.chain.cut(record.metrics.stat().st_size)
     record.chain.open(step=5, fingerprint="f")
     (problem,) = verify_chain(record.path).problems
@@ -227,7 +281,15 @@ def test_rows_that_are_gone_when_a_session_begins_are_not_taken_for_dropped_ones
 
 def test_a_hostile_chain_takes_no_memory(record: Record) -> None:
     link = json.loads((record.path / CHAIN).read_text().splitlines()[0])
-    for change in ({"before": 10**12}, {"before": -1}, {"rows": 3}, {"cut": "x"}, {"total": "x"}):
+    for change in (
+        {"events": {"before": 10**12}},
+        {"events": 1},
+        {"before": 10**12},
+        {"before": -1},
+        {"rows": 3},
+        {"cut": "x"},
+        {"total": "x"},
+    ):
         hostile = {**link, **change}
         hostile["hash"] = link_hash(hostile)
         (record.path / CHAIN).write_text(json.dumps(hostile) + "\n")
@@ -241,12 +303,12 @@ def test_a_damaged_end_of_the_chain_is_said_and_a_run_goes_on(
     record.chain.close()
     with (record.path / CHAIN).open("ab") as file:
         file.write(damage)
-    record.chain = Chain(record.path, record.metrics)
+    record.chain = Chain(record.path, record.metrics, record.log)
     record.chain.open(step=5, fingerprint="f")
     record.row()
     record.chain.seal()
     assert "chain.jsonl:3: " in verify_chain(record.path).problems[0]
-    assert Chain(record.path, record.metrics).head == record.chain.head
+    assert Chain(record.path, record.metrics, record.log).head == record.chain.head
 
 
 def test_a_torn_link_is_dropped(record: Record) -> None:
@@ -254,7 +316,7 @@ def test_a_torn_link_is_dropped(record: Record) -> None:
     with (record.path / CHAIN).open("ab") as file:
         file.write(b'{"link": 3, "ti')
     assert not verify_chain(record.path).problems
-    record.chain = Chain(record.path, record.metrics)
+    record.chain = Chain(record.path, record.metrics, record.log)
     record.chain.seal()
     found = verify_chain(record.path)
     assert (found.rows, found.problems, found.notes) == (7, [], [])

@@ -23,8 +23,8 @@ COMMAND = Command(
     "RUN...",
     "Read the records of runs: the configuration resolves to the fingerprint that it was\n"
     "recorded with, each row of metrics and each event is whole, steps of rows only grow, and\n"
-    "rows and the manifests of checkpoints are those that the chain of hashes of the run has\n"
-    "sealed (chain.jsonl): a row that was changed, removed, inserted or moved is named. The head\n"
+    "rows, events and the manifests of checkpoints are those that the chain of hashes of the run\n"
+    "has sealed (chain.jsonl): what was changed, removed, inserted or moved is named. The head\n"
     "of the chain, which the end of training prints, stands for all of it: --head compares it\n"
     "with one from elsewhere. Exit status 1 if something is not so. `setpoint checkpoint verify`\n"
     "compares the bytes of checkpoints.",
@@ -62,7 +62,8 @@ def run(arguments: Arguments) -> int:
 
 def _sealed(row: dict[str, Any]) -> Iterator[str]:
     if row["head"] is not None:
-        yield f"sealed: {row['rows']} rows, {row['checkpoints']} checkpoints; head {row['head']}"
+        counts = ", ".join(f"{row[name]} {name}" for name in ("rows", "events", "checkpoints"))
+        yield f"sealed: {counts}; head {row['head']}"
     yield from row["notes"]
 
 

@@ -1,18 +1,22 @@
-"""Whether rows of metrics and checkpoints are those that the chain of a run has sealed."""
+"""Whether rows of metrics, events and checkpoints are those that the chain of a run has sealed."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from setpoint.checkpoint.layout import MANIFEST, list_checkpoints
+from setpoint.track.atomic import MOST
 from setpoint.track.chain import CHAIN, HEAD, Sealed, read_chain, row_digest
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import read_jsonl, whole_lines
 
-METRICS = "metrics.jsonl"
+METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 
 
 @dataclass(slots=True)
@@ -21,7 +25,7 @@ class Seal:
 
     Arguments:
         head: the hash of its last link; None where there is no chain.
-        rows: how many rows of metrics are sealed.
+        rows, events: how many rows of metrics and events are sealed.
         checkpoints: how many of the checkpoints that are there are.
         problems: what is not as it was sealed.
         notes: what is not sealed.
@@ -29,13 +33,14 @@ class Seal:
 
     head: str | None = None
     rows: int = 0
+    events: int = 0
     checkpoints: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def verify_chain(run: Path) -> Seal:
-    """Compare the rows of metrics and the manifests of checkpoints with the chain of a run.
+    """Compare rows of metrics, events and manifests of checkpoints with the chain of a run.
 
     The bytes of checkpoints are compared with their manifests by `setpoint checkpoint verify`.
     """
@@ -43,38 +48,38 @@ def verify_chain(run: Path) -> Seal:
     checkpoints = list_checkpoints(run / "checkpoints")
     try:
         chain = read_chain(run / CHAIN)
-        metrics = (run / METRICS).read_bytes() if (run / METRICS).exists() else b""
     except FileNotFoundError:
-        chain, metrics = None, b""
-    except OSError as error:
-        seal.problems.append(f"{error.filename}: {error.strerror}")
-        return seal
-    if chain is None:
         seal.notes.append(f"not sealed: there is no {CHAIN}, as in runs of older versions")
         chain = Sealed()
+    except OSError as error:
+        seal.problems.append(f"{CHAIN}: {error.strerror}")
+        return seal
     else:
         seal.head, seal.problems = chain.head, chain.problems
         if not chain.problems or chain.rows:
-            lines = metrics.split(b"\n")[:-1]
+            later = _of_file(run / METRICS, chain.rows, "rows", seal)
+            if later and _has_ended(run):
+                text = f"{later} rows after the last link, though the end of a run seals all"
+                seal.problems.append(f"{METRICS}: {text}")
+            elif later:
+                seal.notes.append(f"not sealed: {later} rows after the last link")
             seal.rows = sum(digest is not None for digest in chain.rows)
-            seal.problems.extend(_of_rows(chain.rows, lines))
-            before = len(chain.rows) - seal.rows
-            if before:
-                seal.notes.append(f"not sealed: {before} rows from before the chain began")
-            if len(lines) > len(chain.rows):
-                text = f"{len(lines) - len(chain.rows)} rows after the last link"
-                if _has_ended(run):
-                    seal.problems.append(f"{METRICS}: {text}, though the end of a run seals all")
-                else:
-                    seal.notes.append(f"not sealed: {text}")
+        if chain.events is None:
+            seal.notes.append("not sealed: events, as in runs of older versions")
+        else:
+            later = _of_file(run / EVENTS, chain.events, "events", seal)
+            if later:  # of uploads, and commands such as checkpoint prune
+                count = "an event" if later == 1 else f"{later} events"
+                seal.notes.append(f"not sealed: {count} after the last link")
+            seal.events = sum(digest is not None for digest in chain.events)
     heads = set(chain.heads)
     unsealed: list[str] = []
     for step, path in checkpoints.items():
         try:
-            digest = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
-            anchor = (path / HEAD).read_text() if (path / HEAD).exists() else None
+            digest = hashlib.sha256(_read(path / MANIFEST)).hexdigest()
+            anchor = _read(path / HEAD).decode() if (path / HEAD).exists() else None
         except OSError as error:
-            seal.problems.append(f"{path.name}: {error.filename}: {error.strerror}")
+            seal.problems.append(f"{path.name}: {error.strerror}")
             continue
         if anchor is not None and anchor not in heads:
             seal.problems.append(
@@ -94,16 +99,50 @@ def verify_chain(run: Path) -> Seal:
 
 def _has_ended(run: Path) -> bool:
     """Whether the last session has ended in order."""
-    events = run / "events.jsonl"
+    events = run / EVENTS
     for event in reversed(read_jsonl(events, []) if events.exists() else []):
         if event.get("event") in ("start", "resume", "restart", "fault", "end"):
             return event["event"] == "end"
     return False
 
 
-def _of_rows(sealed: Sequence[str | None], lines: Sequence[bytes]) -> Iterator[str]:
-    """Say where rows are not those that were sealed."""
-    found = [row_digest(line) for line in lines]
+def _read(path: Path) -> bytes:
+    """A small file, whoever wrote it.
+
+    Raises:
+        OSError: if it cannot be read, or has more than `MOST` bytes.
+    """
+    if path.stat().st_size > MOST:
+        raise OSError(errno.EFBIG, f"{path.name} has more than {MOST >> 20} MiB")
+    return path.read_bytes()
+
+
+def _of_file(path: Path, sealed: Sequence[str | None], what: str, seal: Seal) -> int:
+    """Compare the rows of a file with what is sealed of them.
+
+    Arguments:
+        what: they are.
+        seal: takes what is wrong.
+
+    Returns:
+        how many come after those that are sealed.
+    """
+    try:
+        found = [row_digest(line) for line in whole_lines(path)] if path.exists() else []
+    except OSError as error:
+        seal.problems.append(f"{path.name}: {error.strerror}")
+        return 0
+    seal.problems.extend(_differences(path, what.removesuffix("s"), sealed, found))
+    before = sum(digest is None for digest in sealed)
+    if before:
+        seal.notes.append(f"not sealed: {before} {what} from before the chain began")
+    return max(0, len(found) - len(sealed))
+
+
+def _differences(
+    path: Path, what: str, sealed: Sequence[str | None], found: list[str]
+) -> Iterator[str]:
+    """Say where the digests of rows are not those that were sealed."""
     first = next(
         (
             place
@@ -121,28 +160,31 @@ def _of_rows(sealed: Sequence[str | None], lines: Sequence[bytes]) -> Iterator[s
     while wanted and there and wanted[-1] == there[-1]:
         wanted.pop()
         there.pop()
-    row = f"{METRICS}:{first + 1}"
-    what = f" ({_title(lines[first])})" if first < len(lines) else ""
+    row = f"{path.name}:{first + 1}"
+    title = f" ({_title(path, first)})" if first < len(found) else ""
     last = first + max(len(there), 1)
     places = row if last == first + 1 else f"{row} to {last}"
+    count = partial(_count, what)
     if not there:
-        where = f", before this one{what}" if what else ", at the end"
-        yield f"{row}: {_rows(len(wanted))} that {_was(wanted)} sealed {_is(wanted)} missing{where}"
+        where = f", before this one{title}" if title else ", at the end"
+        yield f"{row}: {count(wanted)} that {_was(wanted)} sealed {_is(wanted)} missing{where}"
     elif not wanted:
-        yield f"{places}: {_rows(len(there))}{what} {_was(there)} inserted"
+        yield f"{places}: {count(there)}{title} {_was(there)} inserted"
     elif sorted(str(each) for each in wanted) == sorted(there):
-        yield f"{places}: rows were moved: they are in another order than they were sealed in"
+        yield f"{places}: {what}s were moved: they are in another order than they were sealed in"
     elif len(wanted) == len(there) == 1:
-        yield f"{row}: the row{what} was changed: it is not the one that was sealed"
+        yield f"{row}: the {what}{title} was changed: it is not the one that was sealed"
     else:
         yield (
-            f"{places}: rows were changed: {len(there)} of them are where {len(wanted)} others "
+            f"{places}: {what}s were changed: {len(there)} of them are where {len(wanted)} others "
             f"were sealed"
         )
 
 
-def _rows(count: int) -> str:
-    return "a row" if count == 1 else f"{count} rows"
+def _count(what: str, rows: Sequence[object]) -> str:
+    if len(rows) == 1:
+        return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
+    return f"{len(rows)} {what}s"
 
 
 def _was(rows: Sequence[object]) -> str:
@@ -153,10 +195,11 @@ def _is(rows: Sequence[object]) -> str:
     return "is" if len(rows) == 1 else "are"
 
 
-def _title(line: bytes) -> str:
+def _title(path: Path, place: int) -> str:
     """The kind and the step of a row."""
     try:
-        row = json.loads(line)
-        return f"{row['kind']}, step {row['step']}"
+        row = json.loads(next(islice(whole_lines(path), place, None)))
+        kind = row["kind"] if "kind" in row else row["event"]
+        return f"{kind}, step {row['step']}" if "step" in row else f"{kind}"
     except (ValueError, KeyError, TypeError):
         return "not JSON"

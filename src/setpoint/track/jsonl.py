@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -207,6 +208,20 @@ def read_jsonl(
     except OSError as error:
         raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
     return rows
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file without their ends; a last one without an end is left out.
+
+    Raises:
+        OSError: if it cannot be read, or a line has `MOST` bytes.
+    """
+    with path.open("rb") as file:
+        for line in iter(lambda: file.readline(MOST), b""):
+            if len(line) == MOST:
+                raise OSError(errno.EFBIG, f"a line has more than {MOST >> 20} MiB", str(path))
+            if line.endswith(b"\n"):
+                yield line[:-1]
 
 
 def _end_of_whole_lines(descriptor: int, block: int = 65536) -> int:

@@ -57,7 +57,7 @@ def slow_sum(gradients: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     return work.get_future().then(slow(lambda done: done.value()[0]))
 
 
-def trained(folder: Path, *flags: str) -> tuple[dict[str, float], list[torch.Tensor]]:
+def trained(folder: Path, *flags: str) -> tuple[dict[str, float], list[Any]]:
     """The seconds of the parts of all steps, and the weights."""
     job = small_job(folder, *COMMON, *flags)
     loop = Loop(job, build_components(job), [], StopRequest(), Position())

@@ -104,7 +104,8 @@ def open_run(
         ending.callback(trackers.close)
         serve(job, world, trackers, progress)
         system = ending.enter_context(sampling(job, world, directory, progress))
-        chain = Chain(directory.path, directory.metrics) if world.is_main else NoChain()
+        rows = directory.metrics, directory.events
+        chain = Chain(directory.path, *rows) if world.is_main else NoChain()
         ending.callback(chain.close)
 
         def set_aside(before: Path, now: Path) -> None:
@@ -299,6 +300,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     run.chain.seal()
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     write_report(run)
+    run.chain.seal()
     finish_uploads(run, done=status == 0)
     return Outcome(
         directory=run.directory.path,
