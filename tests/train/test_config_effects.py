@@ -567,7 +567,7 @@ EFFECTS = {
     "Tracking.every": Effect("tracking.every=2 steps", logged),
     "Tracking.progress": Effect("tracking.progress=lines", told, gives="lines"),
     "Tracking.trackers": Effect("tracking.trackers=[]", logged, gives=[]),
-    "Tracking.report": Effect("tracking.report=false", reports, gives=[]),
+    "Tracking.report": Effect("tracking.report=true", reports, gives=["report.html"]),
 }  # fmt: skip
 
 EFFECTS |= {

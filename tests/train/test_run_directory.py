@@ -19,7 +19,8 @@ from .small import events, small_job, snapshot, write_config
 
 
 def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
-    run = train(small_job(tmp_path, "duration=6 steps", "evaluation.every=2 steps")).directory
+    flags = ("duration=6 steps", "evaluation.every=2 steps", "tracking.report=true")
+    run = train(small_job(tmp_path, *flags)).directory
     names = {path.name for path in run.iterdir()}
     assert names == {
         ".lock", "config.json", "config.toml", "origins.json", "environment.json",

@@ -15,7 +15,7 @@ from setpoint.train.step.loop import Loop
 from ...report.page.test_content import data_of
 from ..small import events, small_job
 
-FLAGS = ("duration=2 steps", "evaluation=null")
+FLAGS = ("duration=2 steps", "evaluation=null", "tracking.report=true")
 
 
 def test_what_cannot_be_written_is_said_and_fails_nothing(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
             trackers,
             progress,
             run.chain,
+            run.record,
             start.resumed_at is None,
             run.frozen.left_out,
         )

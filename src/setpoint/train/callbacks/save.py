@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from setpoint.checkpoint.layout import BASE
 from setpoint.checkpoint.retention import is_named
 from setpoint.checkpoint.tensor_file import DTYPES
-from setpoint.config import record_files
 from setpoint.track.chain import HEAD
 from setpoint.train.record.state import Stateful, snapshot
 from setpoint.train.step.loop import Callback, Phase
@@ -61,6 +60,8 @@ class SaveCallback(Callback):
             them.
         evaluation: knows the metric of the present step.
         chain: each checkpoint has its head.
+        record: the files that record the job. Each checkpoint has a copy of them: weights mean
+            something only with the configuration that they were trained with.
         is_new: whether the run has no checkpoint yet.
         left_out: the frozen parameters that checkpoints do not hold; None where they hold all.
     """
@@ -76,6 +77,7 @@ class SaveCallback(Callback):
         trackers: Trackers,
         progress: Progress,
         chain: Chain,
+        record: Mapping[str, str],
         is_new: bool = True,
         left_out: Base | None = None,
     ) -> None:
@@ -89,14 +91,12 @@ class SaveCallback(Callback):
         self.is_new = is_new
         self.left_out = left_out
         self.saved: tuple[Any, ...] | None = None
-        self.record: dict[str, str | bytes] = {}
+        self.record: Mapping[str, str | bytes] = record
 
     def start(self, loop: Loop) -> None:
         """Save the initial state of a new run where asked for, and what was made up for."""
         self.saved = self.progress_of(loop)
-        # Weights mean something only with the configuration they were trained with, so that each
-        # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
-        self.record = {**record_files(loop.job), **loop.parts.companions}
+        self.record = {**self.record, **loop.parts.companions}
         loop.stop.writing = lambda: self.store.is_writing
         if (self.is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
             self.save(loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ class Run:
 
     Arguments:
         job: as it was given, with its seed drawn.
+        record: the files that record the job; making them takes several ms.
         accepted: what differs from the record; None for a new run.
         environment: what differs from the environment that the record names.
         began: when this session did, in seconds since 1970.
@@ -48,6 +50,7 @@ class Run:
     """
 
     job: Job
+    record: Mapping[str, str]
     parts: Components
     directory: RunDirectory
     store: SharedStore

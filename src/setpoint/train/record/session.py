@@ -14,7 +14,7 @@ from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.pointers import read_pointer
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
-from setpoint.config import SetpointError, fingerprint, read_record, resolve
+from setpoint.config import SetpointError, fingerprint, read_record, record_files, resolve
 from setpoint.parallel.watch import keep_hangs_in
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import PREEMPTED, StopRequest
@@ -132,6 +132,7 @@ def open_run(
         use = utilization_of(job, parts.model, words, parts.device, count)
         yield Run(
             job=job,
+            record=record_files(job),
             parts=parts,
             directory=directory,
             store=_shared(world, store, job),

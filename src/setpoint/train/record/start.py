@@ -15,7 +15,6 @@ from setpoint.config import (
     dropped_values,
     fingerprint,
     overridden,
-    record_files,
     within,
 )
 from setpoint.report.goodput import dropped
@@ -78,7 +77,7 @@ def _write_loaded(run: Run, start: Start) -> None:
 
 def facts_of(run: Run, start: Start) -> RunFacts:
     """What trackers show of the run; to be asked for when its start has been written."""
-    directory, texts = run.directory, record_files(run.job)
+    directory = run.directory
     with directory.events.open("rb") as file:
         first = file.readline()
     environment = run.environment or json.loads((directory.path / "environment.json").read_bytes())
@@ -87,8 +86,8 @@ def facts_of(run: Run, start: Start) -> RunFacts:
         name=directory.name,
         experiment=run.job.experiment,
         fingerprint=fingerprint(start.identity),
-        config=json.loads(texts[directory.config.name]),
-        origins=json.loads(texts[ORIGINS]),
+        config=json.loads(run.record[directory.config.name]),
+        origins=json.loads(run.record[ORIGINS]),
         environment=environment,
     )
 
@@ -107,7 +106,7 @@ def _write_changed(run: Run) -> None:
 
 
 def _write_config(run: Run) -> None:
-    run.directory.write_record(record_files(run.job), type(run.job).__setpoint__.schema)
+    run.directory.write_record(run.record, type(run.job).__setpoint__.schema)
 
 
 def lost_since(
