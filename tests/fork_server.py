@@ -81,8 +81,9 @@ def run_program(words: list[str], path: list[str]) -> None:
         run_code(rest[0])
     elif option == "-m":
         sys.argv, sys.path = rest, [*here, *path]
-        if not hasattr(sys.modules.get(rest[0]), "__path__"):
-            sys.modules.pop(rest[0], None)  # what runs as `__main__` has not been imported
+        # What runs as `__main__` has not been imported.
+        is_package = hasattr(sys.modules.get(rest[0]), "__path__")
+        sys.modules.pop(f"{rest[0]}.__main__" if is_package else rest[0], None)
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path = [option, *rest], [os.path.dirname(os.path.realpath(option)), *path]

@@ -179,6 +179,15 @@ def forked(module: str, *words: str) -> str:
         return output.read().decode()
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
 class Fork:
     """One running program.
 
@@ -198,11 +207,7 @@ class Fork:
     @property
     def running(self) -> bool:
         """Whether it has not ended."""
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
-        except FileNotFoundError:
-            return False
-        return stat.rpartition(")")[2].split()[0] != "Z"
+        return is_running(self.pid)
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""

@@ -33,7 +33,7 @@ from setpoint.units.dtype import DType
 from ..ranks import fork
 from ..train.small import small_job
 
-STEPS = 20
+STEPS = 10
 EXACT = "float64"
 ROUNDING = 100
 """Times the tolerance: up to there fp64 decides whether it is rounding."""
@@ -297,7 +297,11 @@ def both(
         # The same global batch, in micro-batches of as many rows on one rank as on all.
         alone = small_job(folder, *common, f"batch.micro_size={ranks}")
         assert job.batch.global_size == alone.batch.global_size
-        known[key] = trained(alone, World(torch.device("cpu")))
+        told: list[Any] = [None]
+        if dist.get_rank() == 0:
+            told = [trained(alone, World(torch.device("cpu")))]
+        dist.broadcast_object_list(told)
+        known[key] = told[0]
     return trained(job), known[key]
 
 

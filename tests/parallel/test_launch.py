@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.cli.main import main
 from setpoint.parallel.rank import is_said_first, leave
 
-from ..forks import Forks
+from ..forks import Forks, is_running
 from ..train.small import rows, write_config
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -153,8 +155,14 @@ def verified_files(directory: Path) -> set[str]:
 
 
 def ranks_of(folder: Path, launcher: int, rank: int) -> list[int]:
-    """The process of a rank."""
+    """The process of a rank, by its note; of torchrun, which keeps none, by its variables."""
     found = [pid for pid in processes_of(folder) if pid != launcher]
+    here = {str(pid) for pid in (launcher, *found)}
+    for note in Path(tempfile.gettempdir()).glob("setpoint-ranks-*/launcher"):
+        with suppress(FileNotFoundError):  # of another launcher, which ends
+            if note.read_text() in here:
+                noted = note.with_name(f"pid-{rank}").read_text()
+                return [pid for pid in found if str(pid) == noted]
     variables = {pid: Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in found}
     return [pid for pid, given in variables.items() if b"RANK=%d" % rank in given]
 
@@ -165,10 +173,13 @@ def kill_rank(folder: Path, launcher: int, rank: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_ranks_start_again_where_one_is_killed_and_then_end_by_name(folder: Path) -> None:
-    (folder / "chatty.py").write_text("import os; print('hello from', os.environ.get('RANK'))\n")
+def test_ranks_start_again_where_one_is_killed_and_then_end_by_name(
+    folder: Path, forks: Forks
+) -> None:
+    chatty = "import os; print('hello from', os.environ.get('RANK'), flush=True)\n"
+    (folder / "chatty.py").write_text(chatty)
     given = (*words(duration=10**6), "--nproc", "2", "--max-restarts", "1", "--import", "chatty")
-    run = Launched(folder, *given)
+    run = Launched(folder, *given, forks=forks)
     run.until("step 5/")
     kill_rank(folder, run.process.pid, 1)
     run.until("resuming")
@@ -176,6 +187,7 @@ def test_ranks_start_again_where_one_is_killed_and_then_end_by_name(folder: Path
     assert "restart 1 of 1" in run.text and "hello from 1" not in run.text
     (log,) = (folder / "runs").glob("*/logs/ranks.log")
     run.wait_for(lambda: log.read_text().count("[rank 1] hello from 1\n") == 2)
+    run.wait_for(lambda: ranks_of(folder, run.process.pid, 1))
     kill_rank(folder, run.process.pid, 1)
     assert run.end() == 1
     last = run.text.strip().splitlines()[-1]
@@ -220,6 +232,32 @@ def test_options_without_effect_are_refused(
     assert said in capsys.readouterr().err
 
 
+# A launcher and its rank, as far as they know of each other.
+LAUNCHER = """\
+import os, pathlib, subprocess, sys
+pathlib.Path(os.environ["SETPOINT_RANKS"], "launcher").write_text(str(os.getpid()))
+rank = "import time; from setpoint.parallel.rank import enter; enter(); time.sleep(90)"
+subprocess.run([sys.executable, "-c", rank])
+"""
+
+
+def test_a_rank_ends_with_its_launcher(tmp_path: Path) -> None:
+    place = {"SETPOINT_RANKS": str(tmp_path), "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER], env={**os.environ, **place})
+    note = tmp_path / "local-1"  # the last of those that a rank writes
+    ends = time.monotonic() + 60
+    while not (note.exists() and note.read_text()):
+        assert launcher.poll() is None and time.monotonic() < ends
+        time.sleep(0.02)
+    rank = int((tmp_path / "pid-1").read_text())
+    launcher.kill()
+    launcher.wait()
+    while is_running(rank):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
 def test_ranks_end_with_their_launcher(folder: Path) -> None:
     """What it can save, it saves; `folder` sees that nothing is left."""
     run = Launched(folder, *words(duration=10**6), "--nproc", "2")
