@@ -1,11 +1,12 @@
 """Memory of loading a base that is quantized, tensor by tensor, beside that of a dense one.
 
-    cd benchmarks && python -m adapter.loading_memory [--layers 8] [--dim 1024]
+    cd benchmarks && python -m adapter.loading_memory [--layers 8] [--dim 1024] [--experts 64]
 
 Weights in bf16 in the format of Hugging Face; each side loads them in a fresh process. *peak* is by
 how much resident memory rises at most while they are loaded, *held* the bytes of all parameters.
 Leaves with status 1 if the peak of the quantized side is above what it holds, three fp32 copies of
-its largest matrix, and 64 MiB.
+its largest matrix, of one expert, and 64 MiB. With `--experts` each layer has so many, together
+four times as wide as it.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--experts", type=int, default=0)
     parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
         print(*load(Path(given.side[0]), given.side[1] == "nf4"))
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), given.layers, given.dim)
+        write(Path(folder), given.layers, given.dim, given.experts)
         rows, wrong = [], 0
         for side in ("dense", "nf4"):
             words = [sys.executable, "-m", "adapter.loading_memory", "--side", folder, side]
@@ -65,15 +67,18 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def write(folder: Path, layers: int, dim: int) -> None:
+def write(folder: Path, layers: int, dim: int, experts: int) -> None:
     """Save a model with random weights."""
     from setpoint.model.config import Transformer
+    from setpoint.model.moe.config import MoE
 
+    moe = MoE(experts=experts, top_k=2, expert_dim=4 * dim // experts) if experts else None
     config = resolve(
         Transformer(
-            layers=layers, dim=dim, heads=dim // 64, max_sequence_length=512, vocab_size=512
+            layers=layers, dim=dim, heads=dim // 64, max_sequence_length=512, vocab_size=512,
+            moe=moe, qk_norm=bool(experts),
         )
-    )
+    )  # fmt: skip
     model = skeleton(config, 512)
     materialize(model, "cpu", torch.bfloat16)
     initialize(model, 1)
@@ -96,7 +101,11 @@ def load(folder: Path, quantized: bool) -> tuple[int, int, int]:
     before = status("VmRSS")
     weights.fill(model, device="cpu", dtype=torch.bfloat16)
     held = sum(each.nbytes for each in model.parameters())
-    return status("VmHWM") - before, held, max(each.numel() for each in whole.parameters())
+    return (
+        status("VmHWM") - before,
+        held,
+        max(each.numel() // (len(each) if each.dim() == 3 else 1) for each in whole.parameters()),
+    )
 
 
 def status(field: str) -> int:

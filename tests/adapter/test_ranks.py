@@ -20,6 +20,8 @@ def test_two_ranks_train_what_one_does(case: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["lora", "merged again", "two, dora"])
+@pytest.mark.parametrize(
+    "case", ["lora", "merged again", "two, dora", "quantized", "two, quantized"]
+)
 def test_ranks_divide_experts_with_adapters(case: str) -> None:
     forked("tests.parallel.equal_ranks", "4", "shard=4,expert=2", f"divided experts, {case}")

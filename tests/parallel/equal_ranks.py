@@ -171,6 +171,15 @@ CASES |= ADAPTERS
 EXPERTS |= {
     "divided experts, lora": (*MOE, "adapter={type: lora, rank: 2, b_std: 0.1}"),
     "divided experts, merged again": (*MOE, "adapter={type: relora, rank: 2, merge: {every: 7}}"),
+    "divided experts, quantized": (
+        *MOE,
+        "adapter={type: relora, rank: 2, b_std: 0.1, merge: {every: 7}, "
+        "quantize: {type: nvfp4, group_size: 8, noise: {alpha: 0.5}}}",
+    ),
+    "divided experts, two, quantized": (
+        *FEW,
+        "adapter={type: dora, rank: 2, b_std: 0.1, quantize: {type: nf4, group_size: 8}}",
+    ),
     "divided experts, two, dora": (*FEW, "adapter={type: dora, rank: 2, b_std: 0.1}"),
 }
 CASES |= EXPERTS

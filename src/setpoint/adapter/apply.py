@@ -30,6 +30,7 @@ from setpoint.adapter.plan import (
 from setpoint.adapter.quantize.apply import quantize_base
 from setpoint.config import SetpointError
 from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.stored import CHILD as QUANTIZED
 
 
 def adapt(
@@ -125,9 +126,11 @@ def _adapt_one(config: AdapterConfig, target: Target, holder: nn.Module) -> None
         if getattr(holder, CHILD) is None:
             setattr(holder, CHILD, ExpertAdapters())
         adapters: Any = getattr(holder, CHILD)
-        adapters[own] = ExpertAdapter(*given, getattr(holder, own))
+        stored = getattr(holder, QUANTIZED) or {}
+        weight: Any = stored[own].dense() if own in stored else getattr(holder, own)
+        adapters[own] = ExpertAdapter(*given, weight)
         return
-    weight: Any = holder.weight
+    weight = holder.weight
     is_linear = target.site.form == "linear"
     holder.add_module(CHILD, (LinearAdapter if is_linear else EmbeddingAdapter)(*given, weight))
     holder.__class__ = _class_of(type(holder), _AdaptedLinear if is_linear else _AdaptedEmbedding)

@@ -155,8 +155,8 @@ class AdapterConfig(Config):
         default=None,
         also_called=("quant_format", "quantization_config", "load_in_4bit", "load_in_8bit"),
     )
-    """Format of the frozen weights of all linear layers, adapted or not (QLoRA); null: that of
-    precision.params."""
+    """Format of the frozen weights of all linear layers and packed experts, adapted or not (QLoRA);
+    null: that of precision.params."""
 
     def scale_of(self, rank: int, alpha: float) -> float:
         """What an update is multiplied by."""
@@ -217,7 +217,7 @@ class QLoRA(AdapterConfig, type="qlora"):
         factory=NF4,
         also_called=("quant_format", "quantization_config", "load_in_4bit", "load_in_8bit"),
     )
-    """Format of the frozen weights of all linear layers, adapted or not."""
+    """Format of the frozen weights of all linear layers and packed experts, adapted or not."""
 
     @check
     def _check_quantize(self) -> Iterator[Problem]:

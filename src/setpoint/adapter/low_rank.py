@@ -217,14 +217,14 @@ class ExpertAdapter(LowRank):
         """See `LowRank.delta`."""
         return torch.bmm(a, b) * self.scale
 
-    def forward(self, rows: Tensor, found: Tensor, weight: Tensor, multiply: Multiply,
+    def forward(self, rows: Tensor, found: Tensor, weight: Callable[[], Tensor], multiply: Multiply,
                 spread: Multiply) -> Tensor:  # fmt: skip
         """Add the update to the products of rows with the matrices of their experts.
 
         Arguments:
             rows: (R, in), sorted by their experts.
             found: (R, out).
-            weight: (E, in, out); read where there is a magnitude.
+            weight: gives (E, in, out), for a magnitude.
             multiply: computes such products.
             spread: takes rows, and a vector for each expert, to the vector of each row.
         """
@@ -232,15 +232,15 @@ class ExpertAdapter(LowRank):
         update = multiply(multiply(self._dropped(rows), a), b) * self.scale
         if self.magnitude is None:
             return found + update
-        factor = (part_here(self.magnitude) / self.lengths(weight)).to(found.dtype)
+        factor = (part_here(self.magnitude) / self.lengths(weight())).to(found.dtype)
         return spread(found, factor) * (found + update)
 
 
 class ExpertAdapters(nn.ModuleDict):
     """The adapters of packed experts, by the names of their projections."""
 
-    def forward(self, name: str, rows: Tensor, found: Tensor, weight: Tensor, multiply: Multiply,
-                spread: Multiply) -> Tensor:  # fmt: skip
+    def forward(self, name: str, rows: Tensor, found: Tensor, weight: Callable[[], Tensor],
+                multiply: Multiply, spread: Multiply) -> Tensor:  # fmt: skip
         """Add the update of one projection, if it has any; see `ExpertAdapter.forward`."""
         if name not in self:
             return found

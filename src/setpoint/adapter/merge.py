@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from setpoint.adapter.low_rank import EmbeddingAdapter, ExpertAdapter, LinearAdapter, LowRank
 from setpoint.adapter.quantize.apply import make_dense
-from setpoint.adapter.quantize.weight import CHILD as QUANTIZED
 from setpoint.config import SetpointError
+from setpoint.shapes.stored import CHILD as QUANTIZED
 
 
 def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
@@ -62,6 +62,7 @@ def merge_all(model: nn.Module) -> None:
                 else:
                     weight.copy_(merged)
             elif adapter and all(isinstance(each, ExpertAdapter) for each in adapter.children()):
+                make_dense(module, dtype=dtype)
                 for own, each in adapter.named_children():
                     weight = _dense(module, own)
                     assert isinstance(each, ExpertAdapter)

@@ -61,6 +61,12 @@ class Site(NamedTuple):
         """The name of the matrix."""
         return self.path if self.form == "experts" else f"{self.path}.weight"
 
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns of what is quantized, of each expert by itself."""
+        given = self.inputs, self.outputs
+        return given if self.inputs_first else (self.outputs, self.inputs)
+
 
 class Target(NamedTuple):
     """A matrix that is adapted.
@@ -204,9 +210,8 @@ def _quantized_bytes(
     """What quantized weights take, by their names."""
     if config.quantize is None:
         return {}
-    shapes = {each.name: each.shape for each in parameters}
     return {
-        site.weight: config.quantize.stored_bytes(*shapes[site.weight])
+        site.weight: max(1, site.experts) * config.quantize.stored_bytes(*site.matrix)
         for site in quantized_sites(config, sites_of(parameters, fused))
     }
 
@@ -283,10 +288,12 @@ def quantized_sites(config: AdapterConfig, sites: Iterable[Site]) -> list[Site]:
     return [
         site
         for site in sites
-        if site.form == "linear"
-        and site.kind == "matrix"
-        and is_quantized(config.quantize, site.path)
+        if _can_be_quantized(site) and is_quantized(config.quantize, site.path)
     ]
+
+
+def _can_be_quantized(site: Site) -> bool:
+    return site.form in ("linear", "experts") and site.kind == "matrix"
 
 
 def _unfit_formats(
@@ -295,11 +302,7 @@ def _unfit_formats(
     """What of `quantize` does not fit, and what it quantizes that is to be trained."""
     if config.quantize is None:
         return
-    matrices = {
-        site.path: (site.inputs, site.outputs) if site.inputs_first else (site.outputs, site.inputs)
-        for site in sites
-        if site.form == "linear" and site.kind == "matrix"
-    }
+    matrices = {site.path: site.matrix for site in sites if _can_be_quantized(site)}
     for problem in quantize_problems(config.quantize, matrices):
         path = f"quantize.{problem.path}" if problem.path else "quantize"
         also = tuple(f"quantize.{each}" for each in problem.also)

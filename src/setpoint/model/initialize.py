@@ -4,13 +4,13 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import as_placed
+from setpoint.shapes.placed import as_placed, held_here
 from setpoint.shapes.stored import stored_parts, stored_weights
 
 BLOCK = 2**16
@@ -204,7 +204,8 @@ def initialize(
         _fill(parameter, rules[name], seed, name)
     for name, each in stored.items():
         of = Place(seed, name, each.whole)
-        each.put(rules[name].rows(of, 0, of.shape[0]))
+        for first, last in each.pieces():
+            each.put(rules[name].rows(of, first, last), first)
 
 
 @torch.no_grad()
@@ -238,44 +239,6 @@ def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
         start = first - box[0][0]
         target[start : start + end - first].copy_(rule.rows(of, first, end)[:, *others])
         first = end
-
-
-def held_here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
-    """The memory of a parameter on this rank, and the ranges of the whole that it holds.
-
-    Returns:
-        None where it holds no ranges.
-    """
-    box = [(0, size) for size in parameter.shape] or [(0, 1)]
-    if type(parameter) is nn.Parameter:
-        return parameter, box
-    # Imported here: only sharded parameters need it, and it takes a good part of a second.
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    if not isinstance(parameter, DTensor):
-        return parameter, box
-    mesh = parameter.device_mesh
-    divided: list[tuple[int, Any]] = [
-        (dim, placement)
-        for dim, placement in enumerate(parameter.placements)
-        if not isinstance(placement, Replicate)
-    ]
-    # A part that ranks of a later dimension of the mesh have is divided further by a strided one:
-    # FSDP2 shards what tensor parallelism has divided.
-    divided.sort(key=lambda each: type(each[1]) is not Shard)
-    for dim, placement in divided:
-        if type(placement) is not Shard and not _is_strided(placement):
-            return None
-        first, last = box[placement.dim]
-        size = -(-(last - first) // mesh.size(dim))
-        first = min(last, first + size * mesh.get_local_rank(dim))
-        box[placement.dim] = first, min(last, first + size)
-    return parameter.to_local(), box
-
-
-def _is_strided(placement: Any) -> bool:
-    """Whether it is DTensor's placement for a part of a part, whose class has no public name."""
-    return hasattr(placement, "split_factor") and hasattr(placement, "dim")
 
 
 def block_rows(shape: tuple[int, ...]) -> int:

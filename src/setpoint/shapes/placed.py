@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -81,3 +81,41 @@ def part_here(tensor: Tensor) -> Tensor:
     """The part of a tensor that this rank holds, with gradients; all of it where it is one."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else local()
+
+
+def held_here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
+    """The memory of a parameter on this rank, and the ranges of the whole that it holds.
+
+    Returns:
+        None where it holds no ranges.
+    """
+    box = [(0, size) for size in parameter.shape] or [(0, 1)]
+    if type(parameter) is nn.Parameter:
+        return parameter, box
+    # Imported here: only sharded parameters need it, and it takes a good part of a second.
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    if not isinstance(parameter, DTensor):
+        return parameter, box
+    mesh = parameter.device_mesh
+    divided: list[tuple[int, Any]] = [
+        (dim, placement)
+        for dim, placement in enumerate(parameter.placements)
+        if not isinstance(placement, Replicate)
+    ]
+    # A part that ranks of a later dimension of the mesh have is divided further by a strided one:
+    # FSDP2 shards what tensor parallelism has divided.
+    divided.sort(key=lambda each: type(each[1]) is not Shard)
+    for dim, placement in divided:
+        if type(placement) is not Shard and not _is_strided(placement):
+            return None
+        first, last = box[placement.dim]
+        size = -(-(last - first) // mesh.size(dim))
+        first = min(last, first + size * mesh.get_local_rank(dim))
+        box[placement.dim] = first, min(last, first + size)
+    return parameter.to_local(), box
+
+
+def _is_strided(placement: Any) -> bool:
+    """Whether it is DTensor's placement for a part of a part, whose class has no public name."""
+    return hasattr(placement, "split_factor") and hasattr(placement, "dim")

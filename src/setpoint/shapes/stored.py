@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
+
+CHILD = "quantized"
+"""The name of the child with such a weight, or with several by their names."""
 
 
 @runtime_checkable
 class Stored(Protocol):
-    """A child module that keeps a weight of its parent, such as a quantized one."""
+    """A module that keeps a weight of the module above it, such as a quantized one."""
 
     stands_for: str
-    """The name that the weight has in the parent."""
+    """The name that the weight has in that module."""
 
     whole: tuple[int, ...]
     """The shape of the weight, of all ranks together."""
 
-    def put(self, full: Tensor) -> None:
-        """Take the weight from its values, all of them; each rank keeps its part."""
+    def pieces(self, every: bool = False) -> list[tuple[int, int]]:
+        """The rows that are put one after the other, each from the first to before the last.
+
+        Arguments:
+            every: also those that this rank keeps nothing of.
+        """
+        ...
+
+    def put(self, full: Tensor, first: int = 0) -> None:
+        """Take a piece of the weight, or all of it; each rank keeps its part.
+
+        Arguments:
+            first: row of the weight that the piece begins with.
+        """
+        ...
+
+
+@runtime_checkable
+class StoredExperts(Stored, Protocol):
+    """The matrices (E, in, out) of packed experts, which have a child by the name of `CHILD`.
+
+    That is None, or a `nn.ModuleDict` by the names of the tensors, which are None then.
+    """
+
+    def multiply(
+        self, rows: Tensor, product: Callable[[Tensor, Tensor, Tensor], Tensor], ends: Tensor
+    ) -> Tensor:
+        """Multiply rows with the matrices of their experts, of those that this rank has.
+
+        Arguments:
+            product: of rows and dense matrices.
+            ends: where the rows of each expert end.
+        """
+        ...
+
+    def dense(self, dtype: torch.dtype = ...) -> Tensor:
+        """The matrices, of the experts that this rank has."""
         ...
 
 
@@ -32,8 +71,7 @@ def stored_weights(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """
     for path, module in model.named_modules():
         if isinstance(module, Stored):
-            parent = path.rpartition(".")[0]
-            yield f"{parent}.{module.stands_for}" if parent else module.stands_for, module
+            yield f"{path.rpartition(CHILD)[0]}{module.stands_for}", module
 
 
 def stored_parts(model: nn.Module) -> dict[str, Tensor]:

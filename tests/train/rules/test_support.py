@@ -34,6 +34,7 @@ EXPERT, MOE = (*SHARDED, "parallel.expert=2"), ("model.moe.experts=4",)
 CUT = ("parallel.world_size=2", "parallel.pipeline=2", "model.layers=4", "batch.accumulation=4")
 BOTH = ("parallel.world_size=4", "parallel.pipeline=2", "parallel.shard=2", *CUT[2:])
 PIPELINING = "parallel.pipelining.schedule"
+NOISE = ("adapter={type=qlora, rank=2, quantize={type=nf4, group_size=8, noise={}}}",)
 MET: tuple[tuple[str, ...], ...] = (
     ("batch.sequence_length=17", "model.max_sequence_length=16"),
     ("loss=chunked_cross_entropy", *TABLE, "model.embedding_dim=257"),
@@ -46,6 +47,8 @@ MET: tuple[tuple[str, ...], ...] = (
     (*ZERO, "optimizer.frozen_spans=[{pattern=embedding, stop=2}]"),
     ("adapter={type=lora, rank=2}", "precision.float8={}", "precision.compute=bf16"),
     ("adapter={type=lora, rank=2, dropout=0.1}", *TENSOR),
+    (*NOISE, "compile.fullgraph=true"),
+    (*NOISE, "compile.scope=graph"),
     (
         "parallel.world_size=2",
         "parallel.tensor=2",

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from setpoint.adapter.quantize.weight import CHILD, QuantizedWeight, StepNoise, quantize_module
+from setpoint.adapter.quantize.weight import (
+    QuantizedWeight,
+    StepNoise,
+    quantize_experts,
+    quantize_module,
+)
+from setpoint.shapes.stored import CHILD
 
 if TYPE_CHECKING:
     from setpoint.adapter.plan import Site
@@ -23,7 +29,7 @@ def quantize_base(
     Arguments:
         model: on the meta device, where the parts have no values yet, or with its weights: these
             are quantized one after the other, and each is freed before the next.
-        sites: linear layers.
+        sites: linear layers and packed experts.
         seed: of noise.
 
     Returns:
@@ -31,7 +37,8 @@ def quantize_base(
     """
     noise = None if config.noise is None else StepNoise(config.noise, seed)
     for site in sites:
-        quantize_module(config, model.get_submodule(site.path), site.path, noise)
+        quantize = quantize_experts if site.form == "experts" else quantize_module
+        quantize(config, model.get_submodule(site.holder), site.path, noise)
     return noise
 
 
@@ -45,17 +52,22 @@ def noise_of(model: nn.Module) -> StepNoise | None:
 def make_dense(
     layer: nn.Module, weight: Tensor | None = None, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Give a layer a dense weight again, that is frozen.
+    """Give a layer a dense weight again, or experts dense ones, which are frozen.
 
     Arguments:
         layer: whole, on one rank, without an adapter; one that is not quantized stays as it is.
-        weight: None: what the quantized one stands for.
+        weight: of a linear layer; None: what the quantized one stands for.
         dtype: of that.
     """
     held = layer._modules.get(CHILD)
-    if not isinstance(held, QuantizedWeight):
-        return
-    weight = held.dense(dtype) if weight is None else weight
-    del layer._modules[CHILD]
-    layer.__class__ = type(layer).__bases__[1]  # the class that it had before
-    layer.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
+    if isinstance(held, QuantizedWeight):
+        weight = held.dense(dtype) if weight is None else weight
+        del layer._modules[CHILD]
+        layer.__class__ = type(layer).__bases__[1]  # the class that it had before
+        layer.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
+    elif isinstance(held, nn.ModuleDict):
+        for name, each in held.items():
+            assert isinstance(each, QuantizedWeight)
+            dense = nn.Parameter(each.dense(dtype).contiguous(), requires_grad=False)
+            layer.register_parameter(name, dense)
+        setattr(layer, CHILD, None)

@@ -66,7 +66,7 @@ class _BitsAndBytesNF4(NF4Format):
         codes = parts["codes"]
         state = self._functional.QuantState(
             absmax=self._scales(parts, box).flatten(),
-            shape=torch.Size((codes.shape[0], 2 * codes.shape[1])),
+            shape=torch.Size((*codes.shape[:-1], 2 * codes.shape[-1])),
             blocksize=self.block(box.whole[1]),
             quant_type="nf4",
             dtype=dtype,
@@ -90,7 +90,9 @@ class _TorchAONVFP4(NVFP4Format):
     def dequantize(
         self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        del box
+        if parts["codes"].dim() > 2:
+            each = [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
+            return torch.stack([self.dequantize(own, box, dtype) for own in each])
         scales = parts["scales"].view(torch.float8_e4m3fn)
         given = (parts["codes"], scales, self._columns, dtype, parts["scale"][0])
         return self._module.NVFP4Tensor(*given).dequantize(dtype)

@@ -57,8 +57,8 @@ class Quantization(Config):
         default=(),
         also_called=("modules_to_not_convert", "llm_int8_skip_modules"),
     )
-    """Linear layers that stay unquantized, beside the output matrix (lm_head) and routers: regular
-    expressions searched in names of modules."""
+    """Linear layers and experts that stay unquantized, beside the output matrix (lm_head) and
+    routers: regular expressions searched in names as in adapter.targets."""
 
     noise: Noise | None = field(default=None, also_called=("enable_aqn", "aqn"))
     """Quantization noise in training (AQN); null: none."""

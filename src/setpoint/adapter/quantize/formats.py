@@ -6,13 +6,15 @@ has a fixed size (`Part.rows` and `.columns` false) is the same on all ranks.
 
 Blocks run along rows, so that a block of a flattened matrix and one of a row are the same: parts of
 NF4 equal those of bitsandbytes, and parts of NVFP4 those of torchao.
+
+Many matrices of one shape, such as those of experts, are quantized one by one. Their parts, one
+beside the other in a dimension before all others, are made dense together.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from functools import cache
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -48,6 +50,24 @@ E4M3_LEAST: Final = 2.0**-6
 """The least normal number: a smaller scale would lose its mantissa."""
 AMAX_RATE: Final = 0.1
 """Weight of the new largest magnitude where a matrix is quantized again (NVFP4)."""
+
+
+def _dynamic_levels() -> Iterator[float]:
+    """The levels of the dynamic tree (8-bit optimizers, Dettmers et al., 2022).
+
+    A number is a sign, zeros that count powers of ten, a one, and in the bits that are left a
+    fraction: the centers of equal parts of 0.1 to 1. Beside them are 0 and 1.
+    """
+    yield from (0.0, 1.0)
+    for bits in range(7):
+        width = 0.9 / 2**bits
+        for part in range(2**bits):
+            level = 10.0 ** (bits - 6) * (0.1 + (part + 0.5) * width)
+            yield from (level, -level)
+
+
+SCALE_LEVELS: Final = tuple(sorted(_dynamic_levels()))
+"""The 256 levels of scales that are quantized, ascending."""
 
 
 class Part(NamedTuple):
@@ -105,11 +125,11 @@ class Format(ABC):
     def dequantize(
         self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """The weights of a box."""
+        """The weights of a box: (rows, columns), or of many matrices (E, rows, columns)."""
 
     @abstractmethod
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
-        """Half a quantization step of each block: (blocks along rows, blocks along columns)."""
+        """Half a quantization step of each block: ([E,] blocks along rows, along columns)."""
 
     def bits(self, rows: int, columns: int) -> float:
         """Bits of storage per weight, scales counted."""
@@ -128,7 +148,7 @@ class _Rowwise(Format):
 
     @abstractmethod
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
-        """What multiplies the numbers of each block: (rows, blocks)."""
+        """What multiplies the numbers of each block: ([E,] rows, blocks)."""
 
     def _amax(self, matrix: Tensor) -> Tensor:
         """The largest magnitude of each block: (rows, blocks)."""
@@ -152,7 +172,7 @@ class _Rowwise(Format):
 
     def _scaled(self, values: Tensor, scales: Tensor) -> Tensor:
         """Multiply values in place."""
-        values.unflatten(1, (scales.shape[1], -1)).mul_(scales.unsqueeze(-1))
+        values.unflatten(-1, (scales.shape[-1], -1)).mul_(scales.unsqueeze(-1))
         return values
 
 
@@ -187,8 +207,8 @@ class NF4Format(_Rowwise):
         flat = _padded(amax.flatten() - mean)
         largest = torch.linalg.vector_norm(flat, torch.inf, dim=1)
         units = flat / largest.where(largest > 0, 1.0).unsqueeze(1)
-        levels = _dynamic_levels()
-        found = torch.bucketize(units, _between(levels, matrix.device)).to(torch.uint8)
+        between = _between(SCALE_LEVELS, matrix.device)
+        found = torch.bucketize(units, between).to(torch.uint8)
         return {
             "codes": codes,
             "scale_codes": found.flatten()[: amax.numel()].view_as(amax),
@@ -219,13 +239,14 @@ class NF4Format(_Rowwise):
         if not self.double:
             return parts["scales"]
         codes = parts["scale_codes"]
-        levels = _table(_dynamic_levels(), codes.device)
+        levels = _table(SCALE_LEVELS, codes.device)
         # Groups are of the flattened scales of the whole matrix, of which these may be a box.
         size = self.block(box.whole[1])
-        rows = torch.arange(codes.shape[0], device=codes.device) + box.first[0]
-        blocks = torch.arange(codes.shape[1], device=codes.device) + box.first[1] // size
+        rows = torch.arange(codes.shape[-2], device=codes.device) + box.first[0]
+        blocks = torch.arange(codes.shape[-1], device=codes.device) + box.first[1] // size
         groups = (rows.unsqueeze(1) * (box.whole[1] // size) + blocks) // SCALES_PER_SCALE
-        return levels[codes.int()] * parts["scale_scales"][groups] + parts["scale_mean"]
+        mean = parts["scale_mean"].unsqueeze(-1)
+        return levels[codes.int()] * parts["scale_scales"][..., groups] + mean
 
 
 class Int8Format(_Rowwise):
@@ -293,7 +314,7 @@ class NVFP4Format(_Rowwise):
         return self._scaled(values, self._scales(parts, box)).to(dtype)
 
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
-        return parts["scales"].view(torch.float8_e4m3fn).float() * parts["scale"]
+        return parts["scales"].view(torch.float8_e4m3fn).float() * parts["scale"].unsqueeze(-1)
 
 
 class FP8Format(Format):
@@ -327,31 +348,15 @@ class FP8Format(Format):
         self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
     ) -> Tensor:
         values = parts["codes"].view(torch.float8_e4m3fn).float()
-        self._squares(values).mul_(parts["scales"][:, None, :, None])
+        self._squares(values).mul_(parts["scales"].unsqueeze(-2).unsqueeze(-1))
         return values.to(dtype)
 
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         return parts["scales"] * 0.125
 
     def _squares(self, matrix: Tensor) -> Tensor:
-        """(R rows of blocks, rows, C columns of blocks, columns)."""
-        return matrix.unflatten(1, (-1, self.rows)).unflatten(0, (-1, self.rows))
-
-
-@cache
-def _dynamic_levels() -> tuple[float, ...]:
-    """The 256 levels of the dynamic tree (8-bit optimizers, Dettmers et al., 2022), ascending.
-
-    A number is a sign, zeros that count powers of ten, a one, and in the bits that are left a
-    fraction: the centers of equal parts of 0.1 to 1. Beside them are 0 and 1.
-    """
-    found = [0.0, 1.0]
-    for bits in range(7):
-        width = 0.9 / 2**bits
-        for part in range(2**bits):
-            level = 10.0 ** (bits - 6) * (0.1 + (part + 0.5) * width)
-            found += [level, -level]
-    return tuple(sorted(found))
+        """([E,] R rows of blocks, rows, C columns of blocks, columns)."""
+        return matrix.unflatten(-1, (-1, self.rows)).unflatten(-3, (-1, self.rows))
 
 
 def _chunks(matrix: Tensor, multiple: int = 1) -> Iterator[slice]:

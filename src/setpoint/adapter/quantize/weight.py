@@ -1,4 +1,4 @@
-"""A quantized weight as a module of its parts, and the product with it.
+"""A quantized weight as a module of its parts, and the product with it; the same of experts.
 
 The parts are parameters that never get a gradient, so that whatever moves, divides, saves and loads
 parameters does so with them. The dense weight exists while a product is computed, in the forward
@@ -8,7 +8,7 @@ pass and again in the backward pass, and is kept in neither.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,15 +20,16 @@ from torch.nn import functional as F
 from setpoint.adapter.quantize.backend import format_of
 from setpoint.adapter.quantize.formats import Box
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import as_placed, whole_of
+from setpoint.shapes.placed import as_placed, held_here, part_here, whole_of
+from setpoint.shapes.stored import CHILD
 
 if TYPE_CHECKING:
     from setpoint.adapter.quantize.config import Noise, Quantization
     from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
 
-CHILD = "quantized"
-"""The name of the module with the parts, beneath the one whose weight they are."""
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Rows (R, in), matrices (E, in, out), and where the rows of each end, to (R, out)."""
 KEPT_WHOLE = ("", "whole", "sequence", "shared_input", "shared_output", "sum_gradients")
 
 
@@ -57,6 +58,7 @@ class StepNoise:
         """How many steps were taken before."""
         # Outside of compiled graphs: a generator of the step's own cannot be within one.
         self.multiply: Any = torch.compiler.disable(_multiply)
+        self.multiply_experts: Any = torch.compiler.disable(_multiply_experts)
 
     def key(self) -> NoiseKey:
         """What is drawn by now."""
@@ -67,8 +69,8 @@ class QuantizedWeight(nn.Module):
     """The parts of one matrix.
 
     Arguments:
-        weight: the matrix, (outputs, inputs) or any other two or more dimensions, of which the last
-            is divided into blocks; on the meta device, where it has no values yet.
+        weight: the matrix, whose rows are divided into blocks, (outputs, inputs) but in `Conv1D`;
+            on the meta device, where it has no values yet.
         name: in the model, which noise is drawn by.
         noise: that is added in training; None: none.
         stands_for: its name in the module around it.
@@ -86,51 +88,64 @@ class QuantizedWeight(nn.Module):
         self.config, self.name, self.stands_for = config, name, stands_for
         self.noise = noise
         self.whole = tuple(weight.shape)
-        self.columns = self.whole[-1]
-        self.rows = weight.numel() // self.columns
+        self.rows, self.columns = self._matrix()
         self.first = (0, 0)
         """Row and column of the first weight that this rank has."""
         self.picked: tuple[tuple[int, int], ...] = ()
         """Rows that this rank computes with, (first, number) each; none for all that it has."""
         self.described = format_of(config).parts(self.rows, self.columns)
         for part, about in self.described.items():
-            empty = torch.empty(about.shape, dtype=about.dtype, device=weight.device)
+            shape = (*self.whole[:-2], *about.shape)
+            empty = torch.empty(shape, dtype=about.dtype, device=weight.device)
             self.register_parameter(part, nn.Parameter(empty, requires_grad=False))
         if not weight.is_meta:
             self.put(weight)
 
     def extra_repr(self) -> str:
         """What `print` shows."""
-        return f"{type(self.config).__setpoint__.tag}, {self.rows} x {self.columns}"
+        many = "".join(f"{count} of " for count in self.whole[:-2])
+        return f"{type(self.config).__setpoint__.tag}, {many}{self.rows} x {self.columns}"
+
+    def _matrix(self) -> tuple[int, int]:
+        """Rows and columns of what is quantized at a time."""
+        return self.whole[0], self.whole[1]
+
+    def pieces(self, every: bool = False) -> list[tuple[int, int]]:
+        """See `setpoint.shapes.stored.Stored`: one, as scales may be those of the whole."""
+        del every
+        return [(0, self.whole[0])]
 
     def parameter_kinds(self) -> dict[str, Kind]:
         """See `setpoint.shapes.adapted.KnowsKinds`."""
         return dict.fromkeys(self.described, "vector")
 
     @torch.no_grad()
-    def put(self, full: Tensor, again: bool = False) -> None:
+    def put(self, full: Tensor, first: int = 0, again: bool = False) -> None:
         """Quantize the whole matrix; each rank keeps its part.
 
         Arguments:
+            first: 0; see `setpoint.shapes.stored.Stored`.
             again: whether the matrix is one that has changed, whose range goes on (NVFP4).
 
         Raises:
             SetpointError: it holds numbers that are not finite.
         """
-        held = self._parameters
-        device = next(each.device for each in held.values() if each is not None)
-        matrix = full.to(device).reshape(self.rows, self.columns)
+        assert first == 0
+        before = self._whole_parts() if again else None
+        held = dict(self.named_parameters())
+        for name, part in self._quantize(full, before).items():
+            held[name].copy_(as_placed(part, held[name]))
+
+    def _quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """The parts of one matrix, on the device of the parameters."""
+        matrix = matrix.to(next(self.parameters()).device)
         if not torch.isfinite(matrix.sum(dtype=torch.float64)):
             raise SetpointError(f"{self.name} holds numbers that are not finite: it has no scale")
-        before = None
-        if again:
-            before = {
-                name: whole_of(each.detach()) for name, each in held.items() if each is not None
-            }
-        for name, part in format_of(self.config, device).quantize(matrix, before).items():
-            parameter = held[name]
-            assert parameter is not None
-            parameter.copy_(as_placed(part, parameter))
+        return format_of(self.config, matrix.device).quantize(matrix, before)
+
+    def _whole_parts(self) -> dict[str, Tensor]:
+        """All of the parts; where ranks have parts of these, all of them take part."""
+        return {name: whole_of(each.detach()) for name, each in self.named_parameters()}
 
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
@@ -162,8 +177,8 @@ class QuantizedWeight(nn.Module):
         }, ()
 
     def parts(self) -> tuple[Tensor, ...]:
-        """What this rank has of each part."""
-        return tuple(getattr(self, name) for name in self.described)
+        """What this rank computes with of each part."""
+        return tuple(part_here(getattr(self, name)) for name in self.described)
 
     def key(self) -> NoiseKey | None:
         """What noise is drawn by now: none outside training."""
@@ -176,11 +191,10 @@ class QuantizedWeight(nn.Module):
     @torch.no_grad()
     def dense_whole(self) -> Tensor:
         """All of the weight, in fp32; where ranks hold parts of it, all of them take part."""
-        held = self._parameters
-        parts = {name: whole_of(each.detach()) for name, each in held.items() if each is not None}
-        shape = (self.rows, self.columns)
+        parts = self._whole_parts()
         device = next(iter(parts.values())).device
-        return format_of(self.config, device).dequantize(parts, Box((0, 0), shape)).view(self.whole)
+        box = Box((0, 0), (self.rows, self.columns))
+        return format_of(self.config, device).dequantize(parts, box)
 
     @torch.no_grad()
     def dense_of(self, parts: Sequence[Tensor], key: NoiseKey | None, dtype: torch.dtype) -> Tensor:
@@ -198,24 +212,90 @@ class QuantizedWeight(nn.Module):
         else:
             found = format.dequantize(named, box)
             steps = format.half_step(named, box).mul_(key.std)
-            sizes = (found.shape[0] // steps.shape[0], found.shape[1] // steps.shape[1])
-            blocks = found.unflatten(1, (-1, sizes[1])).unflatten(0, (-1, sizes[0]))
-            drawn = self._draw(key, found).unflatten(1, (-1, sizes[1])).unflatten(0, (-1, sizes[0]))
-            blocks.addcmul_(drawn, steps[:, None, :, None])
+            down, along = (found.shape[dim] // steps.shape[dim] for dim in (-2, -1))
+            blocks = found.unflatten(-1, (-1, along)).unflatten(-3, (-1, down))
+            drawn = self._draw(key, found).unflatten(-1, (-1, along)).unflatten(-3, (-1, down))
+            blocks.addcmul_(drawn, steps.unsqueeze(-2).unsqueeze(-1))
             found = found.to(dtype)
         if self.picked:
             pieces = [found.narrow(0, first, count) for first, count in self.picked]
             found = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        return found.unflatten(0, (-1, *self.whole[1:-1])) if len(self.whole) > 2 else found
+        return found
 
     def _draw(self, key: NoiseKey, like: Tensor) -> Tensor:
         """Standard normal numbers: the same for the same weight on whichever rank it lies."""
-        digest = hashlib.sha256(f"{key.seed}/{key.step}/{self.name}".encode()).digest()
-        generator = torch.Generator(like.device).manual_seed(int.from_bytes(digest[:8], "big"))
-        shape = (self.rows, self.columns)
-        drawn = torch.empty(shape, device=like.device).normal_(generator=generator)
+        drawn = self._drawn_by(key, self.name, like.device)
         row, column = self.first
         return drawn[row : row + like.shape[0], column : column + like.shape[1]]
+
+    def _drawn_by(self, key: NoiseKey, name: str, device: torch.device) -> Tensor:
+        digest = hashlib.sha256(f"{key.seed}/{key.step}/{name}".encode()).digest()
+        generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big"))
+        return torch.empty((self.rows, self.columns), device=device).normal_(generator=generator)
+
+
+class QuantizedExperts(QuantizedWeight):
+    """The parts of the matrices of packed experts, (E, in, out), by expert.
+
+    Each expert is quantized as the matrix (out, in) that it would be as a module by itself: packed
+    and unpacked experts have the same numbers and scales, and ranks may have any experts.
+    """
+
+    def _matrix(self) -> tuple[int, int]:
+        return self.whole[2], self.whole[1]
+
+    def pieces(self, every: bool = False) -> list[tuple[int, int]]:
+        """See `setpoint.shapes.stored.Stored`: one expert after the other."""
+        first, last = 0, self.whole[0]
+        if not every:
+            ranges = [self._held(each)[1][0] for each in self.parameters()]
+            first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
+        return [(expert, expert + 1) for expert in range(first, last)]
+
+    @torch.no_grad()
+    def put(self, full: Tensor, first: int = 0, again: bool = False) -> None:
+        """Quantize some experts; see `QuantizedWeight.put`.
+
+        Arguments:
+            full: (experts, in, out).
+            first: the number of the first of them.
+        """
+        before = self._whole_parts() if again else None
+        held = {name: self._held(each) for name, each in self.named_parameters()}
+        for expert, matrix in enumerate(full.unbind(), first):
+            if not any(box[0][0] <= expert < box[0][1] for _, box in held.values()):
+                continue
+            own = None if before is None else {name: each[expert] for name, each in before.items()}
+            for name, part in self._quantize(matrix.T.contiguous(), own).items():
+                local, (experts, *others) = held[name]
+                if experts[0] <= expert < experts[1]:
+                    here = part[tuple(slice(*each) for each in others)]
+                    local[expert - experts[0]].copy_(here)
+
+    def _held(self, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
+        found = held_here(parameter)
+        assert found is not None, "ranks hold ranges of experts, or of their sides"
+        return found
+
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """See `QuantizedWeight.dense`: (E, in, out), of the experts that this rank has."""
+        return super().dense(dtype).transpose(1, 2)
+
+    def dense_whole(self) -> Tensor:
+        """See `QuantizedWeight.dense_whole`."""
+        return super().dense_whole().transpose(1, 2)
+
+    def multiply(self, rows: Tensor, product: Product, ends: Tensor) -> Tensor:
+        """See `setpoint.shapes.stored.StoredExperts`."""
+        noise = self.noise if self.training else None
+        multiply = _multiply_experts if noise is None else noise.multiply_experts
+        return multiply(rows, self, product, ends)
+
+    def _draw(self, key: NoiseKey, like: Tensor) -> Tensor:
+        path, _, own = self.name.rpartition(".")
+        first = self._held(next(self.parameters()))[1][0][0]
+        names = (f"{path}.{first + number}.{own}.weight" for number in range(len(like)))
+        return torch.stack([self._drawn_by(key, name, like.device) for name in names])
 
 
 class _Product(torch.autograd.Function):
@@ -241,6 +321,32 @@ class _Product(torch.autograd.Function):
         return back, None, None, *(None for _ in parts)
 
 
+class _ExpertProduct(torch.autograd.Function):
+    """Rows times the quantized matrices of their experts, as `_Product`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        held: QuantizedExperts,
+        product: Product,
+        ends: Tensor,
+        *parts: Tensor,
+    ) -> Tensor:
+        ctx.held, ctx.product, ctx.key = held, product, held.key()
+        ctx.save_for_backward(ends, *parts)
+        return product(rows, held.dense_of(parts, ctx.key, rows.dtype).transpose(1, 2), ends)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        ends, *parts = ctx.saved_tensors
+        back = ctx.product(grad, ctx.held.dense_of(parts, ctx.key, grad.dtype), ends)
+        return back, None, None, None, *(None for _ in parts)
+
+
 def product(x: Tensor, held: QuantizedWeight, inputs_first: bool = False) -> Tensor:
     """Multiply by a quantized weight, in the compute dtype.
 
@@ -256,6 +362,10 @@ def product(x: Tensor, held: QuantizedWeight, inputs_first: bool = False) -> Ten
 
 def _multiply(x: Tensor, held: QuantizedWeight, inputs_first: bool) -> Any:
     return _Product.apply(x, held, inputs_first, *held.parts())
+
+
+def _multiply_experts(rows: Tensor, held: QuantizedExperts, product: Product, ends: Tensor) -> Any:
+    return _ExpertProduct.apply(rows, held, product, ends, *held.parts())
 
 
 class _Quantized:
@@ -302,6 +412,25 @@ def quantize_module(
     module.add_module(CHILD, own)
     is_linear = isinstance(module, nn.Linear)
     module.__class__ = _class_of(type(module), _QuantizedLinear if is_linear else _QuantizedConv1D)
+
+
+def quantize_experts(
+    config: Quantization, experts: nn.Module, name: str, noise: StepNoise | None = None
+) -> None:
+    """Replace one tensor of packed experts by a quantized one.
+
+    Arguments:
+        experts: changed in place; see `setpoint.shapes.stored.StoredExperts`.
+        name: of the tensor in the model.
+    """
+    own = name.rpartition(".")[2]
+    weight = experts._parameters[own]
+    assert weight is not None
+    experts.register_parameter(own, None)
+    if getattr(experts, CHILD) is None:
+        setattr(experts, CHILD, nn.ModuleDict())
+    held: Any = getattr(experts, CHILD)
+    held[own] = QuantizedExperts(config, weight.detach(), name, noise, own)
 
 
 @cache

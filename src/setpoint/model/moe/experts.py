@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -42,23 +42,25 @@ class PackedExperts(nn.Module):
         self.std, self.down_std = hidden_std(config), residual_std(config)
         self.activation = activation(config.activation)
         count, dim, inner = config.moe.experts, config.dim, config.moe.width(config.ffn_dim)
+        self.projections = ("gate", "up", "down") if config.is_gated else ("up", "down")
         self.gate = nn.Parameter(torch.empty(count, dim, inner)) if config.is_gated else None
         self.up = nn.Parameter(torch.empty(count, dim, inner))
         self.down = nn.Parameter(torch.empty(count, inner, dim))
         self.adapter: nn.Module | None = None
         """Changes the products with some projections; see `setpoint.adapter`."""
+        self.quantized: nn.ModuleDict | None = None
+        """Projections that are no tensors; see `setpoint.shapes.stored.StoredExperts`."""
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how each projection starts: each expert as if it were a module by itself."""
         return {
             name: PerExpert(Normal(self.down_std if name == "down" else self.std))
-            for name, _ in self.named_parameters(recurse=False)
+            for name in self.projections
         }
 
     def widths(self) -> dict[str, int]:
         """Return the dimension of the inner width of each projection."""
-        names = [name for name, _ in self.named_parameters(recurse=False)]
-        return {name: 1 if name == "down" else 2 for name in names}
+        return {name: 1 if name == "down" else 2 for name in self.projections}
 
     def forward(
         self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
@@ -71,32 +73,48 @@ class PackedExperts(nn.Module):
         Raises:
             SetpointError: the grouped matrix product is demanded where there is none.
         """
-        x, up, down = cast_once(x), cast_once(part_here(self.up)), cast_once(part_here(self.down))
-        gate = None if self.gate is None else cast_once(part_here(self.gate))
+        x = cast_once(x)
+        stored: dict[str, Any] = {} if self.quantized is None else dict(self.quantized.items())
+        dense = {name: self._dense(name) for name in self.projections if name not in stored}
         weights, slots, ends = weights.to(x.dtype), assigned.slots, assigned.ends
+        up = dense["up"] if "up" in dense else x.new_empty(1).expand(stored["up"].whole)
         if self._is_grouped(up):
             product, gradient, ends = grouped_product, grouped_gradient, ends.to(torch.int32)
         else:
             product, gradient = looped_product, looped_gradient
-        if self.adapter is None and not torch.compiler.is_compiling():
+        if self.adapter is None and not stored and not torch.compiler.is_compiling():
+            gate, down = dense.get("gate"), dense["down"]
             kernels = ExpertKernels(product, gradient, self.activation, weights.shape[1])
             return grouped_experts(x, weights, gate, up, down, slots, ends, factors, kernels)
-        # A compiler decides by itself what to keep for the gradients; and an adapter leaves out
-        # those of the matrices.
-        multiply = partial(self._multiply, product=product, ends=ends)
-        rows = gather(x, slots, weights.shape[1])
-        inner = self.activation(
-            multiply("up" if gate is None else "gate", rows, up if gate is None else gate)
-        )
-        if gate is not None:
-            inner = inner * multiply("up", rows, up)
-        return _add_up(multiply("down", inner, down), weights, slots, factors)
 
-    def _multiply(
-        self, name: str, rows: Tensor, matrices: Tensor, *, product: Product, ends: Tensor
+        # A compiler decides by itself what to keep for the gradients; and beneath an adapter there
+        # are none of the matrices.
+        def multiply(name: str, rows: Tensor) -> Tensor:
+            if name in stored:
+                found = stored[name].multiply(rows, product, ends)
+                return self._adapted(name, rows, found, stored[name].dense, product, ends)
+            found = product(rows, dense[name], ends)
+            return self._adapted(name, rows, found, lambda: dense[name], product, ends)
+
+        rows = gather(x, slots, weights.shape[1])
+        inner = self.activation(multiply(self.projections[0], rows))
+        if "gate" in self.projections:
+            inner = inner * multiply("up", rows)
+        return _add_up(multiply("down", inner), weights, slots, factors)
+
+    def _dense(self, name: str) -> Tensor:
+        return cast_once(part_here(getattr(self, name)))
+
+    def _adapted(
+        self,
+        name: str,
+        rows: Tensor,
+        found: Tensor,
+        matrices: Callable[[], Tensor],
+        product: Product,
+        ends: Tensor,
     ) -> Tensor:
         """Products of rows with the matrices of their experts, and what an adapter adds to them."""
-        found = product(rows, matrices, ends)
         if self.adapter is None:
             return found
 

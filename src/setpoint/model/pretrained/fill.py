@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from setpoint.model.initialize import Constant, collect_rules, held_here, plain_name
+from setpoint.model.initialize import Constant, collect_rules, plain_name
 from setpoint.model.pretrained.compare import require_tensors
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import STORED, TensorReader
 from setpoint.model.skeleton import materialize
-from setpoint.shapes.placed import Placeable, as_placed
+from setpoint.shapes.placed import Placeable, as_placed, held_here
 from setpoint.shapes.stored import stored_weights
 
 
@@ -79,7 +79,8 @@ class Weights:
                     continue  # its parts were read
                 if any(part.is_meta for part in stored.parameters()):
                     materialize(stored, device, torch.float32)
-                stored.put(self._whole(reader, plain_name(name), stored.whole))
+                for rows in stored.pieces(every=not reader.by_rows):
+                    stored.put(self._rows(reader, plain_name(name), stored.whole, rows), rows[0])
             for name, buffer in list(module.named_buffers()):
                 if plain_name(name) in self.pieces:
                     made = self._made(reader, name, buffer, device, buffer.dtype)
@@ -99,10 +100,13 @@ class Weights:
         assert piece[2:] == (None, None, False)
         return block(reader.read(self.held[piece.theirs]), part)
 
-    def _whole(self, reader: TensorReader, name: str, shape: Shape) -> Tensor:
-        """All of a tensor of ours, in fp32 on the CPU."""
-        pieces = self.pieces[name]
-        return self._assemble(reader, pieces, torch.Size(shape), torch.float32, "cpu")
+    def _rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
+        """Some rows of a tensor of ours, in fp32 on the CPU."""
+        if rows == (0, shape[0]):  # in the reader's own memory where it can be
+            pieces = self.pieces[name]
+            return self._assemble(reader, pieces, torch.Size(shape), torch.float32, "cpu")
+        ranges = [rows, *((0, size) for size in shape[1:])]
+        return self.box(reader, name, ranges, torch.float32)
 
     def _made(
         self,
@@ -217,10 +221,9 @@ class PlacedWeights(Weights):
         found = saved.box(offset, shape)
         return found.squeeze(part.dim) if part is not None and part.length is None else found
 
-    def _whole(self, reader: TensorReader, name: str, shape: Shape) -> Tensor:
-        del reader, shape
-        saved = self.tensors[name]
-        return (saved if isinstance(saved, Tensor) else saved.whole()).float()
+    def _rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
+        ranges = [rows, *((0, size) for size in shape[1:])]
+        return self.box(reader, name, ranges, torch.float32)
 
     def _made(
         self,

@@ -162,6 +162,10 @@ class SharedReader(TensorReader):
         super().__init__()
         self.one = one
 
+    def read_box(self, info: TensorInfo, ranges: Sequence[tuple[int, int]]) -> Tensor:
+        """See `TensorReader.read_box`; a tensor is sent once for boxes that follow each other."""
+        return self.read(info)[tuple(slice(start, end) for start, end in ranges)]
+
     def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
         assert rows is None
         read = super()._read

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from setpoint.adapter.apply import adapt, adapter_parameters
 from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapters_of
 from setpoint.adapter.plan import Described
-from setpoint.adapter.quantize.weight import CHILD as QUANTIZED
 from setpoint.adapter.quantize.weight import QuantizedWeight
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import Constant, Initializer, Normal, Uniform, fill_by
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import as_placed, part_here, whole_of
+from setpoint.shapes.stored import CHILD as QUANTIZED
 from setpoint.train.build.parameter_groups import trained_parameters
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def held_by_adapters(
     found: dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]] = {}
     for path, adapter in adapters_of(model).items():
         holder, _, own = path.rpartition(".")
-        name = "weight"
+        name, below = "weight", QUANTIZED
         if isinstance(adapter, ExpertAdapter):
-            holder, name = holder.rpartition(".")[0], own
-        quantized = modules.get(f"{holder}.{QUANTIZED}")
+            holder, name, below = holder.rpartition(".")[0], own, f"{QUANTIZED}.{own}"
+        quantized = modules.get(f"{holder}.{below}")
         base = dict(modules[holder].named_parameters(recurse=False))
         held = dict(adapter.named_parameters(recurse=False))
         weight = quantized if isinstance(quantized, QuantizedWeight) else base[name]

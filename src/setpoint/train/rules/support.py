@@ -532,6 +532,11 @@ CONFLICTS = (
         "adapter = set", ("precision.float8 = set",),
         "stands beside linear layers that float8 would replace", ("null",),
         hint="Or set precision.float8 to null."),
+    *(Conflict(
+        setting, ("adapter.quantize.noise = set",),
+        "has no place for the noise of quantized weights, whose generator is outside of graphs",
+        (valid,), hint="Or set adapter.quantize.noise to null.")
+        for setting, valid in (("compile.fullgraph = true", "false"), (GRAPH, "block"))),
     Conflict(
         "adapter.dropout = set", (TENSOR, "parallel.sequence_parallel = false"),
         "would drop the same inputs in the parts of all ranks, which draw the same random numbers "
