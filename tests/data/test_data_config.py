@@ -10,7 +10,7 @@ from setpoint.config import IDENTITY, Config, ConfigError, SetpointError, resolv
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.data.config import Data, Mixture, Phase
 from setpoint.data.corpus import Corpus
-from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
+from setpoint.data.sources.config import Questions, Random, SourceConfig, Stdlib, Text
 from setpoint.data.sources.random import RandomSource
 from setpoint.data.sources.stdlib import StdlibSource
 from setpoint.data.sources.text import TextSource
@@ -24,6 +24,7 @@ SECTIONS: list[type[Config]] = [
     Stdlib,
     Text,
     Random,
+    Questions,
     TokenizerConfig,
     Bytes,
 ]

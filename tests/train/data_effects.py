@@ -29,6 +29,7 @@ KINDS = {
     "Conversations": 'type=conversations, paths=["{tmp}/chats/*.jsonl"], template=plain, '
     "untrained=drop",
     "Random": "type=random, documents=20",
+    "Questions": "type=questions, documents=200",
     "Tokens": 'type=tokens, paths=["{tmp}/a.npy"]',
     "HubDataset": 'type=huggingface, path="{tmp}/saved"',
 }

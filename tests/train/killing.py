@@ -1,8 +1,9 @@
-"""Points at which a process is killed: changes of files of a run, updates, evaluations.
+"""Points at which a process is killed: changes of files of a run, updates, evaluations, merges.
 
     python killing.py KIND COUNT ARGUMENTS...      runs `setpoint ARGUMENTS` up to that point
 
-It knows no function of the trainer's: what Python and torch tell of themselves is enough.
+It knows no function of the trainer's but for merges of adapters, where it is killed between two
+matrices: what Python and torch tell of themselves is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ EVENTS = {
     "open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link",
     "os.symlink", "os.chmod", "os.utime",
 }  # fmt: skip
-# "time" is a signal from outside, at any moment.
+# "time" is a signal from outside, at any moment; "merge" is for jobs with merges, and not in "any".
 KINDS = ("update", "save", "record", "evaluate", "any", "time")
 
 
@@ -50,7 +51,7 @@ def die_at(folder: Path, kind: str, count: int, happens: Callable[[], object] = 
 
     Arguments:
         folder: changes of files below it are points; the process dies before them.
-        kind: one of `KINDS`; "any" counts all of them.
+        kind: one of `KINDS`, or "merge"; "any" counts all of the first.
         count: n, from 1.
     """
     left = count
@@ -76,6 +77,16 @@ def die_at(folder: Path, kind: str, count: int, happens: Callable[[], object] = 
         if not module.training and not torch.is_grad_enabled():
             reached("evaluate")
 
+    if kind == "merge":
+        from setpoint.train.step import merging
+
+        fill_by = merging.fill_by
+
+        def filled(*arguments: Any) -> None:
+            reached("merge")
+            fill_by(*arguments)
+
+        merging.fill_by = filled
     sys.addaudithook(changed)
     register_optimizer_step_post_hook(lambda *_: reached("update"))
     torch.nn.modules.module.register_module_forward_pre_hook(called)

@@ -421,6 +421,7 @@ ROWS_OF_TEXT = ("data.sources=[{type=text, paths=[{tmp}/rows.jsonl]}]",)
 CHATS = ('data.sources=[{type=conversations, paths=["{tmp}/chats/*.jsonl"], template=plain, '
          "untrained=drop}]",)  # fmt: skip
 FIRST = "data.sources.0"
+QUESTIONS = ("data.sources=[{type=questions, documents=200}]",)
 TOKENIZER = ("tokenizer={type=huggingface, path={tmp}/tokenizer}",)
 EVERY_STEP = ("checkpoint.every=1 steps",)
 ADAGRAD = ("optimizer={type=import, target=torch.optim.Adagrad}",)
@@ -481,6 +482,9 @@ EFFECTS = {
     "Random.pattern": Effect(f"{FIRST}.pattern=uniform", corpora),
     "Random.alphabet": Effect(f"{FIRST}.alphabet=9", corpora),
     "Random.seed": Effect(f"{FIRST}.seed=1", corpora),
+    "Questions.name": Effect(f"{FIRST}.name=other", corpora, QUESTIONS),
+    "Questions.documents": Effect(f"{FIRST}.documents=150", corpora, QUESTIONS),
+    "Questions.seed": Effect(f"{FIRST}.seed=1", corpora, QUESTIONS),
     "HuggingFace.path": Effect("tokenizer.path={tmp}/other", corpora, TOKENIZER),
     "HuggingFace.separator": Effect('tokenizer.separator="<|begin|>"', corpora, TOKENIZER),
     "ImportedOptimizer.target": Effect("optimizer.target=torch.optim.Adam", learned, ADAGRAD),

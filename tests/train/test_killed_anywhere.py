@@ -31,7 +31,7 @@ from .small import assert_same_run, events, rows, snapshot, write_config
 # What tells of every session, also of one that changed nothing.
 GROWING = ("events.jsonl", "logs/rank-0.log", "report.html")
 # How many times the first of each kind there are in a session, about.
-COUNTS = {"update": 6, "save": 40, "record": 6, "evaluate": 400, "any": 400}
+COUNTS = {"update": 6, "save": 40, "record": 6, "evaluate": 400, "any": 400, "merge": 100}
 KILLS_OF_EACH = 12
 OLD_RECORD = Path(__file__).parents[1] / "corpus/schema-1/text-sources"
 # Temporary files, renames: of three files, and that of the new origins.
@@ -88,6 +88,10 @@ MIXED = (
 )
 WORKERS = ("data.loader.workers=2", "data.loader.evaluation.workers=1")
 
+# Kills fall between two matrices of a merge, whose checkpoint is due right after it or later.
+MERGED = "adapter={{type={}, rank=2, b_std=0.1, merge={{every=2, rewarmup=1}}, {}}}"
+NOISY = "quantize={type=nvfp4, group_size=4, noise={}}"
+
 STORIES = {
     "cosine": Story(("schedule=cosine",)),
     "workers": Story(("data.loader.workers=2", "data.loader.prefetch=3")),
@@ -118,6 +122,8 @@ STORIES = {
     "any precision with fp32 weights": Story(("optimizer=anyprecision_adamw", *STATE)),
     "adafactor": Story(("optimizer=adafactor",)),
     "imported": Story(("optimizer={type=import, target=torch.optim.NAdam}",)),
+    "merges": Story((MERGED.format("dora", "dropout=0.1"),)),
+    "merges into a quantized base": Story((MERGED.format("relora", NOISY), *EXPERTS)),
     "accepted: a longer duration": Story((), (TEN,)),
     "accepted: the learning rate": Story((), (TEN, "optimizer.lr=1e-3")),
     "accepted: betas": Story((), (TEN, "optimizer.betas=[0.5,0.6]")),
@@ -142,6 +148,7 @@ QUICK = (
     "balanced experts",
     "muon with bf16 state and experts",
     "schedule-free with masters",
+    "merges into a quantized base",
     "accepted: options of a group",
     "accepted: another measure",
 )
@@ -233,9 +240,11 @@ def test_killed_anywhere_it_equals_the_undisturbed_run(
     oracle = Oracle(commands, tmp_path, STORIES[name])
     # After the record has changed with the first update and before the next checkpoint; then while
     # something is saved, or anywhere.
-    later = chance.choice([("save", 12), ("any", 150)])
+    merges = name.startswith("merges")
+    later = ("merge", 40) if merges else chance.choice([("save", 12), ("any", 150)])
     kills = [("update", 2), (later[0], chance.randint(1, later[1]))]
-    assert "update" in oracle.killed("broken", kills, chance)
+    done = oracle.killed("broken", kills, chance)
+    assert "update" in done and ("merge" in done or not merges)
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +334,8 @@ def test_a_dozen_kills(
 ) -> None:
     counts: Counter[str] = Counter()
     chance = random.Random(name)
-    kinds = itertools.cycle(chance.sample(KINDS, len(KINDS)))
+    among = (*KINDS, *["merge"] * (len(KINDS) * name.startswith("merges")))
+    kinds = itertools.cycle(chance.sample(among, len(among)))
     oracle, chain = Oracle(commands, tmp_path, STORIES[name]), 0
     while counts.total() < KILLS_OF_EACH:
         planned = [

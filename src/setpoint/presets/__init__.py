@@ -7,6 +7,7 @@ from setpoint.config import presets
 from setpoint.presets import modifiers as modifiers
 from setpoint.presets import tiny as tiny
 
+presets.expect("setpoint.presets.answers", "answers")
 presets.expect("setpoint.presets.deepseek", "deepseek-v3", "deepseek-tiny")
 presets.expect("setpoint.presets.gemma3", "gemma3-tiny")
 presets.expect("setpoint.presets.gpt2", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-tiny")

@@ -377,6 +377,25 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
         return self.documents * self.length
 
 
+class Questions(
+    SourceConfig, type="questions", owner="setpoint.data.sources.questions:QuestionsSource"
+):
+    """Synthetic questions about words with known answers, with the loss on the answers."""
+
+    name: str = field(default="questions", pattern=NAME)
+    """Source name: prefix of its documents' names, unique among the sources."""
+
+    documents: int = field(default=6000, ge=1)
+    """Number of questions, a document each: upper('abcd') == 'ABCD', last('abcd') == 'd'."""
+
+    seed: int = field(default=0, ge=0)
+    """Seed of the words, apart from the job's."""
+
+    def most_tokens(self) -> int:
+        """See `SourceConfig.most_tokens`: the longest, with an end of text."""
+        return self.documents * len("upper('abcd') == 'ABCD'.")
+
+
 def _path_problems(paths: tuple[str, ...], *valid: str) -> Iterator[Problem]:
     if not paths:
         yield Problem("paths", "no path, so no file", valid=tuple(f'["{each}"]' for each in valid))
