@@ -49,7 +49,7 @@ def run(arguments: Arguments) -> int:
     stretch = again.choose_stretch(path, (0, again.last_step(path)))
     quiet = ["tracking.progress=none"] if arguments.has("--json") else []
     job, flags = again.recorded_job(stretch.record, quiet)
-    recorded, today = again.environment_at(path, 0), again.environment_now()
+    recorded, today = again.environment_at(path, 0), again.environment_now(job)
     differs = again.fingerprint_differences(path, job)
     differs += again.environment_differences(recorded, today)
     if differs and not arguments.has(ALLOW.name):

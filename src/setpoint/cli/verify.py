@@ -47,7 +47,7 @@ def run(arguments: Arguments) -> int:
     stretch = again.choose_stretch(path, steps)
     job, flags = again.recorded_job(stretch.record, ["tracking.progress=none"])
     recorded = again.environment_at(path, stretch.first)
-    differs = again.environment_differences(recorded, again.environment_now())
+    differs = again.environment_differences(recorded, again.environment_now(job))
     print(
         f"training steps {stretch.first} to {stretch.last} of {path} again",
         file=sys.stderr,

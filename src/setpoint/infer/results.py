@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.config import CONFIG, HEADER, RunError, SetpointError, fingerprint, record_files
 from setpoint.track.atomic import write_json, write_text
 from setpoint.track.environment import environment
+from setpoint.track.redact import declared_secrets
 
 if TYPE_CHECKING:
     from setpoint.infer.config import Inference
@@ -104,7 +105,7 @@ def write_results(folder: Path, job: Inference, results: Results) -> None:
         RunError: it cannot be written.
     """
     write_record(folder, job)
-    write_json(folder / "environment.json", environment())
+    write_json(folder / "environment.json", environment(secrets=declared_secrets(job)))
     if results.texts:
         write_text(folder / TEXTS, "".join(_line(asdict(text)) for text in results.texts))
     write_json(folder / RESULTS, {"fingerprint": fingerprint(job), **results.to_json(folder)})

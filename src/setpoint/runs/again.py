@@ -38,6 +38,7 @@ from setpoint.config import (
 from setpoint.track.atomic import write_json
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
+from setpoint.track.redact import declared_secrets
 from setpoint.train.config import Job
 
 KINDS = ("train", "evaluation")
@@ -389,10 +390,10 @@ def fingerprint_differences(run: Path, job: Job) -> list[str]:
     return [] if stated == here else [f"fingerprint: {stated} in the record, {here} here"]
 
 
-def environment_now() -> dict[str, Any]:
+def environment_now(job: Job) -> dict[str, Any]:
     """The environment of this process, with torch in it."""
     importlib.import_module("torch")
-    return environment()
+    return environment(secrets=declared_secrets(job))
 
 
 def threads_of(recorded: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from .code_revision import code_revision
-from .redact import hide_secrets, is_secret_name, redact_command, without_secrets
+from .redact import (
+    hide_secrets,
+    is_secret_name,
+    redact_command,
+    without_secrets,
+    without_values,
+)
 
 # Variables that decide how the machine computes, or which part of a job a process is.
 _PREFIXES = (
@@ -33,7 +39,10 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def environment(
-    *, directory: Path | None = None, arguments: Sequence[str] | None = None
+    *,
+    directory: Path | None = None,
+    arguments: Sequence[str] | None = None,
+    secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Take the record of where and how this process runs. It never fails.
 
@@ -42,6 +51,7 @@ def environment(
     Arguments:
         directory: the user's; the working directory if not given.
         arguments: the command line; `sys.argv` if not given. Secrets are hidden.
+        secrets: that are hidden by their values everywhere, as those of the environment are.
 
     Returns:
         what JSON can hold. What cannot be read is None, and `unread` says why.
@@ -75,7 +85,7 @@ def environment(
         "variables": _variables,
     }
     record = {key: attempt(key, read) for key, read in sections.items()}
-    return {**record, "unread": without_secrets(unread)}
+    return without_values({**record, "unread": without_secrets(unread)}, secrets)
 
 
 def _code(directory: Path) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def rehearse(
         with explain_oom(job):
             parts = build_components(job, plan.begins_anew, shown.work, *plan.kept)
         if accepted is not None:
-            accepted, _ = compare_with_record(run, accepted, parts, plan.accept)
+            accepted, _ = compare_with_record(run, accepted, parts, plan.job, plan.accept)
         newest = CheckpointStore(run.checkpoints).load(
             "auto", on_damaged=lambda where, why: damaged.append(f"{where.name}: {why}")
         )

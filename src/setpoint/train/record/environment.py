@@ -20,8 +20,10 @@ from setpoint.data.sequences import DataIdentity
 from setpoint.track.atomic import write_text
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
+from setpoint.track.redact import declared_secrets
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import Components
+from setpoint.train.config import Job
 from setpoint.train.record.accepted import CHANGES, Accepted, describe_data
 from setpoint.train.record.refusal import ContractRefused
 
@@ -48,19 +50,23 @@ def write_data(run: RunDirectory, parts: Components) -> None:
     run.write_json(ENVIRONMENT, facts)
 
 
-def write_environment(run: RunDirectory, parts: Components) -> None:
+def write_environment(run: RunDirectory, parts: Components, job: Job) -> None:
     """Write down where, with what and on what data a run began.
 
     Raises:
         RunError: if it cannot be written.
     """
-    facts = environment()
+    facts = environment(secrets=declared_secrets(job))
     facts["data"] = {side: describe(data) for side, data in _sides(parts)}
     run.write_json(ENVIRONMENT, facts)
 
 
 def compare_with_record(
-    run: RunDirectory, accepted: Accepted, parts: Components, accept: Sequence[str] = ()
+    run: RunDirectory,
+    accepted: Accepted,
+    parts: Components,
+    job: Job,
+    accept: Sequence[str] = (),
 ) -> tuple[Accepted, dict[str, Any]]:
     """Compare the data and the environment with those of the run's record; nothing is written.
 
@@ -85,7 +91,7 @@ def compare_with_record(
     idle = tuple(path for path in accepted.idle if path not in used)
     accepted = replace(accepted, data=tuple(data), idle=idle)
     refuse_idle(run, accepted)
-    today = json.loads(json.dumps(environment()))
+    today = json.loads(json.dumps(environment(secrets=declared_secrets(job))))
     changed = {
         key: {"recorded": recorded.get(key), "today": today.get(key)}
         for key in COMPARED

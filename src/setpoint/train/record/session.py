@@ -89,7 +89,9 @@ def open_run(
         world.on_main(plan.require_unchanged)
         accepted, environment = plan.accepted, {}
         if accepted is not None:
-            accepted, environment = compare_with_record(directory, accepted, parts, plan.accept)
+            accepted, environment = compare_with_record(
+                directory, accepted, parts, job, plan.accept
+            )
         events = EventLog(directory.events) if world.is_main else NoEvents()
         ending.callback(events.close)
         log = directory.logs / f"rank-{parts.world.rank}.log"

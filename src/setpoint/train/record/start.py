@@ -45,7 +45,7 @@ def write_start(run: Run, start: Start) -> None:
             run.progress.note(f"dropped: {value}")
         run.events.write("start", step=start.position.step, **facts)
         _write_loaded(run, start)
-        write_environment(run.directory, run.parts)
+        write_environment(run.directory, run.parts, run.job)
         _write_config(run)
         return
     accepted = run.accepted
