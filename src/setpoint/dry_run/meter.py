@@ -20,9 +20,6 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flo
 
 from setpoint.plan.traffic import Traffic
 
-_LOOK = 1.002
-"""By how much a peak grows before it is looked at anew what it is made of."""
-
 _NAMES = {
     "_allgather_base_": "all_gather",
     "allgather_": "all_gather",
@@ -72,6 +69,21 @@ class Peak(NamedTuple):
 
 
 @dataclass(slots=True)
+class Window:
+    """A part of a step, such as the forward pass of a layer.
+
+    Arguments:
+        label: what is done in it, and the number of the layer; -1 where it is of none.
+        peak: bytes at the moment when there were most.
+        gradients: bytes of gradients among them.
+    """
+
+    label: tuple[str, int]
+    peak: int = 0
+    gradients: int = -1
+
+
+@dataclass(slots=True)
 class Meter:
     """Counts storages from their first use to their end.
 
@@ -83,27 +95,37 @@ class Meter:
     now: int = 0
     """Bytes of all storages that are alive."""
     flops: int = 0
-    peak: int = 0
-    fixed: dict[str, int] = field(default_factory=dict)
-    """Bytes of what is there between steps, by part."""
+    windows: list[Window] = field(default_factory=list)
+    """Of the step, one after another."""
     gradients: Callable[[], int] = lambda: 0
     """Bytes of gradients, asked at a peak."""
-    gradients_at_peak: int = 0
     _sizes: dict[int, int] = field(default_factory=dict)
-    _looked: int = 0
+    _expected: list[int] = field(default_factory=list)
+    """Peaks of the step before, below which nobody asks what they are made of."""
     _found: dict[tuple[str, str, int], list[int]] = field(
         default_factory=lambda: defaultdict(lambda: [0, 0])
     )
 
     def traffic(self) -> list[Traffic]:
         """What was sent since `begin`, most bytes first."""
-        rows = [Traffic(*key, *found) for key, found in self._found.items()]
-        return sorted(rows, key=lambda row: -row.sent)
+        return sorted_rows(Traffic(*key, *found) for key, found in self._found.items())
 
     def begin(self) -> None:
         """Measure from here."""
-        self.peak = self._looked = self.flops = 0
+        self._expected = [window.peak for window in self.windows]
+        self.windows, self.flops = [], 0
         self._found.clear()
+        self.enter("begin")
+
+    def end(self) -> None:
+        """Measure the step to here."""
+        if self.windows and self.windows[-1].gradients < 0:
+            self.windows[-1].gradients = self.gradients()
+
+    def enter(self, what: str, layer: int = -1) -> None:
+        """Begin a window of the step."""
+        self.end()
+        self.windows.append(Window((what, layer)))
         self._grew()
 
     def hold(self, tensor: Tensor) -> None:
@@ -133,12 +155,13 @@ class Meter:
         self.now -= self._sizes.pop(key, 0)
 
     def _grew(self) -> None:
-        if self.now <= self.peak:
+        if not self.windows or self.now <= self.windows[-1].peak:
             return
-        self.peak = self.now
-        if self.now > self._looked * _LOOK:
-            self._looked = self.now
-            self.gradients_at_peak = self.gradients()
+        window, place = self.windows[-1], len(self.windows) - 1
+        window.peak = self.now
+        # To ask at each operator would take longer than the step.
+        if place >= len(self._expected) or self.now >= self._expected[place]:
+            window.gradients = self.gradients()
 
     def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count what an operator has computed or sent."""
@@ -165,6 +188,11 @@ class Meter:
         found = self._found[kind, axes, ranks]
         found[0] += 1
         found[1] += size
+
+
+def sorted_rows(rows: Iterable[Traffic]) -> list[Traffic]:
+    """Rows of traffic, those first of which this rank sends most."""
+    return sorted(rows, key=lambda row: -row.sent)
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:

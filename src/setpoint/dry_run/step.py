@@ -9,23 +9,34 @@ allocator's rounding and caches, the contexts of devices, and the buffers of NCC
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from setpoint.config import SetpointError, draft_of, resolve
+from setpoint.dry_run.extend import (
+    MICRO_BATCHES,
+    Counts,
+    Marked,
+    Measured,
+    extended,
+    few_layers,
+)
 from setpoint.dry_run.meter import Meter, Peak, axes_of, metering, size_of
+from setpoint.model.layers import layers_of
 from setpoint.model.norm.norms import FUSED
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.optim.frozen import is_frozen
 from setpoint.parallel.context import sequence_parts
-from setpoint.parallel.pipeline import keep_stages
+from setpoint.parallel.pipeline import part_of, split_of
 from setpoint.parallel.replicas import Replicas
+from setpoint.parallel.split import ranks_of_stages
 from setpoint.parallel.world import World, world_of
 from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.traffic import Traffic
@@ -56,6 +67,8 @@ class DryRun(NamedTuple):
         peak: bytes at the moment of the step when there were most.
         flops: of matrix products and attention, forward, backward and recomputed.
         seconds: that the dry run took.
+        layers: of two models of fewer layers, from whose steps this one follows; None where all
+            layers were gone through.
     """
 
     rank: int
@@ -67,6 +80,7 @@ class DryRun(NamedTuple):
     flops: int
     traffic: list[Traffic]
     seconds: float
+    layers: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The dry run for machines."""
@@ -75,10 +89,13 @@ class DryRun(NamedTuple):
         return {**self._asdict(), "peak": peak, "traffic": traffic}
 
 
-def dry_run(job: Job, rank: int = 0) -> DryRun:
+def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
     """Take a step of a job as one of `parallel.world_size` ranks.
 
     Nothing is read, written or sent, and no rank is started.
+
+    Arguments:
+        whole: whether all layers and micro-batches are gone through, those that are alike as well.
 
     Raises:
         SetpointError: there is no such rank, this process has ranks already, or the job has a part
@@ -89,11 +106,33 @@ def dry_run(job: Job, rank: int = 0) -> DryRun:
         raise SetpointError(f"there is no rank {rank}: the job has {size}\nValid: 0 to {size - 1}")
     _refuse(job)
     began, device = time.perf_counter(), job.parallel.device
-    job = _on_cpu(job)
-    with ExitStack() as stack:
-        stack.enter_context(_norms_of(device))
-        stack.enter_context(_ranks(job, vocabulary_of(job), rank, size))
+    job, vocabulary = _on_cpu(job), vocabulary_of(job)
+    with _norms_of(device), _ranks(job, vocabulary, rank, size):
         world = world_of(job.parallel)
+        few = None if whole else few_layers(job, vocabulary)
+        found: Measured | None = None
+        if few is not None:
+            steps = [_planned(each, vocabulary, world) for each in few.jobs]
+            found = extended(few, steps[0], steps[1])
+        layers = None if few is None or found is None else few.layers
+        if found is None:
+            found = _planned(job, vocabulary, world, whole)
+    return _run_of(world, found, time.perf_counter() - began, layers)
+
+
+def measured_run(job: Job, world: World) -> DryRun:
+    """Take the same steps in earnest, as this rank of those there are, with random weights."""
+    began = time.perf_counter()
+    meter = Meter(_naming(world))
+    with metering(meter):
+        parts = build_trained(job, vocabulary_of(job), world)
+        found = _measured(job, world, parts, meter, is_fake=False, whole=True)
+    return _run_of(world, found, time.perf_counter() - began)
+
+
+def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Measured:
+    """Build a model and take its steps with fake tensors."""
+    with ExitStack() as stack:
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         converter = cast("Any", fake.fake_tensor_converter.meta_converter)
         memo, converter.tensor_memo = converter.tensor_memo, _Once()
@@ -105,7 +144,7 @@ def dry_run(job: Job, rank: int = 0) -> DryRun:
             stack.enter_context(metering(meter))
             materialize(model, device, dtype)
 
-        parts = build_trained(job, vocabulary_of(job), world, empty=empty)
+        parts = build_trained(job, vocabulary, world, empty=empty)
         converter.tensor_memo = memo
         buckets = _buckets(parts)
         if not meter.now:
@@ -113,35 +152,83 @@ def dry_run(job: Job, rank: int = 0) -> DryRun:
                 f"model: a {type(parts.model).__name__} is built with its weights, so that no step "
                 f"of it can be planned\nValid: a model of type = transformer"
             )
-        found = _measured(job, world, parts, meter, is_fake=True)
+        found = _measured(job, world, parts, meter, is_fake=True, whole=whole)
         del buckets
-    return found._replace(seconds=time.perf_counter() - began)
+    return found
 
 
-def measured_run(job: Job, world: World) -> DryRun:
-    """Take the same steps in earnest, as this rank of those there are, with random weights."""
-    began = time.perf_counter()
-    meter = Meter(_naming(world))
-    with metering(meter):
-        parts = build_trained(job, vocabulary_of(job), world)
-        found = _measured(job, world, parts, meter, is_fake=False)
-    return found._replace(seconds=time.perf_counter() - began)
-
-
-def _measured(job: Job, world: World, parts: Trained, meter: Meter, is_fake: bool) -> DryRun:
-    take = _stepping(job, world, parts, is_fake)
-    for _ in range(WARM):
-        take()
-    held = meter.now
-    _own(meter, parts)
-    meter.begin()
-    take()
-    known = {**meter.fixed, "gradients": meter.gradients_at_peak}
-    peak = Peak(**known, rest=meter.peak - sum(known.values()))
+def _run_of(
+    world: World, found: Measured, seconds: float, layers: tuple[int, int] | None = None
+) -> DryRun:
+    highest = max(found.windows, key=lambda window: window.peak)
+    known = {**found.fixed, "gradients": highest.gradients}
+    peak = Peak(**known, rest=highest.peak - sum(known.values()))
     degrees, at = dict(world.degrees), dict(world.at)
     return DryRun(
-        world.rank, world.size, degrees, at, held, peak, meter.flops, meter.traffic(), 0.0
+        world.rank,
+        world.size,
+        degrees,
+        at,
+        found.held,
+        peak,
+        found.flops,
+        found.traffic,
+        seconds,
+        layers,
     )
+
+
+def _measured(
+    job: Job, world: World, parts: Trained, meter: Meter, is_fake: bool, whole: bool
+) -> Measured:
+    count = job.batch.accumulation
+    if parts.pipeline is None and not whole:
+        count = min(count, MICRO_BATCHES)
+    if is_fake:
+        _mark_layers(meter, parts.model)
+    marks: list[Counts] = []
+    batches = _batches(job)  # all of them are there
+    counts = [
+        Count(each.tokens, each.target_tokens, float(each.tokens)) for each in batches[:count]
+    ]
+    given = Marked(batches[:count], lambda: marks.append(Counts.of(meter.flops, meter.traffic())))
+    step = StepBatch(given, counts, total_count(counts))
+    take = _stepping(job, world, parts, step, meter, is_fake)
+    _mark_gradients(meter, parts)
+    for _ in range(WARM):
+        meter.begin()
+        take()
+    held = meter.now
+    fixed = _fixed(parts)
+    meter.begin()
+    marks.clear()
+    take()
+    meter.end()
+    flops, traffic = meter.flops, meter.traffic()
+    if job.batch.accumulation > count:
+        more = job.batch.accumulation - count
+        flops, traffic = Counts.of(flops, traffic).repeated(marks[1], marks[2], more)
+    return Measured(held, fixed, meter.windows, flops, traffic)
+
+
+def _mark_layers(meter: Meter, model: nn.Module) -> None:
+    """Begin a window of the meter at each layer, forward and backward."""
+
+    def mark(layer: nn.Module, number: int) -> None:
+        def before(_: nn.Module, given: Any) -> None:
+            meter.enter("forward", number)
+
+        def after(_: nn.Module, given: Any, out: Any) -> None:
+            meter.enter("after", number)
+            for each in tree_leaves(out):
+                if isinstance(each, Tensor) and each.requires_grad:
+                    each.register_hook(lambda _: meter.enter("backward", number))
+
+        layer.register_forward_pre_hook(before)
+        layer.register_forward_hook(after)
+
+    for number, (_, layer) in enumerate(layers_of(model)):
+        mark(layer, number)
 
 
 def _buckets(parts: Trained) -> list[Tensor]:
@@ -227,19 +314,22 @@ def _ranks(job: Job, vocabulary: int, rank: int, size: int) -> Iterator[None]:
 
 def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
     """What each rank of a pipeline would say of its parameters: their names, whether trained."""
+    model = skeleton(job.model, vocabulary)
+    add_adapter(job, model)
+    config, ranks = job.parallel.pipelining, job.parallel.degrees["pipeline"]
+    split = split_of(config, model, ranks, stage_sizes(job, model))
+    places = ranks_of_stages(ranks, len(split), config.known.is_v)
+    trained = {
+        name
+        for name, each in model.named_parameters()
+        if each.requires_grad and not is_frozen(job.optimizer, name)
+    }
     found: list[dict[str, bool]] = []
-    ranks = job.parallel.degrees["pipeline"]
     for rank in range(ranks):
-        model = skeleton(job.model, vocabulary)
-        add_adapter(job, model)
-        keep_stages(job.parallel.pipelining, model, ranks, rank, stage_sizes(job, model))
-        trained = {name for name, each in model.named_parameters() if each.requires_grad}
-        found.append(
-            {
-                name: name in trained and not is_frozen(job.optimizer, name)
-                for name in model.state_dict()
-            }
-        )
+        names = [
+            part for stage, parts in enumerate(split) if places[stage] == rank for part in parts
+        ]
+        found.append({name: name in trained for name in part_of(model, names).state_dict()})
     return found
 
 
@@ -256,23 +346,29 @@ def _naming(world: World) -> Callable[[ProcessGroup | None], tuple[str, int]]:
     return name_of
 
 
-def _own(meter: Meter, parts: Trained) -> None:
-    """Say what belongs to which part of the memory."""
-    model, weights = parts.model, parts.weights
+def _fixed(parts: Trained) -> dict[str, int]:
+    """Bytes of what is there between steps, by part."""
+    model = parts.model
     held = list(model.parameters())
-
     own = {id(each) for each in held}
-    masters = [each for each in weights.parameters() if id(each) not in own]
+    masters = [each for each in parts.weights.parameters() if id(each) not in own]
     of_optimizer = parts.optimizer.state.values()
     states = [each for of in of_optimizer for each in of.values() if isinstance(each, Tensor)]
     fixed = {"weights": held, "masters": masters, "optimizer": states, "buffers": model.buffers()}
-    meter.fixed = {name: size_of(tensors) for name, tensors in fixed.items()}
-    trained = [each for each in (*held, *masters) if each.requires_grad]
+    return {name: size_of(tensors) for name, tensors in fixed.items()}
+
+
+def _mark_gradients(meter: Meter, parts: Trained) -> None:
+    """Let the meter find gradients."""
+    held = {id(each): each for each in (*parts.model.parameters(), *parts.weights.parameters())}
+    trained = [each for each in held.values() if each.requires_grad]
     meter.gradients = lambda: size_of(each.grad for each in trained if each.grad is not None)
 
 
-def _stepping(job: Job, world: World, made: Trained, is_fake: bool) -> Callable[[], None]:
-    """What takes a step of the job's engine with batches of its shape."""
+def _stepping(
+    job: Job, world: World, made: Trained, step: StepBatch, meter: Meter, is_fake: bool
+) -> Callable[[], None]:
+    """What takes a step of the job's engine, whose parts are windows of the meter."""
     parts = SimpleNamespace(
         **made._asdict(),
         world=world,
@@ -286,17 +382,23 @@ def _stepping(job: Job, world: World, made: Trained, is_fake: bool) -> Callable[
     engine: Any = engine_of(job, cast("Any", parts))
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop
         engine.to_host = lambda first, *others: [0.0] * (first.numel() + len(others))
-    step = _batches(job)
     whole = total_count(step.counts)
+
+    def window(name: str) -> AbstractContextManager[Any]:
+        meter.enter(name)
+        return nullcontext()
+
+    engine.span = window
 
     def take() -> None:
         sums = engine.forward_backward(step, whole)
+        meter.enter("update")
         engine.finish(sums, Rates(job.optimizer.lr, 0.5))
 
     return take
 
 
-def _batches(job: Job) -> StepBatch:
+def _batches(job: Job) -> list[Batch]:
     rows, length = job.batch.micro_size, job.batch.sequence_length
     tokens = rows * length
     batches: list[Batch] = []
@@ -306,5 +408,4 @@ def _batches(job: Job) -> StepBatch:
         batches.append(
             Batch(inputs, torch.zeros_like(inputs), tokens, tokens, tokens, documents=documents)
         )
-    counts: Sequence[Count] = [Count(tokens, tokens, float(tokens))] * len(batches)
-    return StepBatch(batches, counts, total_count(counts))
+    return batches

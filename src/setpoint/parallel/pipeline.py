@@ -68,6 +68,24 @@ def keep_stages(
     Raises:
         SetpointError: the model cannot be cut, or not into so many stages.
     """
+    split = split_of(config, model, ranks, sizes)
+    places = ranks_of_stages(ranks, len(split), config.known.is_v)
+    own = [stage for stage, place in enumerate(places) if place == rank]
+    assert isinstance(model, Staged)
+    model.keep_parts([name for stage in own for name in split[stage]])
+    if len(own) == 1:
+        return [Stage(model, own[0], len(split), model)]
+    return [Stage(part_of(model, split[stage]), stage, len(split), model) for stage in own]
+
+
+def split_of(
+    config: Pipelining, model: nn.Module, ranks: int, sizes: Sequence[Part] | None
+) -> list[list[str]]:
+    """Name the parts of a model that each stage holds; see `keep_stages`.
+
+    Raises:
+        SetpointError: the model cannot be cut, or not into so many stages.
+    """
     parts = parts_of(model)
     count = config.stages(ranks)
     if config.split is not None:
@@ -77,21 +95,14 @@ def keep_stages(
                 f"parallel.pipelining.split: the stages hold other parts than the model, a "
                 f"{type(model).__name__}, or in another order\nValid: stages of {', '.join(parts)}"
             )
-    else:
-        if count > len(parts):
-            raise SetpointError(
-                f"parallel.pipeline = {ranks}: the model, a {type(model).__name__}, has "
-                f"{len(parts)} parts, and there are {count} stages\n"
-                f"Valid: {len(parts)} stages or fewer"
-            )
-        split = balanced(sizes or [_measured(model, name) for name in parts], count)
-    places = ranks_of_stages(ranks, count, config.known.is_v)
-    own = [stage for stage in range(count) if places[stage] == rank]
-    assert isinstance(model, Staged)
-    model.keep_parts([name for stage in own for name in split[stage]])
-    if len(own) == 1:
-        return [Stage(model, own[0], count, model)]
-    return [Stage(_part(model, split[stage]), stage, count, model) for stage in own]
+        return split
+    if count > len(parts):
+        raise SetpointError(
+            f"parallel.pipeline = {ranks}: the model, a {type(model).__name__}, has "
+            f"{len(parts)} parts, and there are {count} stages\n"
+            f"Valid: {len(parts)} stages or fewer"
+        )
+    return balanced(sizes or [_measured(model, name) for name in parts], count)
 
 
 def parts_of(model: nn.Module) -> list[str]:
@@ -121,7 +132,7 @@ def _measured(model: nn.Module, part: str) -> Part:
     return Part(part, size, size)
 
 
-def _part(model: nn.Module, names: Sequence[str]) -> nn.Module:
+def part_of(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """A model that shares the modules of another, but has some of its parts only."""
     part = copy.copy(model)
     for key, value in vars(part).items():
