@@ -172,3 +172,9 @@ def test_expected_throughput_stands_beside_published_runs(load: Any, capsys: Any
 def test_planned_memory_stands_beside_real_ranks(load: Any, capsys: Any) -> None:
     assert load("plan.memory").main(["--small", "--jobs", "one rank", "shard 2"]) == 0
     assert "furthest off" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_time_of_dry_runs_is_printed(load: Any, capsys: Any) -> None:
+    assert load("plan.dry_run").main(["--jobs", "tiny, shard 8"]) == 0
+    assert "GiB" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import pytest
 from torch import distributed
 
 from setpoint.config import SetpointError
+from setpoint.dry_run.extend import few_layers
 from setpoint.dry_run.step import DryRun, dry_run, measured_run
 from setpoint.model.config import Transformer
 from setpoint.model.flops import training_flops
@@ -71,6 +72,43 @@ def test_it_says_what_real_ranks_allocate_and_send(tmp_path: Path, name: str) ->
         ]
         assert planned["traffic"] == measured["traffic"]
         assert planned["flops"] == measured["flops"]
+
+
+SHARDED = ("parallel.world_size=2", "parallel.shard=2")
+EXTENDED: dict[str, tuple[str, ...]] = {
+    "alone": (),
+    "bf16": ("precision={params: bf16, compute: bf16, master: fp32}", "batch.accumulation=4"),
+    "sharded": (*SHARDED, "batch.accumulation=4"),
+    "kept": (*SHARDED, "parallel.reshard=false", "batch.accumulation=4"),
+    "recomputed": (*SHARDED, "memory.activation_checkpointing={type: full, every: 2}"),
+    "matrices": (*SHARDED, "parallel.tensor=2", "parallel.world_size=4", "optimizer=lion"),
+    "sequences": ("parallel={world_size: 4, ring: 2, ulysses: 2}",),
+    "experts": (*SHARDED, "model.moe={experts: 4, every: 2}"),
+    "adapter": ("adapter={type: lora, rank: 2}", "optimizer=muon"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) if each != "alone"
+             else each for each in EXTENDED]
+)  # fmt: skip
+def test_few_layers_and_micro_batches_say_what_all_take(tmp_path: Path, name: str) -> None:
+    flags = (*WIDE, "model.layers=13", *EXTENDED[name], "parallel.device=cpu")
+    if name in ("recomputed", "experts"):
+        flags = (*flags, "model.layers=14")
+    job = small_job(tmp_path, *flags, without=SIZES)
+    whole, few = dry_run(job, whole=True), dry_run(job)
+    assert few.layers is not None
+    assert few._replace(layers=None, seconds=0) == whole._replace(seconds=0)
+
+
+GROUPED = "groups: [{pattern: 'layers.12.', lr_multiplier: 0.5}]"
+
+
+@pytest.mark.parametrize("patterns", ["frozen: ['layers.3.']", GROUPED])
+def test_layers_that_differ_are_all_gone_through(tmp_path: Path, patterns: str) -> None:
+    flags = (*WIDE, "model.layers=13", f"optimizer={{type: adamw, {patterns}}}")
+    assert few_layers(small_job(tmp_path, *flags, without=SIZES), 257) is None
 
 
 def test_a_thousand_ranks_by_hand(tmp_path: Path) -> None:

@@ -211,6 +211,9 @@ def render_dry_run(found: DryRun) -> str:
         table([(name, in_units(size)) for name, size in memory]),
         f"  matrix products and attention: {found.flops:,} FLOPs a step",
     ]
+    if found.layers is not None:
+        few, more = found.layers
+        parts.append(f"  layers that are alike: from steps of {few} and of {more} layers")
     if found.traffic:
         parts += ["", _traffic(found.traffic)]
     return "\n".join(parts)
