@@ -121,10 +121,13 @@ DIVIDED = {"sequence_parallel": True}
 """Stages that hand on the tokens that sequence parallelism leaves to each rank."""
 LLAMA_STAGES = {**DIVIDED, "stages_per_rank": 8}
 """One layer a stage, and stages of the embedding and of the output alone (section 3.3.2)."""
-TITAN = "torchtitan benchmarks/llama3_h100_202412"
-FOUNDRY = "llm-foundry scripts/train/benchmarking"
-LLAMA3 = "The Llama 3 Herd of Models, 2024, table 4"
-MEGATRON = "Narayanan et al., 2021, table 1"
+TITAN = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
+FOUNDRY = "llm-foundry, scripts/train/benchmarking/README.md"
+LLAMA3 = "The Llama 3 Herd of Models, 2024, table 4 (FLOPs as those of PaLM)"
+FORGE = "KempnerForge, benchmarks/mfu_scaling"
+FMS = "fms-fsdp, README.md"
+MEGATRON = "Narayanan et al., 2021, table 1 (FLOPs of section 5.1, with recomputation)"
+SELECTED = "Korthikanti et al., 2022, abstract (FLOPs of appendix A)"
 L405 = llama(126, 16384, 128, 53248)
 MPT7, MPT30, MPT70 = (gpt(32, 4096, 32, 50432, 2048), gpt(48, 7168, 56, 50432, 2048),
                       gpt(80, 8192, 64, 50432, 2048))  # fmt: skip
@@ -142,25 +145,25 @@ RUNS = (
     Run("Llama 3.1 70B, FSDP 32, TP 8, compiled, float8", TITAN, "h100-500w", 256, "llama3-70b",
         (*axes(shard=32, tensor=8), *SEQUENCE, *batch(16, 1, 32, 8192), *FULL), 829,
         compiled=True, float8=True),
-    Run("Llama 3.1 405B, FSDP 8, TP 8, PP 8, 1F1B, compiled, float8, async TP", TITAN, "h100-500w",
+    Run("Llama 3.1 405B, FSDP 8, TP 8, PP 8, compiled, float8, async TP", TITAN, "h100-500w",
         512, "llama3-70b",
         (*L405, *axes(shard=8, tensor=8, pipeline=8), *batch(1, 32, 8, 8192), *FULL), 100,
         compiled=True, float8=True, changes=DIVIDED),
-    Run("Llama 3.1 405B, the same, interleaved 1F1B", TITAN, "h100-500w",
+    Run("Llama 3.1 405B, the same, interleaved", TITAN, "h100-500w",
         512, "llama3-70b",
         (*L405, *axes(shard=8, tensor=8, pipeline=8), *batch(1, 32, 8, 8192), *FULL,
          "parallel.pipelining.schedule=interleaved_1f1b"), 128, compiled=True, float8=True,
         changes=DIVIDED),
-    Run("Llama 3.1 405B, 8,192 GPUs: FSDP 64, TP 8, PP 16", LLAMA3, "h100-roce", 8192, "llama3-70b",
+    Run("Llama 3.1 405B, FSDP 64, TP 8, PP 16", LLAMA3, "h100-roce", 8192, "llama3-70b",
         (*L405, *axes(shard=64, tensor=8, pipeline=16), *batch(1, 32, 64, 8192),
          "parallel.pipelining.schedule=interleaved_1f1b"), 430, palm_flops, True,
         changes=LLAMA_STAGES, fitted=True),
-    Run("Llama 3.1 405B, 16,384 GPUs: FSDP 128, TP 8, PP 16", LLAMA3, "h100-roce", 16384,
+    Run("Llama 3.1 405B, FSDP 128, TP 8, PP 16", LLAMA3, "h100-roce", 16384,
         "llama3-70b",
         (*L405, *axes(shard=128, tensor=8, pipeline=16), *batch(1, 16, 128, 8192),
          "parallel.pipelining.schedule=interleaved_1f1b"), 400, palm_flops, True,
         changes=LLAMA_STAGES),
-    Run("Llama 3.1 405B, 16,384 GPUs: FSDP 8, TP 8, CP 16, PP 16, 131,072 tokens", LLAMA3,
+    Run("Llama 3.1 405B, 131,072 tokens, FSDP 8, TP 8, CP 16, PP 16", LLAMA3,
         "h100-roce", 16384, "llama3-70b",
         (*L405, *axes(shard=8, tensor=8, ring=16, pipeline=16), *batch(1, 16, 8, 131072),
          "parallel.pipelining.schedule=interleaved_1f1b"), 380, palm_flops, True,
@@ -171,7 +174,7 @@ RUNS = (
         (*MPT30, *axes(shard=32), *batch(14, 3, 32, 2048), *FULL), 2308, fitted=True),
     Run("MPT 70B, FSDP 64", FOUNDRY, "h100", 64, "gpt2",
         (*MPT70, *axes(shard=64), *batch(8, 4, 64, 2048), *FULL), 1039),
-    Run("Llama 3.1 8B, one GPU, pure bf16, compiled", "KempnerForge benchmarks/mfu_scaling", "h200",
+    Run("Llama 3.1 8B, one GPU, pure bf16, compiled", FORGE, "h200",
         1, "llama3-8b",
         (*batch(4, 2, 1, 4096), *FULL, "precision.master=null"), 10471,
         compiled=True, reduce=2),
@@ -181,20 +184,20 @@ RUNS = (
         (*MPT30, *axes(shard=8), *batch(3, 21, 8, 2048), *FULL), 916, fitted=True),
     Run("MPT 70B, FSDP 64", FOUNDRY, "a100-roce", 64, "gpt2",
         (*MPT70, *axes(shard=64), *batch(8, 4, 64, 2048), *FULL), 410, reduce=2),
-    Run("Llama 2 7B, 128 GPUs, HSDP", "fms-fsdp README", "a100", 128, "llama3-8b",
+    Run("Llama 2 7B, HSDP 8 x 16", FMS, "a100", 128, "llama3-8b",
         (*llama(32, 4096, 32, 11008, 32, 32000), *axes(shard=8, replicate=16),
          *batch(2, 1, 128, 4096)), 3760, compiled=True),
-    Run("GPT 145.6B, 1,536 GPUs: TP 8, PP 8", MEGATRON, "a100", 1536, "gpt2",
+    Run("GPT 145.6B, TP 8, PP 8", MEGATRON, "a100", 1536, "gpt2",
         (*gpt(80, 12288, 96, 51200, 2048), *axes(tensor=8, pipeline=8, replicate=24),
          *batch(1, 96, 24, 2048), *FULL), 148, narayanan),
-    Run("GPT 529.6B, 2,520 GPUs: TP 8, PP 35", MEGATRON, "a100", 2520, "gpt2",
+    Run("GPT 529.6B, TP 8, PP 35", MEGATRON, "a100", 2520, "gpt2",
         (*gpt(105, 20480, 128, 51200, 2048), *axes(tensor=8, pipeline=35, replicate=9),
          *batch(1, 280, 9, 2048), *FULL), 163, narayanan, fitted=True),
-    Run("GPT 1,008B, 3,072 GPUs: TP 8, PP 64", MEGATRON, "a100", 3072, "gpt2",
+    Run("GPT 1,008B, TP 8, PP 64", MEGATRON, "a100", 3072, "gpt2",
         (*gpt(128, 25600, 160, 51200, 2048), *axes(tensor=8, pipeline=64, replicate=6),
          *batch(1, 512, 6, 2048), *FULL), 163, narayanan),
-    Run("GPT 529.6B, 2,240 GPUs: TP 8 with sequence parallelism, PP 35, interleaved",
-        "Korthikanti et al., 2022", "a100", 2240, "gpt2",
+    Run("GPT 529.6B, TP 8 with SP, PP 35, interleaved",
+        SELECTED, "a100", 2240, "gpt2",
         (*gpt(105, 20480, 128, 51200, 2048), *axes(tensor=8, pipeline=35, replicate=8),
          *batch(1, 280, 8, 2048), "parallel.pipelining.schedule=interleaved_1f1b",
          "parallel.pipelining.stages_per_rank=3"), 0.542 * 312, korthikanti,
@@ -248,25 +251,27 @@ def main(given: list[str] | None = None) -> int:
     if chosen.write:
         before, _, rest = DOCS.read_text().partition(MARKS[0])
         _, end, after = rest.partition(MARKS[1])
-        DOCS.write_text("\n".join([before + MARKS[0], *lines, end + after]))
+        DOCS.write_text("\n".join([before + MARKS[0], "", *lines, "", end + after]))
     return 0
 
 
 def table(rows: list[Compared]) -> list[str]:
     """The rows as a table of Markdown."""
+    sources = list(dict.fromkeys(row.run.source for row in rows))
     lines = [
-        "| run | GPUs | source | published | predicted | ratio |",
+        "| run | GPUs | published | predicted | ratio | source |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
-        unit = "tokens/s/GPU" if row.run.flops is None else "TFLOP/s/GPU"
-        fitted = " (chosen on it)" if row.run.fitted else ""
+        unit = "tokens/s" if row.run.flops is None else "TFLOP/s"
+        fitted = ", chosen on it" if row.run.fitted else ""
         lines.append(
             f"| {row.run.name} | {row.run.ranks:,} {row.run.gpu.partition('-')[0].upper()} | "
-            f"{row.run.source} | {row.run.figure:,.0f} {unit} | {row.predicted:,.0f} | "
-            f"{row.ratio:.2f}{fitted} |"
+            f"{row.run.figure:,.0f} {unit} | {row.predicted:,.0f} | {row.ratio:.2f}{fitted} | "
+            f"{sources.index(row.run.source) + 1} |"
         )
-    return lines
+    lines += ["", "Sources:", ""]
+    return lines + [f"{number}. {source}" for number, source in enumerate(sources, 1)]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from ..snapshots import compare
 from .conftest import SMALL, CommandLine
 
@@ -100,3 +102,29 @@ def test_the_place_of_a_section_that_other_classes_would_take(cli: CommandLine) 
 def test_the_default_of_a_field_given_to_its_section_names_the_field(cli: CommandLine) -> None:
     text = cli.refused("check small.toml --compile inductor")
     assert "Did you mean compile.backend=inductor?" in text
+
+
+def test_the_expected_time_and_cost_of_a_step(cli: CommandLine) -> None:
+    words = "check small.toml --world-size 2 --parallel.shard 2 --plan --gpu h100 --price 2"
+    text = cli.ok(f"{words} --timeline page.html")
+    compare("cli/check_expected", text.partition("\nexpected on ")[2])
+    page = (cli.folder / "page.html").read_text()
+    assert "small.toml on 2 x NVIDIA H100 SXM5 80 GB" in page
+    assert "<rect" in page
+    found = json.loads(cli.ok(f"{words} --json"))["expected"]
+    assert found["seconds"] == pytest.approx(sum(found["parts"].values()))
+    assert found["cost"]["money"] == pytest.approx(2 * found["cost"]["gpu_hours"])
+
+
+def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
+    cli.file("notes.html", "mine")
+    for words, found in {
+        "--price 2 --plan": "--price has no effect without --gpu. Leave it out",
+        "--gpu h100": "--gpu has no effect without --plan. Add that",
+        "--plan --gpu h10": "there is no machine 'h10'. Did you mean h100?",
+        "--plan --gpu h100 --machines none.toml": "none.toml: no such file",
+        "--plan --gpu h100 --timeline notes.html": "give another --timeline, or remove it",
+        "--plan --gpu h100 --duration '1e-9 s'": "ends before the first step",
+        "--plan --gpu h100 --price -1": "--price must be at least 0",
+    }.items():
+        assert found in cli.refused(f"check small.toml {words}"), words

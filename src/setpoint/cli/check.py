@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from setpoint.cli.command import (
     COMMON,
+    GPU,
+    GPU_OPTIONS,
     JSON,
     SOURCE_HELP,
     WITH,
@@ -34,6 +36,7 @@ from setpoint.train.config import Job
 
 if TYPE_CHECKING:
     from setpoint.cli.check_plan import Plan
+    from setpoint.cli.expected import Expected
     from setpoint.dry_run.step import DryRun
 
 USING = Option(
@@ -61,12 +64,16 @@ COMMAND = Command(
     "A legal but unusual value gives a caution, a warning with a code that --silence.append CODE\n"
     "hides. Checks that could not run are listed as skipped; --using torch runs them as well.\n"
     "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
-    [*COMMON, WORLD_SIZE, USING, PLAN, DRY_RUN, RANK, JSON],
+    [*COMMON, WORLD_SIZE, USING, PLAN, DRY_RUN, RANK, *GPU_OPTIONS, JSON],
     [
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),
         ("setpoint check tiny --plan", "parameter groups and memory"),
         ("setpoint check exp.toml --world-size 1024 --plan", "and mesh and traffic of a rank"),
+        (
+            "setpoint check exp.toml --world-size 64 --plan --gpu h100",
+            "and time and cost of a step",
+        ),
         ("setpoint check exp.toml --world-size 64 --dry-run", "memory and traffic of a rank"),
         ("setpoint check tiny --batch.global_size 100", "numbers that do not fit are explained"),
     ],
@@ -99,19 +106,22 @@ def run(arguments: Arguments) -> int:
     }
     rank = _rank(arguments)
     plan = _plan(config, rank) if arguments.has(PLAN.name) else None
+    expected = _expected(config, arguments, plan, composition.label)
     dry = _dry_run(config, rank) if arguments.has(DRY_RUN.name) else None
     if arguments.has("--json"):
         import json
 
         identity = {"ok": True, "fingerprint": fingerprint(config)}
         facts = {**identity, **report.to_json(), **values}
-        found = {"plan": plan, "dry_run": dry}
+        found = {"plan": plan, "expected": expected, "dry_run": dry}
         more = {name: each.to_json() for name, each in found.items() if each is not None}
         print(json.dumps(facts | more, indent=2))
         return 0
     print(_summary(composition.label, fingerprint(config), report, values))
     if plan is not None:
         print(f"\n{plan.render()}")
+    if expected is not None:
+        print(f"\n{expected.render()}")
     if dry is not None:
         from setpoint.cli.check_plan import render_dry_run
 
@@ -140,6 +150,25 @@ def _plan(config: Config, rank: int) -> Plan:
     from setpoint.cli.check_plan import make_plan
 
     return make_plan(_trained(config, PLAN), rank)
+
+
+def _expected(
+    config: Config, arguments: Arguments, plan: Plan | None, label: str
+) -> Expected | None:
+    """The expected time of a step, drawn into a file where that was asked for."""
+    if not any(arguments.has(option.name) for option in GPU_OPTIONS):
+        return None
+    from setpoint.cli.expected import asked_of, expect
+
+    asked = asked_of(arguments)
+    if plan is None:
+        raise SetpointError(f"{GPU.name} has no effect without {PLAN.name}. Add that")
+    job = _trained(config, PLAN)
+    if job.parallel.uses_deepspeed:
+        raise SetpointError(f"{GPU.name}: what DeepSpeed sends is not known here. Leave it out")
+    expected = expect(asked, job, plan.workload, plan.topology, plan.memory)
+    expected.write(label)
+    return expected
 
 
 def _dry_run(config: Config, rank: int) -> DryRun:

@@ -94,6 +94,13 @@ STDIN_FORMAT = Option(
     "FORMAT",
     choices=("toml", "yaml", "json"),
 )
+GPU = Option("--gpu", "Also expect the time of a step on this GPU, such as h100.", "NAME")
+MACHINES = Option("--machines", "A file with GPUs and networks of your own.", "FILE")
+PRICE = Option("--price", "Of a GPU for an hour, for the cost of the run.", "N")
+POWER = Option("--power", "Watts of a GPU; default: those of its maker.", "N")
+TIMELINE = Option("--timeline", "Draw the step into this HTML file.", "FILE")
+GPU_OPTIONS = (GPU, MACHINES, PRICE, POWER, TIMELINE)
+"""Of commands that expect the time of a step; see `setpoint.cli.expected`."""
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
 SHORT = {"-h": HELP.name, "-o": "--output"}

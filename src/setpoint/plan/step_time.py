@@ -32,6 +32,8 @@ ATTENTION_BACKWARD = 2.5
 """FLOPs of the backward pass of attention by those of its forward pass: it computes scores anew."""
 BACKWARD_BYTES = 2.0
 """What other operators move in the backward pass, by what they move in the forward pass."""
+SLOWED = "slowed by messages beside it"
+"""A part of a step: computing that shares the device with messages."""
 UNKNOWN_SIZE = 4096
 """Size of matrices in models whose parts are not known."""
 
@@ -424,7 +426,7 @@ class _Step:
             seconds += small
         beside = sum(hidden.values())
         slowed = beside * self.machine.assumed.contention
-        parts["slowed by messages beside it"] = slowed
+        parts[SLOWED] = slowed
         return StepTime(
             seconds + slowed,
             {name: each for name, each in parts.items() if each > 0},
@@ -592,7 +594,11 @@ class _Step:
 
     def events(self) -> list[Event]:
         """What happens when, for a drawing."""
-        return list(self._events())
+        found = list(self._events())
+        drawn = max(event.end for event in found)
+        slowed = self.result().parts.get(SLOWED, 0.0)
+        times = (drawn + slowed) / drawn  # evenly, wherever the messages are
+        return [event._replace(start=event.start * times, end=event.end * times) for event in found]
 
     def _events(self) -> Iterator[Event]:
         t = self.topology
@@ -626,7 +632,7 @@ class _Step:
         start, number = 0.0, 0
         for flow, times in self._flows(stage, shards):
             for _ in range(times):
-                for event in flow.events:
+                for event in sorted(flow.events, key=lambda each: each.row):
                     yield event._replace(
                         label=f"{event.label}, micro-batch {number}",
                         start=start + event.start,

@@ -37,7 +37,7 @@ def html_of(content: Mapping[str, Any]) -> str:
     scripts = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'(() => {{\n"use strict";\n{scripts}\n}})();'
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src '{hash_of(script)}'; style-src '{hash_of(style)}'; "
         f"img-src data:; base-uri 'none'; form-action 'none'"
     )
     parts = {
@@ -60,12 +60,16 @@ def json_block(value: Any) -> str:
     return text
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
+    """A script or style in the words of a policy that allows it alone."""
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
-def refuse_foreign(path: Path) -> None:
-    """Refuse to replace a file that is no report.
+def refuse_foreign(path: Path, option: str = "--output") -> None:
+    """Refuse to replace a file that is no page of ours.
+
+    Arguments:
+        option: by which another one is given.
 
     Raises:
         SetpointError: if it is something else, or its folder is not there.
@@ -85,13 +89,18 @@ def refuse_foreign(path: Path) -> None:
         raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
     if not is_report:
         raise SetpointError(
-            f"{path} is no report of setpoint and is not replaced; give another --output, or "
+            f"{path} is no report of setpoint and is not replaced; give another {option}, or "
             f"remove it"
         )
 
 
 def write_html(content: Mapping[str, Any], path: Path) -> int:
-    """Write the page, or replace it in one step.
+    """Write the page of a report; see `write_page`."""
+    return write_page(html_of(content), path)
+
+
+def write_page(page: str, path: Path) -> int:
+    """Write a page, or replace it in one step.
 
     Returns:
         its size in bytes.
@@ -99,7 +108,7 @@ def write_html(content: Mapping[str, Any], path: Path) -> int:
     Raises:
         RunError: if it cannot be written; what was there before is unchanged.
     """
-    data = html_of(content).encode("utf-8", "xmlcharrefreplace")
+    data = page.encode("utf-8", "xmlcharrefreplace")
     staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         # It can be made again at any time, so that nothing waits for the disk.

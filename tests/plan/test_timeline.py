@@ -1,0 +1,53 @@
+"""Drawings of a step: in characters, and as a page that runs nothing."""
+
+from __future__ import annotations
+
+import re
+
+from setpoint.plan.step_time import Event
+from setpoint.plan.timeline import ROWS, Page, draw, html_of, seconds
+
+EVENTS = [
+    Event("compute", "forward", "layer 0", 0.0, 1.0, True),
+    Event("compute", "backward", "layer 0", 2.0, 4.0, True),
+    Event("messages", "gather", "weights <of> layer 1", 1.0, 2.0, True),
+    Event("messages", "reduce", "gradients", 2.0, 3.0, False),
+]
+
+
+def test_rows_show_what_takes_most_of_each_column() -> None:
+    text = draw(EVENTS, width=50)
+    assert max(len(line) for line in text.splitlines()) <= 50
+    assert text.splitlines()[:3] == [
+        "          0" + " " * 36 + "4 s",
+        "compute   FFFFFFFFFF..........BBBBBBBBBBBBBBBBBBBB",
+        "messages  ..........GGGGGGGGGGrrrrrrrrrr..........",
+    ]
+    assert "R gradients are reduced" in text
+
+
+def test_many_ranks_are_left_out_in_the_middle() -> None:
+    events = [Event(f"pipeline {n}", "forward", "x", 0.0, 1.0, True) for n in range(64)]
+    lines = draw(events).splitlines()
+    assert len([line for line in lines if line.startswith("pipeline")]) == ROWS
+    assert any(line.startswith("...") and line.endswith("48 more") for line in lines)
+    page = html_of(Page("many", (), {}, (), events * 1000))
+    assert page.count("<rect") < 25_000
+    assert "of 64 rows are drawn" in page
+
+
+def test_the_page_loads_and_runs_nothing() -> None:
+    page = html_of(Page("a <b> & c", [("step", "4 s")], {"attention": 1.0}, ["<x>"], EVENTS))
+    assert "<script" not in page
+    assert not re.search(r"(?:src|href)=|url\(", page)
+    assert "a &lt;b&gt; &amp; c" in page
+    assert "weights &lt;of&gt; layer 1: 1 s from 1 s" in page
+    assert "default-src 'none'" in page
+    assert "prefers-color-scheme: dark" in page
+    assert page.count('class="forward"') == 2  # in the key and in the drawing
+
+
+def test_times_have_units() -> None:
+    assert [seconds(each) for each in (1234.5, 2.0, 0.0125, 3e-6)] == [
+        "1,234 s", "2 s", "12.5 ms", "3 us"
+    ]  # fmt: skip
