@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from setpoint.cli.main import main
 from setpoint.config.layers.presets import presets
 
+from ..few import few
 from ..pairs import rotated
 from ..snapshots import compare
 from .conftest import CommandLine
@@ -45,7 +46,9 @@ def said(known: Draft202012Validator, data: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "form", "extent"),
-    rotated(sorted(presets), ["toml", "yaml", "json"], ["", "--minimal", "--origins"]),
+    few(
+        rotated(sorted(presets), ["toml", "yaml", "json"], ["", "--minimal", "--origins"]), every=2
+    ),
 )
 def test_every_preset_as_it_is_shown(
     cli: CommandLine, known: Draft202012Validator, name: str, form: str, extent: str

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+
+from setpoint.data.sharing import Shared
+
+from ..forks import Forks, is_running
 
 SECONDS = 60.0
 
@@ -62,15 +71,15 @@ def main(folder, how):
         helped.close()
         print("ok")
     else:
+        os.setsid()
         helped = feed(folder, 2)
         helped.take()
         from multiprocessing import active_children
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print(json.dumps([process.pid for process in active_children()]), flush=True)
-        if how == "wait":
-            time.sleep(600)
-        sys.stdin.readline()
+        while not os.path.exists(f"{folder}/go on"):
+            time.sleep(0.02)
         for _ in range(100):
             helped.take()
         print("went on", flush=True)
@@ -82,72 +91,99 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Any:
-    import numpy as np
+class Program:
+    """The program above, as a fork.
 
+    Arguments:
+        folder: with its data.
+    """
+
+    def __init__(self, forks: Forks, folder: Path, how: str) -> None:
+        self.output = folder / "output.txt"
+        with self.output.open("wb") as file:
+            self.fork = forks.start([str(folder / "program.py"), str(folder), how], folder, file)
+
+    @property
+    def workers(self) -> list[int]:
+        """Its worker processes, which it prints."""
+        end = time.monotonic() + SECONDS
+        while "]" not in self.output.read_text():
+            assert self.fork.running and time.monotonic() < end
+            time.sleep(0.02)
+        return json.loads(self.output.read_text())
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
     for k in range(3):
         tokens = np.random.default_rng(k).integers(0, 60000, 1_000_000, np.uint16)
         tokens.tofile(tmp_path / f"{k}.bin")
     (tmp_path / "program.py").write_text(PROGRAM)
-    started: list[subprocess.Popen[str]] = []
+    return tmp_path
 
-    def start(how: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "program.py", str(tmp_path), how],
-            cwd=tmp_path,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
+
+@pytest.fixture
+def program(data: Path, forks: Forks) -> Iterator[Callable[[str], Program]]:
+    started: list[Program] = []
+
+    def start(how: str) -> Program:
+        started.append(Program(forks, data, how))
+        return started[-1]
 
     yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    for each in started:
+        each.fork.signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("how", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_processes_that_are_no_forks_map_the_same_files(program: Any, how: str) -> None:
-    output, errors = program(how).communicate(timeout=300)
-    assert not errors
-    assert int(output) < 10_000  # of 6 MB in files and 1 MB in memory
+Start = Callable[[str], Program]
 
 
-def test_threads_of_the_main_process_do_not_stop_its_forks(program: Any) -> None:
-    output, errors = program("threads").communicate(timeout=SECONDS)
-    assert (output, errors) == ("ok\n", "")
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+def test_processes_that_are_no_forks_map_the_same_files(data: Path, how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "program.py", str(data), how], cwd=data, capture_output=True, timeout=300
+    )
+    assert not done.stderr
+    assert int(done.stdout) < 10_000  # of 6 MB in files and 1 MB in memory
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def test_what_another_process_unpickles_maps_the_same_files(data: Path) -> None:
+    """As one does that is no fork."""
+    code: dict[str, Any] = {"__name__": "program"}
+    exec(PROGRAM, code)
+    feed = code["feed"](data, 0)
+    text = bytes(ForkingPickler.dumps(Shared(feed.sequences)))
+    assert len(text) < 10_000
+    shared = pickle.loads(text)
+    rows = np.arange(0, len(feed.sequences), 997)
+    ours, theirs = (each.rows(rows) for each in (feed.sequences, shared.value))
+    assert torch.equal(ours.inputs, theirs.inputs) and torch.equal(ours.source, theirs.source)
 
 
-def test_signals_of_a_whole_group_leave_the_workers(program: Any) -> None:
-    process = program("go on")
-    workers = json.loads(process.stdout.readline())
+def test_threads_of_the_main_process_do_not_stop_its_forks(program: Start) -> None:
+    started = program("threads")
+    assert (started.fork.wait(), started.output.read_text()) == (0, "ok\n")
+
+
+def test_signals_of_a_whole_group_leave_the_workers(program: Start, data: Path) -> None:
+    started = program("go on")
+    workers = started.workers
     for number in (signal.SIGTERM, signal.SIGINT):
-        os.killpg(process.pid, number)
-    output, errors = process.communicate("\n", timeout=SECONDS)
-    assert (output, errors) == ("went on\nclosed\n", "")
-    assert len(workers) == 2 and not any(map(alive, workers))
+        os.killpg(started.fork.pid, number)
+    (data / "go on").touch()
+    assert started.fork.wait() == 0
+    assert started.output.read_text().splitlines()[1:] == ["went on", "closed"]
+    assert len(workers) == 2 and not any(map(is_running, workers))
 
 
-def test_workers_end_with_a_main_process_that_is_killed(program: Any) -> None:
-    process = program("wait")
-    workers = json.loads(process.stdout.readline())
-    assert all(map(alive, workers))
-    process.kill()
-    process.wait()
+def test_workers_end_with_a_main_process_that_is_killed(program: Start) -> None:
+    started = program("wait")
+    workers = started.workers
+    assert all(map(is_running, workers))
+    started.fork.signal(signal.SIGKILL)
+    started.fork.wait()
     end = time.monotonic() + SECONDS
-    while any(map(alive, workers)) and time.monotonic() < end:
+    while any(map(is_running, workers)) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not any(map(alive, workers))
+    assert not any(map(is_running, workers))

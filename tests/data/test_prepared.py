@@ -38,6 +38,8 @@ from setpoint.data.sources.config import (
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.units import ByteSize
 
+from ..few import few
+
 SMALL = Random(documents=60, length=200)
 
 
@@ -90,10 +92,11 @@ def conversations(folder: Path) -> Conversations:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "several", "mixed", "mixed files", "one file", "validation", "chat", "all", "number",
-        "number mixed",
-    ],
+    few(
+        ["several", "mixed", "mixed files", "one file", "validation", "chat", "all", "number",
+         "number mixed"],
+        ["mixed files", "validation", "chat", "number mixed"],
+    ),
 )  # fmt: skip
 def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
     from .tokenizers_here import byte_level

@@ -31,6 +31,8 @@ from setpoint.data.streamed import AHEAD, StreamedSequences, StreamSampler, buil
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 
+from ..few import few
+
 S, SEED, BUFFER = 24, 5, 6
 TOKENIZER = ByteTokenizer()
 NEXT_FIT = Packing(method="next_fit")
@@ -185,7 +187,7 @@ def test_rows_are_those_of_all_documents_at_once(kind: str, tmp_path: Path) -> N
     pair[1].forget()
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", few(FORMATS, ["jsonl", "parquet", "divided", "whole"]))
 def test_a_resume_at_each_row_goes_on_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
     section = section_of(kind, tmp_path / "data")
     parts = [[text] for texts in TEXTS for text in texts] if kind == "whole" else TEXTS
@@ -214,7 +216,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "packing"), METHODS)
+@pytest.mark.parametrize(("method", "packing"), few(METHODS, every=2))
 def test_packed_rows_hold_each_document_once_and_resume_at_each_row(
     method: str, packing: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from setpoint.train.run import train
 from setpoint.train.step.loop import Callback, Loop, StepResult
 from setpoint.train.step.position import Position
 
+from ...few import few
 from ..small import small_job
 
 FROZEN = "optimizer.frozen=['^embedding', query, router]"
@@ -39,7 +40,7 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", few(CASES, ["masters", "average", "experts"]))
 def test_what_is_frozen_stays_through_a_run_and_its_resume(tmp_path: Path, case: str) -> None:
     pattern = FROZEN if case == "experts" else DENSE
     flags = [f for f in CASES[case] if "append" not in f]

@@ -20,6 +20,7 @@ from setpoint.train.run import train
 from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
+from ...few import few
 from ...profile.traces import read_trace, spans
 from ..small import essence, events, rows, small_job
 
@@ -98,8 +99,17 @@ class Interrupt(Callback):
                 raise KeyboardInterrupt if self.how == "Ctrl-C" else ValueError("broken")
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C", "error", "duration"])
-@pytest.mark.parametrize(("step", "kept"), [(1, False), (3, True)])
+@pytest.mark.parametrize(
+    ("how", "step", "kept"),
+    few(
+        [
+            (how, step, kept)
+            for how in ("SIGTERM", "Ctrl-C", "error", "duration")
+            for step, kept in ((1, False), (3, True))
+        ],
+        [("Ctrl-C", 1, False), ("SIGTERM", 3, True), ("error", 3, True), ("duration", 3, True)],
+    ),
+)
 def test_a_session_that_ends_within_a_cycle(
     tmp_path: Path,
     how: str,

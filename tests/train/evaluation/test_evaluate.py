@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from setpoint.train.evaluation.score import Score
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
+from ...few import few
 from ..small import small_job
 
 allow_imports(__name__)
@@ -106,8 +108,10 @@ def test_named_data_sets_and_accuracy(tmp_path: Path, loss: str) -> None:
     assert evaluate(job, parts) == scores, "the same sequences each time"
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("flag", ["loss.ignore_index=33", "loss.token_weights={33: 0, 34: 5}"])
+@pytest.mark.parametrize(
+    ("loss", "flag"),
+    few(product(LOSSES, ("loss.ignore_index=33", "loss.token_weights={33: 0, 34: 5}")), every=3),
+)
 def test_accuracy_of_what_counts(tmp_path: Path, loss: str, flag: str) -> None:
     job = small_job(tmp_path, loss, flag, "evaluation.accuracy=true", "evaluation.sequences=null")
     plain = small_job(tmp_path, "evaluation.accuracy=true", "evaluation.sequences=null")

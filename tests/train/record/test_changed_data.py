@@ -19,6 +19,7 @@ from setpoint.train.config import Job
 from setpoint.train.record import environment
 from setpoint.train.run import train
 
+from ...few import few
 from ..small import events, small_job
 
 Kind = Callable[[Path, list[str]], str]
@@ -88,7 +89,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few(KINDS, [text, parquet, prepared, huggingface]))
 def test_a_change_is_named_and_can_be_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
+from ...few import few
 from ...loss.liger_stand_in import liger_stand_in
 from ..small import small_job
 
@@ -80,11 +82,17 @@ def gradients(parts: Components) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in parts.model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.float64, 1e-13)])
-@pytest.mark.parametrize("name", JOBS)
-def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype, tolerance: float) -> None:
-    if name in SHORT and dtype == torch.float64:
-        pytest.skip("computes in fp32")
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    few(
+        [*((name, torch.float64) for name in JOBS if name not in SHORT),
+         *((name, torch.float32) for name in JOBS)],
+        [("dense", torch.float32), *((name, torch.float32) for name in SHORT),
+         *((name, torch.float64) for name in JOBS if name not in SHORT)],
+    ),
+)  # fmt: skip
+def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
+    tolerance = 3e-6 if dtype == torch.float32 else 1e-13
     found: list[dict[str, torch.Tensor]] = []
     losses: list[float] = []
     with liger_stand_in():
@@ -101,8 +109,13 @@ def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype, tolerance: flo
             torch.testing.assert_close(other[parameter], gradient, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "chunked_cross_entropy", "linear_cross_entropy"])
-@pytest.mark.parametrize("portion", PORTIONS)
+@pytest.mark.parametrize(
+    ("loss", "portion"),
+    few(
+        product(("cross_entropy", "chunked_cross_entropy", "linear_cross_entropy"), PORTIONS),
+        every=4,  # each loss with another portion
+    ),
+)
 def test_weights_from_the_data(tmp_path: Path, loss: str, portion: tuple[int, int]) -> None:
     """Against the definition over the whole batch: sum of w * cross-entropy / sum of w."""
     parts, found = accumulated(
