@@ -9,9 +9,13 @@ import os
 import socket
 import sqlite3
 import struct
+import subprocess
+import sys
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import Any, ClassVar
 
 import pytest
 
@@ -187,6 +191,96 @@ def test_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         tracker._thread.join(WAIT)
         tracker._show()
     assert "is off in this session: " in lines[1] and len(lines) == 2
+
+
+class WandbServer(ThreadingHTTPServer):
+    """As much of W&B's as a run needs to begin, and then what goes wrong.
+
+    Arguments:
+        fault: `silent` answers nothing, `hangs` no rows, `dies` is gone when the first rows come.
+    """
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(("127.0.0.1", 0), WandbRequest)
+        self.fault, self.ended, self.asked = fault, Event(), list[str]()
+
+
+class WandbRequest(BaseHTTPRequestHandler):
+    """One request to it."""
+
+    server: WandbServer  # pyright: ignore[reportIncompatibleVariableOverride]
+    run: ClassVar = {
+        "id": "r", "name": "r", "displayName": "r", "config": "{}", "historyLineCount": 0,
+        "project": {"id": "p", "name": "setpoint", "entity": {"id": "e", "name": "me"}},
+    }  # fmt: skip
+    answer: ClassVar = {
+        "viewer": {"id": "1", "entity": "me", "username": "me", "flags": "{}"},
+        "upsertBucket": {"bucket": run, "inserted": True},
+        "createRunFiles": {"runID": "r", "uploadHeaders": [], "files": []},
+    }
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.server.asked.append(self.path)
+        if self.server.fault == "silent" or "file_stream" in self.path:
+            if self.server.fault == "dies":
+                Thread(target=self.server.shutdown).start()
+                self.server.socket.close()
+            else:
+                self.server.ended.wait()
+            return
+        data = {} if b"RunResumeStatus" in body else self.answer
+        text = json.dumps({"data": data}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_POST
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.slow  # three processes that train
+@pytest.mark.parametrize("fault", ["silent", "hangs", "dies"])
+def test_a_run_ends_whatever_wandbs_server_does(tmp_path: Path, fault: str) -> None:
+    """With all rows, in time and in order, also what wandb does when Python exits."""
+    pytest.importorskip("wandb")
+    server = WandbServer(fault)
+    serving = Thread(target=server.serve_forever)
+    serving.start()
+    command = ["train", "tiny", "--with", "smoke(steps=4)", "--tracking.every", "1"]
+    command += ["--tracking.trackers.append", "{type=wandb, patience=4}", "--name", "run"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "setpoint", *command],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "WANDB_BASE_URL": f"http://127.0.0.1:{server.server_address[1]}",
+                "WANDB_API_KEY": "0123456789abcdefdeadbeef0123456789abcdef",
+            },
+            capture_output=True,
+            text=True,
+            timeout=80,  # wandb itself would wait for 90 s at first, and without end later
+        )
+    finally:
+        server.ended.set()
+        server.shutdown()
+        serving.join()
+        server.server_close()
+    assert done.returncode == 0 and "Traceback" not in done.stdout + done.stderr
+    said = "did not take its rows within 4 s: " if fault == "silent" else "has not ended within 4 s"
+    assert f"tracker wandb {said}" in done.stdout, done.stdout
+    assert any("file_stream" in path for path in server.asked) == (fault != "silent")
+    (run,) = (tmp_path / "runs").iterdir()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 3, 4]
+    if fault != "silent":  # what `wandb sync` sends later
+        assert list(run.glob("logs/wandb/run-*/*.wandb"))
 
 
 def test_aim(tmp_path: Path) -> None:

@@ -61,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 signal.signal(number, signal.SIG_DFL)
         for number in (SAVE, PREEMPT):  # there is nothing left to save, nor to be ended by it
             signal.signal(number, signal.SIG_IGN)
+    trackers = sys.modules.get("setpoint.track.background")
+    if arguments is None and trackers is not None and trackers.unfinished:
+        # They have had their time, and would take more of it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     if arguments is None and "torch" not in sys.modules:
         # The process ends now. On its way out Python would search all objects for cycles, again
         # and again, which takes a tenth of the time of `setpoint check`.

@@ -14,6 +14,11 @@ from .tracker import RunFacts, Tracker
 
 LIMIT = 10_000
 """Rows that may wait."""
+unfinished: list[str] = []
+"""Trackers of this process that were not done, or failed, when they were closed.
+
+When Python exits, their libraries may wait for their servers again, for minutes or for ever.
+"""
 
 
 class Background(Tracker):
@@ -88,8 +93,13 @@ class Background(Tracker):
                 ends = 1
             self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
-            waiting = self._tasks.qsize() - ends
-            self._say(f"did not take its rows within {self.patience:g} s: {waiting:,} are not sent")
+            unfinished.append(self.name)
+            waiting = max(0, self._tasks.qsize() - ends)
+            within = f"within {self.patience:g} s"
+            if waiting:
+                self._say(f"did not take its rows {within}: {waiting:,} are not sent")
+            else:
+                self._say(f"has not ended {within}: what it has not sent by then is lost to it")
         if self.dropped:
             self._say(f"has lost {self.dropped:,} rows of this session")
         self._show()
@@ -118,6 +128,7 @@ class Background(Tracker):
             try:
                 self.inner.close()
             except Exception as error:
+                unfinished.append(self.name)
                 self._say(f"failed when it was closed: {_reason(error)}")
 
     def _open(self, step: int, state: Mapping[str, Any]) -> None:
