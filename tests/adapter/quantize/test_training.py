@@ -15,9 +15,12 @@ from setpoint.adapter.plan import adapter_problems
 from setpoint.adapter.quantize.config import FP8, NF4
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
-from setpoint.config import ConfigError, resolve
+from setpoint.config import ConfigError, SetpointError, resolve, verify
 from setpoint.infer.adapter import add_adapter
-from setpoint.model.pretrained.load import load_checkpoint
+from setpoint.infer.config import Inference, Weights
+from setpoint.infer.run import infer
+from setpoint.infer.tasks import Export
+from setpoint.model.pretrained.load import load_checkpoint, load_pretrained
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.components import Components, build_components
@@ -156,3 +159,17 @@ def test_refused(config: AdapterConfig, path: str, said: str) -> None:
     assert said in found[path].message
     if path == "quantize.group_size":
         assert found[path].valid
+
+
+@pytest.mark.parametrize("adapter", [LORA, QUANTIZED.format("nf4", 16)], ids=["lora", "qlora"])
+def test_a_run_with_an_adapter_is_no_start_before_it_is_merged(
+    tmp_path: Path, adapter: str
+) -> None:
+    run = train(small_job(tmp_path, *FLAGS, adapter, "duration=1 steps")).directory
+    (problem,) = verify(small_job(tmp_path, *FLAGS, f"model.pretrained={run}"), ("files",)).problems
+    assert problem.path == "model.pretrained" and "has an adapter of type" in problem.message
+    with pytest.raises(SetpointError, match=r"has an adapter of type = q?lora.*export RUN"):
+        load_pretrained(run)
+    infer(Inference(weights=Weights(path=str(run)), export=Export(path=tmp_path / "merged")))
+    job = small_job(tmp_path, *FLAGS, adapter, f"model.pretrained={tmp_path / 'merged'}")
+    assert build_components(job).pretrained is not None

@@ -12,6 +12,7 @@ from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.read_config import config_of
+from setpoint.model.pretrained.run import require_no_adapter
 from setpoint.model.pretrained.tensor_files import list_tensors
 
 
@@ -71,6 +72,8 @@ def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
 
 
 def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
+    if place.kind == "checkpoint":
+        require_no_adapter(place.directory)
     if isinstance(config, Transformer):
         for found in differences(config, config_of(place)):
             yield Problem(

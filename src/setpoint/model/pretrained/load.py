@@ -16,7 +16,12 @@ from setpoint.model.pretrained.family import Family
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import weight_dtype
-from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
+from setpoint.model.pretrained.run import (
+    description_of,
+    job_of,
+    require_no_adapter,
+    tokenizer_of,
+)
 from setpoint.model.pretrained.tensors import require_depth, weights_of
 from setpoint.model.skeleton import skeleton
 
@@ -51,6 +56,7 @@ def load_pretrained(
     _require_device(device)
     place = locate(str(path))
     if place.kind == "checkpoint":
+        require_no_adapter(place.directory)
         job = job_of(place.directory)
         vocab_size = tokenizer_of(place.directory, job.tokenizer).vocab_size
         return load_checkpoint(

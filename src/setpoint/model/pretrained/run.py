@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.checkpoint.record import has_record
-from setpoint.config import read_record, resolve
+from setpoint.config import SetpointError, read_record, resolve
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.header import read_header
@@ -57,6 +57,21 @@ def model_of(checkpoint: Path) -> ModelConfig:
         SetpointError: if there is no record, or it cannot be read.
     """
     return job_of(checkpoint).model
+
+
+def require_no_adapter(checkpoint: Path) -> None:
+    """Refuse weights that an adapter changes, which are not those of the model by themselves.
+
+    Raises:
+        SetpointError: if there is one; or no record, or it cannot be read.
+    """
+    adapter = job_of(checkpoint).adapter
+    if adapter is not None:
+        raise SetpointError(
+            f"{checkpoint} has an adapter of type = {type(adapter).__setpoint__.tag}, without "
+            f"which its weights are not those that were trained: `setpoint export RUN DIRECTORY` "
+            f"writes weights in which it is merged"
+        )
 
 
 def holds(checkpoint: Path, name: str) -> bool:

@@ -16,6 +16,7 @@ from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.read_config import config_of, read_config
 from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader
+from setpoint.model.pretrained.run import require_no_adapter
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.shapes.reading import OneReader
 
@@ -46,6 +47,8 @@ def start_from(
         place = locate(config.pretrained)
     except SetpointError as error:
         raise type(error)(f"model.pretrained = {error}") from error
+    if place.kind == "checkpoint":
+        require_no_adapter(place.directory)
     directory = str(place.directory.resolve())
     found: dict[str, Any] = {"name": place.name, "kind": place.kind, "directory": directory}
     if isinstance(config, Transformer):
