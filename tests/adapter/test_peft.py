@@ -16,7 +16,11 @@ from setpoint.adapter.plan import CHILD
 
 from .models import adapted_model, base_model, loss_of, model_config, tokens
 
-TOLERANCE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10}
+# Of the norm of a difference to that of a tensor. In fp64 there is no doubt that both compute the
+# same; in fp32 LoRA on plain layers does so bit for bit.
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
+# PEFT adds the update of packed experts to their weights, and the gradient comes through the sum.
+THROUGH_A_SUM = 3e-6
 
 
 def theirs_of(model: nn.Module, ours: nn.Module, adapter: AdapterConfig, packed: bool) -> nn.Module:
@@ -67,12 +71,16 @@ def counterpart(theirs: nn.Module, name: str) -> tuple[Tensor, Any]:
     return (module.lora_A if own == "a" else module.lora_B)["default"].weight, lambda t: t
 
 
-def equal(ours: nn.Module, theirs: nn.Module, *, gradients: bool) -> None:
+def close(ours: Tensor, theirs: Tensor, bound: float) -> None:
+    assert (ours - theirs).norm() <= bound * theirs.norm()
+
+
+def equal(ours: nn.Module, theirs: nn.Module, bound: float, *, gradients: bool) -> None:
     for name, value in adapter_parameters(ours).items():
         target, change = counterpart(theirs, name)
         mine, other = (value.grad, target.grad) if gradients else (value, target)
         assert mine is not None and other is not None, name
-        torch.testing.assert_close(change(mine.detach()), other.detach(), **TOLERANCE)
+        close(change(mine.detach()), other.detach(), bound)
 
 
 CASES: dict[str, tuple[str, AdapterConfig, dict[str, Any]]] = {
@@ -104,30 +112,41 @@ def test_equal_to_peft(case: str) -> None:
         config = model_config(shape, moe=config.moe.evolve(**moe))
     ours = adapted_model(adapter, config)
     theirs = theirs_of(base_model(config), ours, adapter, packed=not moe)
-    # In fp32 both are off by some 1e-6; in fp64 there is no doubt that they compute the same.
-    with torch.no_grad():
-        torch.testing.assert_close(ours(tokens()), theirs(tokens()), rtol=1e-5, atol=1e-6)
-    ours, theirs = ours.double(), theirs.double()
     trained = [each for each in ours.parameters() if each.requires_grad]
     assert len(trained) == len(adapter_parameters(ours))
+    for dtype, bound in TOLERANCE.items():
+        ours, theirs = ours.to(dtype), theirs.to(dtype)
+        is_exact = dtype == torch.float32 and not adapter.has_magnitude and shape != "moe"
+        take_steps(ours, theirs, 0.0 if is_exact else bound, packed=shape == "moe" and not moe)
+    ours.eval()
+    with torch.no_grad():
+        before = ours(tokens())
+        merge_all(ours)
+        assert not adapter_parameters(ours)
+        close(ours(tokens()), before, TOLERANCE[torch.float64])
+
+
+def take_steps(ours: nn.Module, theirs: nn.Module, bound: float, *, packed: bool) -> None:
+    """Ten steps of AdamW from the same values."""
+    with torch.no_grad():
+        for name, value in adapter_parameters(ours).items():
+            target, change = counterpart(theirs, name)
+            target.copy_(change(value))
+        close(ours(tokens()), theirs(tokens()), bound)
     optimizers = [
         torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
         for model in (ours, theirs)
     ]
     for step in range(10):
         losses = [loss_of(model, tokens(step)) for model in (ours, theirs)]
-        torch.testing.assert_close(*losses, **TOLERANCE)
+        close(losses[0], losses[1], bound)
         for loss in losses:
             loss.backward()
         if step == 0:
-            equal(ours, theirs, gradients=True)
+            equal(ours, theirs, max(bound, THROUGH_A_SUM * packed), gradients=True)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-    equal(ours, theirs, gradients=False)
-    ours.eval()
+    equal(ours, theirs, bound, gradients=False)
     with torch.no_grad():
-        before = ours(tokens())
-        merge_all(ours)
-        assert not adapter_parameters(ours)
-        torch.testing.assert_close(ours(tokens()), before, **TOLERANCE)
+        close(ours(tokens()), theirs(tokens()), bound)

@@ -40,8 +40,8 @@ RULES = (
     Rule("setpoint.model.moe.checks:expert_problems", ("moe", "layers", "dim", "ffn_dim"),
          "Whether the layers and widths can have experts",
          when=lambda model: model.moe is not None),
-    Rule("setpoint.model.pretrained.peft_files:adapter_file_problems", ("adapters",),
-         "Whether the adapters to start from are there",
+    Rule("setpoint.model.pretrained.peft_files:adapter_file_problems", ("adapters", "pretrained"),
+         "Whether the adapters to start from are there, and belong to the weights",
          needs="files", when=lambda model: bool(model.adapters)),
 )  # fmt: skip
 

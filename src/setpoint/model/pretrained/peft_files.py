@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Problem, SetpointError
+from setpoint.model.pretrained.locate import Place, is_on_hub, locate_here
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
@@ -49,8 +50,7 @@ class PeftFiles:
 
     def digest(self) -> str:
         """SHA-256 of the weights."""
-        with open(self.path / WEIGHTS, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return _sum(self.path / WEIGHTS)
 
     def scale_of(self, module: str, rank: int) -> float:
         """What the update of a module is multiplied by."""
@@ -65,9 +65,62 @@ class PeftFiles:
 
 
 def adapter_file_problems(config: Transformer) -> Iterator[Problem]:
-    """Find adapters whose files are not there."""
+    """Find adapters whose files are not there, or that belong to another base."""
     for index, each in enumerate(config.adapters):
+        path = f"adapters.{index}.path"
         try:
-            PeftFiles(each.path)
+            base = PeftFiles(each.path).keys.get("base_model_name_or_path")
+            difference = None
+            if isinstance(base, str) and base and config.pretrained is not None:
+                difference = _difference(base, config.pretrained)
         except SetpointError as error:
-            yield Problem(f"adapters.{index}.path", str(error))
+            yield Problem(path, str(error))
+            continue
+        if difference is not None:
+            yield Problem(
+                path,
+                f"was trained on {base}, {difference}",
+                also=("pretrained",),
+                hint=f"Where these are the same weights, correct base_model_name_or_path in "
+                f"{CONFIG}.",
+            )
+
+
+def _difference(base: str, pretrained: str) -> str | None:
+    """In what the base of an adapter is other weights than a run starts from.
+
+    Returns:
+        None where it is the same, or cannot be known: one of them is not here, or they are in
+        different formats.
+    """
+    if is_on_hub(base) and is_on_hub(pretrained):
+        same = base.partition("@")[0] == pretrained.partition("@")[0]
+        return None if same else f"and model.pretrained is {pretrained}"
+    there, here = _here(base), _here(pretrained)
+    if there is None or here is None or there.kind != here.kind:
+        return None
+    if there.directory.resolve() == here.directory.resolve():
+        return None
+    theirs, ours = (
+        {file.name: file for file in each.directory.glob("model*.safetensors")}
+        for each in (there, here)
+    )
+    if theirs.keys() != ours.keys():
+        return f"whose weights lie in other files than those of {pretrained}"
+    for name, file in sorted(theirs.items()):
+        if file.stat().st_size != ours[name].stat().st_size or _sum(file) != _sum(ours[name]):
+            return f"whose {name} has another size or SHA-256 than that of {pretrained}"
+    return None
+
+
+def _here(name: str) -> Place | None:
+    """Weights that are here; None for others: moved ones, and those of the hub."""
+    try:
+        return locate_here(name)
+    except SetpointError:
+        return None
+
+
+def _sum(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
