@@ -22,7 +22,15 @@ from setpoint.plan.machines import FORMATS, Machine, Network
 from setpoint.plan.mesh import stride
 from setpoint.plan.schedules import StageTimes, pipeline_seconds, simulate
 from setpoint.plan.shards import Shards, shards_of
-from setpoint.plan.traffic import context_rows, tensor_rows, tokens_of, weight_turns
+from setpoint.plan.traffic import (
+    context_rows,
+    expert_rows,
+    expert_turns,
+    expert_weights,
+    tensor_rows,
+    tokens_of,
+    weight_turns,
+)
 from setpoint.plan.workload import Kind, Topology, Workload, stages_of
 
 if TYPE_CHECKING:
@@ -112,6 +120,14 @@ class Spent(NamedTuple):
         return Spent(*(own + times * each for own, each in zip(self, other, strict=True)))
 
 
+class _Unit(NamedTuple):
+    """Seconds of messages of the weights of a layer: gathered, reduced, and summed over copies."""
+
+    gather: float = 0.0
+    reduce: float = 0.0
+    copied: float = 0.0
+
+
 class Part(NamedTuple):
     """What a part of a model takes for a micro-batch.
 
@@ -119,6 +135,7 @@ class Part(NamedTuple):
         again: recomputation in the backward pass.
         weight: seconds of `backward` for gradients of weights.
         beside: seconds of messages that attention hides.
+        experts: messages of weights of experts that ranks divide by axes of their own.
     """
 
     is_layer: bool
@@ -127,6 +144,7 @@ class Part(NamedTuple):
     again: Spent
     weight: float
     beside: float
+    experts: _Unit
 
     @property
     def back(self) -> float:
@@ -282,7 +300,8 @@ class _Step:
                 more,
             )
         is_layer = kind.name in ("layer", "model")
-        return Part(is_layer, forward, backward, again, sum(products), beside)
+        experts = self._experts(kind)
+        return Part(is_layer, forward, backward, again, sum(products), beside, experts)
 
     def _with_host(self, kind: Kind, spent: Spent, share: float) -> Spent:
         if kind.name != "layer":
@@ -365,14 +384,24 @@ class _Step:
         once = self.topology._replace(accumulation=1)
         rows = [
             *tensor_rows(self.workload, once, kind, self.tokens, again),
-            *(context_rows(self.workload, once, kind, self.tokens, again)
-              if kind.name == "layer" else ()),
-        ]  # fmt: skip
+            *expert_rows(self.workload, once, kind, self.tokens, again),
+        ]
+        if kind.name == "layer":
+            rows += context_rows(self.workload, once, kind, self.tokens, again)
         waited = sum(self._seconds(*row) for row in rows if row[1] != "ring")
         return waited, sum(self._seconds(*row) for row in rows if row[1] == "ring")
 
     def _seconds(self, kind: str, axes: str, ranks: int, calls: int, size: float) -> float:
-        group = group_of(self.topology.degrees, axes, ranks, self.links.node)
+        t, degrees = self.topology, self.topology.degrees
+        if axes.startswith("expert"):
+            degrees = {
+                "pipeline": t.pipeline,
+                "replicate": t.replicate,
+                "expert_shard": t.expert_shards,
+                "expert": t.expert,
+                "expert_tensor": t.expert_tensor,
+            }
+        group = group_of(degrees, axes, ranks, self.links.node)
         return self.links.seconds(kind, group, calls, size)
 
     # What weights take.
@@ -404,6 +433,20 @@ class _Step:
             else:
                 around = _Unit(*(a + b for a, b in zip(around, made, strict=True)))
         return found, around
+
+    def _experts(self, kind: Kind) -> _Unit:
+        """Messages of the weights of experts of a layer that have axes of their own."""
+        t = self.topology
+        gathered, trained = expert_weights(self.workload, t, kind)
+        if not gathered:
+            return _Unit()
+        summed = trained * self.workload.formats.reduce
+        ranks = t.expert_shards
+        return _Unit(
+            self._seconds("all_gather", "expert_shard", ranks, 1, gathered),
+            self._seconds("reduce_scatter", "expert_shard", ranks, 1, summed),
+            self._seconds("all_reduce", "replicate", t.replicate, 1, summed / ranks),
+        )
 
     def _optimizer(self, shards: Shards) -> float:
         """Seconds of clipping and of the update, which read and write what they need."""
@@ -485,31 +528,36 @@ class _Step:
 
     def _flow(self, stage: Sequence[Part], shards: Shards, first: bool, last: bool) -> _Flow:
         units, around = self._units(shards)
-        count = self.topology.accumulation
-        turns = {is_layer: weight_turns(self.topology, is_layer) for is_layer in (True, False)}
+        t = self.topology
+        layer, outer, expert = weight_turns(t, True), weight_turns(t, False), expert_turns(t)
+        reduces = layer.sums == t.accumulation or last
 
-        def gathers(is_layer: bool, backward: bool) -> bool:
-            number = turns[is_layer].backwards if backward else turns[is_layer].forwards
-            return number == count or (number > 0 and first)
+        def in_this(turns: int) -> bool:
+            """Whether what happens so often in a step happens in this micro-batch."""
+            return turns == t.accumulation or (turns > 0 and first)
 
-        reduces = turns[True].sums == count or last
         flow = _Flow()
-        if gathers(False, False):
+        if in_this(outer.forwards):
             flow.wait("gather", "around the layers", around.gather)
         there, back = iter(units), iter(reversed(units))
         steps: list[tuple[float, float, float]] = []
         for part in stage:
             unit = next(there, _Unit()) if part.is_layer else _Unit()
-            steps.append((part.forward.total, unit.gather * gathers(True, False), 0.0))
+            gather = unit.gather * in_this(layer.forwards)
+            gather += part.experts.gather * in_this(expert.forwards)
+            steps.append((part.forward.total, gather, 0.0))
         flow.run(steps, "forward")
         steps = []
         for part in reversed(stage):
             unit = next(back, _Unit()) if part.is_layer else _Unit()
-            reduce = unit.reduce * reduces + unit.copied * last
-            steps.append((part.back, unit.gather * gathers(True, True), reduce))
+            gather = unit.gather * in_this(layer.backwards)
+            gather += part.experts.gather * in_this(expert.backwards)
+            reduce = (unit.reduce + part.experts.reduce) * reduces
+            reduce += (unit.copied + part.experts.copied) * last
+            steps.append((part.back, gather, reduce))
         flow.run(steps, "backward")
-        flow.message("reduce", "around the layers", around.reduce * reduces + around.copied * last,
-                     flow.now)  # fmt: skip
+        tail = around.reduce * reduces + around.copied * last
+        flow.message("reduce", "around the layers", tail, flow.now)
         flow.finish()
         return flow
 
@@ -518,11 +566,13 @@ class _Step:
         t = self.topology
         order = stages_of(self.workload, t)
         found: dict[int, StageTimes] = {}
+        freed = expert_turns(t).backwards > 0
         for rank, stages in enumerate(self.stages):
             for numbers, parts in zip(order[rank], stages, strict=True):
+                # Experts that are freed are gathered for each pass, behind the part before.
                 found[numbers[0]] = StageTimes(
-                    sum(part.forward.total for part in parts),
-                    sum(part.back for part in parts),
+                    sum(max(part.forward.total, part.experts.gather * freed) for part in parts),
+                    sum(max(part.back, part.experts.gather * freed) for part in parts),
                     sum(part.weight for part in parts),
                 )
         return [found[first] for first in sorted(found)]
@@ -589,7 +639,9 @@ class _Step:
             backward = sum(part.back for part in held)
             before += (t.accumulation - 1) * max(0.0, gathered - forward)
             before += t.accumulation * max(0.0, gathered - backward)
-        after = sum(unit.reduce + unit.copied for unit in units) + around.reduce + around.copied
+        after = around.reduce + around.copied
+        for unit in (*units, *(part.experts for part in held)):
+            after += unit.reduce + unit.copied
         return before, after, sent + again + after
 
     def events(self) -> list[Event]:
@@ -681,14 +733,6 @@ class _Step:
 
 def _longest(around: Sequence[tuple[float, float, float]], which: int) -> float:
     return max(each[which] for each in around)
-
-
-class _Unit(NamedTuple):
-    """Seconds of messages of the weights of a layer: gathered, reduced, and summed over copies."""
-
-    gather: float = 0.0
-    reduce: float = 0.0
-    copied: float = 0.0
 
 
 class _Flow:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, prod
 from typing import NamedTuple
 
 from setpoint.parallel.config import AXES
 from setpoint.parallel.pipelining import SCHEDULES
 from setpoint.parallel.split import ranks_of_stages
 from setpoint.plan.mesh import coordinates
-from setpoint.plan.shards import Shards, shards_of
+from setpoint.plan.shards import Shards, local_shape, shards_of
 from setpoint.plan.workload import Kind, Topology, Workload, stages_of, tokens_of
 
+CHOICE = 4
+"""Bytes of the weight of a choice, which travels to the expert with its row."""
 WIDE = 4
 """Bytes of a number in which ring attention sums, and terms of gradients are summed."""
 
@@ -22,7 +24,8 @@ class Traffic(NamedTuple):
     """Collectives of one kind along the same axes, within one step of one rank.
 
     Arguments:
-        axes: of the mesh whose ranks take part, joined by "+".
+        axes: of the mesh whose ranks take part, joined by "+"; of experts that ranks divide
+            `expert` and `expert_shard`.
         ranks: that take part.
         bytes: of whole messages: what is gathered, what is scattered before, what is summed.
     """
@@ -157,6 +160,8 @@ def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Ro
             yield from tensor_rows(workload, topology, kind, tokens, again)
             if kind.name == "layer":
                 yield from context_rows(workload, topology, kind, tokens, again)
+                yield from expert_rows(workload, topology, kind, tokens, again)
+                yield from _of_experts(workload, topology, kind)
 
 
 def tensor_rows(
@@ -244,6 +249,77 @@ def context_rows(
         yield "send", "ring", ring, passed, passed * numbers * compute
         gradients = count * ring
         yield "send", "ring", ring, gradients, gradients * numbers * WIDE
+
+
+def expert_rows(
+    workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
+) -> Iterator[Row]:
+    """What ranks that divide experts exchange in a step, for one layer; see `tensor_rows`.
+
+    As if all experts got as many tokens. Ranks of `tensor` take a share of the tokens each, or
+    all of them where they divide the width of experts.
+    """
+    experts = next((piece for piece in kind.pieces if piece.role == "experts"), None)
+    if experts is None:
+        return
+    sizes, count = dict(experts.sizes), topology.accumulation
+    formats, ranks = workload.formats, topology.tensor
+    whole = tokens * sizes["D"]
+    if ranks > 1 and topology.sequence_parallel:
+        # Each rank gets the tokens of all, and all get the sum of its gradients.
+        size = whole * (again * formats.compute + formats.params)
+        yield "all_gather", "tensor", ranks, count * (1 + again), count * size
+    if ranks > 1 and topology.divides_experts:
+        # The sum of their results, and of the gradients of tokens and of weights of choices.
+        size = whole * (again * formats.compute + formats.params) + tokens * sizes["U"] * CHOICE
+        yield "all_reduce", "tensor", ranks, count * (2 + again), count * size
+    if topology.expert == 1:
+        return
+    own = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
+    rows = own * sizes["U"]
+    # There and back, and the gradients the other way; weights of choices go there with the rows,
+    # after counts of them.
+    times, weights = count * (2 + 2 * again), count * (1 + again)
+    size = rows * (times * sizes["D"] * formats.compute + weights * CHOICE)
+    size += count * again * sizes["E"] * 8
+    yield "all_to_all", "expert", topology.expert, times + weights + count * again, size
+
+
+def expert_weights(workload: Workload, topology: Topology, kind: Kind) -> tuple[int, int]:
+    """What a rank gathers of the experts of a layer where ranks divide these by axes of their own.
+
+    Returns:
+        bytes, and trained numbers.
+    """
+    if not topology.divides_experts:
+        return 0, 0
+    gathered = trained = 0
+    for weight in kind.weights:
+        if weight.division == "experts":
+            numbers = prod(local_shape(weight, topology)) * weight.times
+            gathered += round(numbers * weight.stored / max(1, weight.numbers))
+            trained += numbers * weight.is_trained
+    return gathered, trained
+
+
+def expert_turns(topology: Topology) -> Turns:
+    """The messages of the experts of a layer in a step, which are freed in pipelines, too."""
+    count = topology.accumulation
+    sums = 1 if topology.pipeline > 1 else count
+    return Turns(1, 0, sums) if topology.reshard is False else Turns(count, count, sums)
+
+
+def _of_experts(workload: Workload, topology: Topology, kind: Kind) -> Iterator[Row]:
+    """The weights of the experts of a layer, where ranks divide these by axes of their own."""
+    gathered, trained = expert_weights(workload, topology, kind)
+    if not gathered:
+        return
+    ranks, turns = topology.expert_shards, expert_turns(topology)
+    summed = trained * workload.formats.reduce
+    times = turns.forwards + turns.backwards
+    yield "all_gather", "expert_shard", ranks, times, times * gathered
+    yield "reduce_scatter", "expert_shard", ranks, turns.sums, turns.sums * summed
+    yield "all_reduce", "replicate", topology.replicate, 1, summed // ranks
 
 
 def _of_stages(workload: Workload, topology: Topology, rank: int) -> Iterator[Row]:

@@ -1,0 +1,90 @@
+"""What ranks send for experts that they divide, which no dry run takes: against real ranks."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from setpoint.plan.traffic import traffic
+from setpoint.plan.workload import Topology, Workload
+from setpoint.train.config import Job
+
+from ..ranks import fork
+from ..train.small import small_job
+
+MODEL = ("model.moe={experts: 4, top_k: 2}", "batch.global_size=8", "evaluation=null",
+         "parallel.device=cpu")  # fmt: skip
+JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "experts 2": (2, ("parallel.shard=2", "parallel.expert=2")),
+    "experts 2 of 4, recomputed": (
+        4,
+        ("parallel.shard=4", "parallel.expert=2", "memory.activation_checkpointing=full"),
+    ),
+    "experts 2, tokens divided": (
+        2,
+        ("parallel.tensor=2", "parallel.expert=2", "parallel.sequence_parallel=true"),
+    ),
+    "widths 2": (2, ("parallel.tensor=2", "parallel.expert_tensor=2")),
+}
+
+
+def job_of(folder: Path, name: str) -> Job:
+    ranks, flags = JOBS[name]
+    flags = (*MODEL, *flags, f"parallel.world_size={ranks}")
+    return small_job(folder, *flags, without=("micro_size", "accumulation"))
+
+
+def by_kind(rows: Iterable[tuple[str, int, int, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Calls and bytes by kind and number of ranks: experts lie along other axes by their names."""
+    found: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    for kind, ranks, calls, size in rows:
+        if size > 1000:  # not the norm and the sums of a step
+            found[kind, ranks][0] += calls
+            found[kind, ranks][1] += size
+    return {key: (calls, size) for key, (calls, size) in found.items()}
+
+
+def planned(job: Job) -> dict[tuple[str, int], tuple[int, int]]:
+    rows = traffic(Workload.of(job, 257), Topology.of(job))
+    return by_kind((row.kind, row.ranks, row.calls, row.bytes) for row in rows)
+
+
+def test_each_row_travels_there_and_back(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "experts 2")
+    workload = Workload.of(job, 257)
+    tokens = job.batch.micro_size * job.batch.sequence_length
+    rows = tokens * 2 * workload.layers
+    size = rows * (4 * workload.dim * workload.formats.compute + 2 * 4) + workload.layers * 4 * 8
+    assert planned(job)["all_to_all", 2] == (7 * workload.layers, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(JOBS))
+def test_real_ranks_send_as_much(tmp_path: Path, name: str) -> None:
+    from torch import distributed
+
+    from setpoint.dry_run.step import measured_run
+    from setpoint.parallel.world import world_of
+
+    ranks, job = JOBS[name][0], job_of(tmp_path, name)
+
+    def train(rank: int, store: str) -> None:
+        where = f"file://{store}"
+        distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=ranks)
+        found = measured_run(job, world_of(job.parallel)).traffic
+        rows = [(row.kind, row.ranks, row.calls, row.bytes) for row in found]
+        (tmp_path / f"{rank}.json").write_text(json.dumps(rows))
+        distributed.barrier()
+
+    assert fork(train, ranks) == 0
+    measured = by_kind(json.loads((tmp_path / "0.json").read_text()))
+    expected = planned(job)
+    assert set(expected) == set(measured)
+    for key, (calls, size) in measured.items():
+        # Experts do not get as many tokens each; small sums of a step are in none of the rows.
+        assert expected[key][1] == pytest.approx(size, rel=0.1), key
+        assert expected[key][0] == pytest.approx(calls, abs=2), key
