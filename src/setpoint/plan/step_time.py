@@ -21,7 +21,7 @@ from setpoint.plan.links import Links, group_of
 from setpoint.plan.machines import FORMATS, Machine, Network
 from setpoint.plan.mesh import stride
 from setpoint.plan.schedules import StageTimes, pipeline_seconds, simulate
-from setpoint.plan.shards import Shards, shards_of
+from setpoint.plan.shards import Shards, Unit, shards_of
 from setpoint.plan.traffic import (
     context_rows,
     expert_rows,
@@ -237,6 +237,7 @@ class _Step:
         self.peak = peak_of(machine, workload.computes)
         self.fast_peak = machine.peak.fp8 or self.peak if kernels.float8 else self.peak
         self._parts: dict[tuple[int, bool], Part] = {}
+        self._sent: dict[Unit, _Unit] = {}
         self.stages = [self._stage(number) for number in range(topology.pipeline)]
 
     # What the parts of the model take.
@@ -408,31 +409,38 @@ class _Step:
 
     def _units(self, shards: Shards) -> tuple[list[_Unit], _Unit]:
         """Messages of the weights of each layer, and of what lies around them."""
-        t, formats = self.topology, self.workload.formats
+        each = self.topology.layers_per_unit
         found: list[_Unit] = []
         around = _Unit()
-        across = "+".join(axis for axis in t.copying_axes if t.degrees[axis] > 1)
-        axes = "+".join(axis for axis in t.sharding_axes if t.degrees[axis] > 1)
         for unit in shards.units:
-            made = _Unit()
-            summed = unit.trained * formats.reduce
-            if t.uses_fsdp:
-                size = unit.gathered
-                gather = self._seconds("all_gather", axes, t.shards, 1, size)
-                reduce = self._seconds("reduce_scatter", axes, t.shards, 1, summed)
-                copied = 0.0
-                if t.copies > 1:
-                    copied = self._seconds("all_reduce", across, t.copies, 1, summed / t.shards)
-                made = _Unit(gather, reduce, copied)
-            elif t.copies > 1:
-                calls = max(1, ceil(summed / t.bucket))
-                made = _Unit(0.0, 0.0, self._seconds("all_reduce", across, t.copies, calls, summed))
+            made = self._sent.get(unit)
+            if made is None:
+                made = self._sent[unit] = self._unit(unit)
             if unit.is_layer:
-                each = t.layers_per_unit
-                found += [_Unit(*(value / each for value in made))] * each
+                found += [made if each == 1 else _Unit(*(value / each for value in made))] * each
             else:
                 around = _Unit(*(a + b for a, b in zip(around, made, strict=True)))
         return found, around
+
+    def _unit(self, unit: Unit) -> _Unit:
+        """Messages of weights that are gathered together."""
+        t = self.topology
+        summed = unit.trained * self.workload.formats.reduce
+        across = "+".join(axis for axis in t.copying_axes if t.degrees[axis] > 1)
+        if not t.uses_fsdp:
+            if t.copies == 1:
+                return _Unit()
+            calls = max(1, ceil(summed / t.bucket))
+            return _Unit(0.0, 0.0, self._seconds("all_reduce", across, t.copies, calls, summed))
+        axes = "+".join(axis for axis in t.sharding_axes if t.degrees[axis] > 1)
+        copied = 0.0
+        if t.copies > 1:
+            copied = self._seconds("all_reduce", across, t.copies, 1, summed / t.shards)
+        return _Unit(
+            self._seconds("all_gather", axes, t.shards, 1, unit.gathered),
+            self._seconds("reduce_scatter", axes, t.shards, 1, summed),
+            copied,
+        )
 
     def _experts(self, kind: Kind) -> _Unit:
         """Messages of the weights of experts of a layer that have axes of their own."""
