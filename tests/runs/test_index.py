@@ -31,6 +31,7 @@ def make(path: Path, *, losses: list[float], status: int | None = 0, **config: A
         events.append({"time": "2026-01-02T00:00:00Z", "event": "end", "status": status})
     rows = [{"kind": "train", "step": n + 1, "loss": loss} for n, loss in enumerate(losses)]
     rows.append({"kind": "evaluation", "step": len(losses), "held_out_loss": losses[-1] + 1})
+    rows.append({"kind": "user", "number": 1.0})  # of no step
     for name, lines in (("events", events), ("metrics", rows)):
         (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / ".lock").touch()
@@ -51,7 +52,8 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
         "data.sources.0": "text", "data.sources.0.paths": ["a"], "train.loss": 2.0,
         "train.loss.min": 1.0, "train.loss.mean": 2.0, "val.loss": 3.0,
         "evaluation.held_out_loss": 3.0,
-        "train.accuracy": ABSENT, "optimizer.eps": ABSENT, "status": "finished",
+        "train.accuracy": ABSENT, "user.number": ABSENT,
+        "optimizer.eps": ABSENT, "status": "finished",
     }  # fmt: skip
     assert {name: run.get(name) for name in expected} == expected
 

@@ -19,7 +19,7 @@ from typing import Any
 from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.report.goodput import goodput
 from setpoint.report.status import ENDED, RUNNING, last_word
-from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics
+from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics, reduced
 from setpoint.track.atomic import read_json
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.lock import is_locked
@@ -263,8 +263,9 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     found: dict[str, list[float]] = {}
     for name in metrics.columns():
         kind, _, column = name.partition(".")
-        values = [metrics.value(MetricPath(kind, column, each)) for each in REDUCTIONS]
-        found[name] = [value for value in values if value is not None]
+        values = [value for _, value in metrics.curve(MetricPath(kind, column, "last"))]
+        if values:  # of rows that have a step
+            found[name] = [reduced(values, each) for each in REDUCTIONS]
     record.pop("setpoint", None)
     fields = json.dumps(dict(_flat(record)))
     return IndexedRun(path, facts, found, fields, problems)

@@ -97,17 +97,7 @@ class Metrics:
             the number, which may be infinite or NaN; None if the run has none.
         """
         values = [value for _, value in self.curve(path)]
-        if not values:
-            return None
-        if path.reduction == "last":
-            return values[-1]
-        if path.reduction == "mean":
-            return math.fsum(values) / len(values)
-        # NaN compares with nothing; a run that had one is not the better for it.
-        known = [value for value in values if not math.isnan(value)]
-        if not known:
-            return math.nan
-        return min(known) if path.reduction == "min" else max(known)
+        return reduced(values, path.reduction) if values else None
 
     def columns(self) -> list[str]:
         """The paths of all columns of numbers.
@@ -196,6 +186,24 @@ def require(path: str, runs: Iterable[Metrics]) -> MetricPath:
     meant = f" Did you mean {close[0]}?" if close else ""
     there = f" Metrics: {', '.join(names)}" if known else " There are no metrics at all."
     raise SetpointError(f"no run has the metric {path!r}.{meant}{there}")
+
+
+def reduced(values: Sequence[float], reduction: str) -> float:
+    """One number of a column.
+
+    Arguments:
+        values: one at least.
+        reduction: one of `REDUCTIONS`.
+    """
+    if reduction == "last":
+        return values[-1]
+    if reduction == "mean":
+        return math.fsum(values) / len(values)
+    # NaN compares with nothing; a run that had one is not the better for it.
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return math.nan
+    return min(known) if reduction == "min" else max(known)
 
 
 def is_number(value: object) -> bool:
