@@ -74,7 +74,7 @@ slow: $(VENV)/.dev
 torture: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.table $(TORTURE)
 
-audit: $(VENV)/.dev
+audit: $(VENV)/.audit
 	@$(BIN)/python -m tests.audit
 
 planted: $(VENV)/.dev
@@ -162,6 +162,9 @@ $(VENV)/.train: $(VENV)/.torch-$(TORCH) pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.train
 	$(call add,dev)
+
+$(VENV)/.audit: $(VENV)/.dev
+	$(call add,audit)
 
 $(VENV)/.fuzz: $(VENV)/.dev
 	$(call add,fuzz)

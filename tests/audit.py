@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 COMMAND = (sys.executable, "-m", "pip_audit", "--skip-editable", "--progress-spinner", "off",
            "--format", "json")  # fmt: skip
@@ -23,6 +24,8 @@ def audit(command: Sequence[str] = COMMAND) -> tuple[int, list[str]]:
     Returns:
         the exit status, and lines for people.
     """
+    if command == COMMAND and find_spec("pip_audit") is None:
+        return UNKNOWN, ["nothing was audited: pip-audit is not installed; `make audit` does so"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         packages = json.loads(done.stdout)["dependencies"]

@@ -102,6 +102,13 @@ def test_an_audit_that_could_not_look_is_not_taken_for_a_clean_one(
     assert (found, lines[0]) == (status, said)
 
 
+def test_an_audit_without_its_program_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.audit.find_spec", lambda name: None)
+    assert audit() == (
+        3, ["nothing was audited: pip-audit is not installed; `make audit` does so"]
+    )  # fmt: skip
+
+
 SECRETS = {
     "HF_TOKEN": "hf_PlantedPlantedPlantedPlantedPlanted",
     "WANDB_API_KEY": "0123456789abcdefdeadbeef0123456789abcdef",
