@@ -611,7 +611,8 @@ class _Step:
         parts = self._spent(held, count)
         busy = sum(parts.values())
         passes = pipeline_seconds(t.schedule, self._stage_times(), t.pipeline, count, self._hop)
-        parts["pipeline bubble"] = max(0.0, passes - busy)
+        passes = max(passes, busy)  # of which the steady state may fall short
+        parts["pipeline bubble"] = passes - busy
         around = [self._around_passes(rank) for rank in range(t.pipeline)]
         waited = parts["messages of weights"] = _longest(around, 0) + _longest(around, 1)
         update = parts["optimizer"] = max(self._optimizer_of(rank) for rank in range(t.pipeline))
