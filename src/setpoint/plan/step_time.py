@@ -40,6 +40,8 @@ ATTENTION_BACKWARD = 2.5
 """FLOPs of the backward pass of attention by those of its forward pass: it computes scores anew."""
 BACKWARD_BYTES = 2.0
 """What other operators move in the backward pass, by what they move in the forward pass."""
+NOTHING = 1e-12
+"""Seconds that rounding leaves."""
 SLOWED = "slowed by messages beside it"
 """A part of a step: computing that shares the device with messages."""
 UNKNOWN_SIZE = 4096
@@ -480,8 +482,8 @@ class _Step:
         parts[SLOWED] = slowed
         return StepTime(
             seconds + slowed,
-            {name: each for name, each in parts.items() if each > 0},
-            {name: each for name, each in hidden.items() if each > 0},
+            {name: each for name, each in parts.items() if each > NOTHING},
+            {name: each for name, each in hidden.items() if each > NOTHING},
             self.workload.tokens,
             t.world_size,
             palm_flops(self.workload) * self.workload.tokens,
@@ -732,6 +734,11 @@ class _Step:
             found.append(
                 f"schedule {t.schedule}, simulated action by action; gradients are reduced after "
                 f"the last micro-batch"
+            )
+        if self.workload.kinds[0].name == "model":
+            found.append(
+                "the parts of this model are known to its own code only: counted are its weights, "
+                "each as a product with all tokens, so that a step takes longer"
             )
         if self.workload.optimizer == "Muon":
             found.append("without the matrix products of Muon's orthogonalization")
