@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 from setpoint.checkpoint.durable import digest_file
 from setpoint.checkpoint.manifest import Manifest, read_manifest
 from setpoint.cli.main import main
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, fingerprint, record_files
 from setpoint.runs.again import choose_stretch, environment_differences, recorded_job
+from setpoint.runs.sealed import verify_chain
 from setpoint.train.run import train
 
 from ..train.small import assert_same_run, events, rows, small_job, write_config
@@ -182,8 +183,6 @@ def test_a_hostile_record_runs_nothing(
         f"checkpoint.remote.url=file://{tmp_path}/elsewhere",
         "profiling={}",
     )
-    from setpoint.config import record_files
-
     for name, text in record_files(job).items():
         (run / name).write_text(text)
     cleaned, _ = recorded_job(run)
@@ -236,6 +235,49 @@ def test_another_environment_is_printed_and_refused(
     assert json.loads((output / "environment.json").read_text())["packages"]["torch"] != "1.0"
     status, said, _ = command("verify", run)
     assert status == 0 and "note: packages.torch: 1.0 in the record" in said
+
+
+def test_a_rerun_goes_on_with_its_own_directory_alone(
+    run: Path, tmp_path: Path, command: Call
+) -> None:
+    """A copy of the run, or a file, is nothing that was trained again."""
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    status, said, error = command("rerun", run, "--output", copy)
+    assert (status, said) == (2, "") and f"{copy} is another run" in error
+    (tmp_path / "file").touch()
+    status, _, error = command("rerun", run, "--output", tmp_path / "file")
+    assert status == 2 and "file is a file; give a directory" in error
+
+
+def test_another_configuration_is_found(run: Path, tmp_path: Path, command: Call) -> None:
+    """Of one value, and a whole record of another run in place of this one's."""
+    path, text = run / "config.json", (run / "config.json").read_text()
+    record = json.loads(text)
+    record["optimizer"]["lr"] *= 2
+    path.write_text(json.dumps(record))
+    status, said, _ = command("verify", run)
+    assert status == 1 and "the record was changed after it was written: optimizer.lr is" in said
+    status, _, error = command("rerun", run, "--output", tmp_path / "new")
+    assert status == 2 and "the record was changed after it was written" in error
+    path.write_text("{")
+    status, said, _ = command("verify", run)
+    assert status == 1 and "config.json:1:2" in said
+    status, _, error = command("rerun", run, "--output", tmp_path / "new")
+    assert status == 2 and "config.json:1:2" in error
+    other = small_job(tmp_path, *FLAGS, "optimizer.lr=0.5")
+    for name, text in record_files(other).items():
+        (run / name).write_text(text)
+    status, said, _ = command("runs", "verify", run)
+    wanted = f"no session that was sealed has its fingerprint, {fingerprint(other)}"
+    assert status == 1 and f"  config.json: {wanted}\n" in said
+    assert wanted in "".join(verify_chain(run).problems)
+
+
+@pytest.mark.parametrize("facts", [5, {"threads": {"torch": 10**9}}, {"threads": {"torch": "2"}}])
+def test_a_damaged_environment_is_said(run: Path, command: Call, facts: Any) -> None:
+    (run / "environment.json").write_text(json.dumps(facts))
+    status, _, error = command("verify", run)
+    assert status == 2 and "environment.json: " in error
 
 
 def test_environments_are_compared_by_what_decides_the_bits() -> None:

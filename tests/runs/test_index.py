@@ -131,3 +131,17 @@ def test_names_that_no_run_has(tmp_path: Path) -> None:
         require_name(indexed(tmp_path), "optimizer.rl")
     with pytest.raises(SetpointError, match="cannot be read: No such file"):
         indexed(tmp_path / os.fspath("nowhere"))
+
+
+def test_damaged_files_are_listed(tmp_path: Path) -> None:
+    run = make(tmp_path / "one", losses=[3.0], setpoint=5)
+    with (run / "metrics.jsonl").open("a") as file:
+        for step in ("x", [], True, 1e400, None, 7):
+            file.write(json.dumps({"kind": "train", "step": step, "loss": 1.0}) + "\n")
+    (run / FILE).write_text("[1]")
+    (found,) = indexed(tmp_path)
+    assert (found.facts["step"], found.facts["fingerprint"]) == (7, "")
+    assert found.problems == [
+        f"{run / FILE} cannot be read: it is not what `setpoint runs tag` writes; remove it to "
+        f"begin with no tags"
+    ]

@@ -108,6 +108,19 @@ def test_a_record_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     assert "\x07" not in text
 
 
+def test_what_is_not_shown_is_said(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    asked = ["train.mean_los", "train.mean_loss"]
+    seen = Watched(run, asked, asked)
+    seen.look()
+    assert "no row has" not in rendered(seen, 100, 40, colour=False)  # nothing was trained yet
+    (run / "metrics.jsonl").write_text(row(1) + "no row\n")
+    seen.look()
+    lines = rendered(seen, 100, 40, colour=False).splitlines()
+    assert "lines that are no rows: 1; `setpoint runs verify` names them" in lines
+    assert "no row has train.mean_los. Did you mean train.mean_loss?" in lines
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="is no run directory: it has no config.json"):
         Watched(tmp_path)

@@ -184,7 +184,6 @@ def test_a_program_gets_the_facts(tmp_path: Path) -> None:
     for words, reason in (
         ((*program, "3"), "sh exits 3: broken"),
         (("sleep", "9"), "sleep took longer than 0.2 s"),
-        (("no-such-program",), "No such file or directory"),
     ):
         alerts, lines = opened(tmp_path, Command(command=words, timeout=0.2))
         with alerts:
@@ -200,6 +199,11 @@ def test_a_missing_address_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(SetpointError, match="not a URL") as refused:
         opened(tmp_path, hook())
     assert "planted" not in str(refused.value)
+
+
+def test_a_missing_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="there is no program no-such-program"):
+        opened(tmp_path, Command(command=("no-such-program",)))
 
 
 def test_texts_are_filled() -> None:

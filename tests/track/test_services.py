@@ -44,7 +44,7 @@ FACTS = RunFacts(
     "1234",
     CONFIG,
     {"optimizer.lr": "flag"},
-    {"python": "3"},
+    {"python": "3", "data": {"files": [["a.txt", 1, "0" * 64]] * 20}},
 )
 
 
@@ -334,6 +334,10 @@ def test_comet(tmp_path: Path) -> None:
     losses = [(m["metric"]["step"], m["metric"]["metricValue"]) for m in metrics
               if m["metric"]["metricName"] == "train/loss"]  # fmt: skip
     assert losses == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
+    # The environment is whole in a file, and lists of thousands of documents nowhere else.
+    text = json.dumps(messages)
+    assert "environment.python" in text and "environment.data.files" not in text
+    assert "environment.json" in text
 
 
 def test_a_package_that_is_missing_is_refused_with_its_command(

@@ -311,6 +311,11 @@ class Command:
             from setpoint.config import unexpected
 
             self._refuse_file(given[most])
+            if "OVERRIDES" not in self.usage:
+                raise SetpointError(
+                    f"unexpected argument {given[most]!r}: {self.title} takes {self.usage}; what "
+                    f"holds spaces is put in quotes"
+                )
             raise SetpointError(unexpected(given[most]))
 
     def _refuse_value(self, overrides: list[str], rest: Sequence[str]) -> None:

@@ -10,8 +10,9 @@ from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option, refus
 from setpoint.cli.outcome import FAILED, Loading
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import prepare
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, load_record
 from setpoint.track.run_directory import CONFIG
+from setpoint.train.config import Job
 
 OUTPUT = Option("--output", "The new run directory; RUN-rerun without it.", "DIRECTORY")
 ALLOW = Option("--allow-differences", "Train although code, packages or machine are others.")
@@ -43,6 +44,9 @@ def run(arguments: Arguments) -> int:
     output = Path(arguments.value(OUTPUT.name) or f"{path}-rerun")
     if output.resolve() == path.resolve():
         raise SetpointError(f"{OUTPUT.name} {output} is the run itself, which is only read")
+    if output.exists() and not output.is_dir():
+        raise SetpointError(f"{OUTPUT.name} {output} is a file; give a directory")
+    load_record(Job, str(path))  # it is as it was written
     prepare(arguments)
     with Loading():
         from setpoint.runs import again
@@ -58,7 +62,13 @@ def run(arguments: Arguments) -> int:
             f"{path} was trained with something else than there is here:\n  {lines}\n"
             f"Valid: the same, or {ALLOW.name}, which trains with what is here"
         )
-    if not (output / CONFIG).exists():
+    if (output / CONFIG).exists():
+        if not again.is_rerun(output, path):
+            raise SetpointError(
+                f"{OUTPUT.name} {output} is another run, which was not trained by this command; "
+                f"give a new directory"
+            )
+    else:
         if output.exists() and any(output.iterdir()):
             raise SetpointError(f"{output} is not empty; give another {OUTPUT.name}")
         again.prepare_directory(path, stretch, output, today)

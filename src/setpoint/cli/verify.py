@@ -13,7 +13,7 @@ from setpoint.cli.outcome import FAILED, Loading
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import prepare
 from setpoint.config import SetpointError
-from setpoint.runs.sealed import verify_chain
+from setpoint.runs.sealed import record_problems, verify_chain
 
 STEPS = Option("--steps", "Train these steps again; A is 0 or a kept checkpoint.", "A:B")
 COMMAND = Command(
@@ -21,8 +21,8 @@ COMMAND = Command(
     "RUN",
     "Train a stretch of a run again, from a kept checkpoint and in a temporary directory, and\n"
     "compare it with the record. The run is only read. By default the stretch is that from the\n"
-    "last kept checkpoint but one to the last. The chain of hashes of the record is verified, too\n"
-    "(`setpoint runs verify`).\n" + SHARED_HELP,
+    "last kept checkpoint but one to the last. That the configuration is as it was written, and\n"
+    "the chain of hashes, are verified, too (`setpoint runs verify`).\n" + SHARED_HELP,
     [STEPS, TOLERANCE, IMPORT, JSON],
     [
         ("setpoint verify runs/tiny-3fa94c21", "the steps between the last two checkpoints"),
@@ -42,6 +42,7 @@ def run(arguments: Arguments) -> int:
     steps, tolerance = _steps(arguments), tolerance_of(arguments)
     prepare(arguments)
     seal = verify_chain(path)
+    seal.problems[:0] = record_problems(path)
     with Loading():
         from setpoint.runs import again
     stretch = again.choose_stretch(path, steps)

@@ -13,7 +13,7 @@ from typing import Any
 
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import bold
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, did_you_mean
 from setpoint.report.status import RUNNING
 from setpoint.report.terminal import chart
 from setpoint.runs.watch import EVENTS, Watched
@@ -51,7 +51,7 @@ def run(arguments: Arguments) -> int:
     every = arguments.number(EVERY.name, at_least=0.1) or 2.0
     seen = Watched(Path(arguments.positional[0]))
     if names:
-        seen.columns = names
+        seen.columns = seen.asked = names
     seen.look()
     if arguments.has(JSON.name):
         print(json.dumps(seen.to_json(), indent=2))
@@ -102,6 +102,11 @@ def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
         parts.append(f"{where} for {short_time(each.seconds)} at step {each.step}")
     known = [event for event in seen.events if event.get("event") in EVENTS]
     parts += [_event(event)[:columns] for event in known[-3:]]
+    if seen.broken:
+        parts.append(f"lines that are no rows: {seen.broken:,}; `setpoint runs verify` names them")
+    missing = [name for name in seen.asked if name not in seen.known]
+    for name in missing if seen.known else ():
+        parts.append(_plain(f"no row has {name}.{did_you_mean(name, seen.known, ' ')}"))
     curves = [name for name in seen.columns if seen.curves.get(name)]
     height = max(6, (lines - len(parts) - 12 * len(curves)) // max(1, len(curves)))
     for name in curves:

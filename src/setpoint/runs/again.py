@@ -35,7 +35,7 @@ from setpoint.config import (
     fingerprint,
     read_record,
 )
-from setpoint.track.atomic import write_json
+from setpoint.track.atomic import read_json, write_json
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.redact import declared_secrets
@@ -59,6 +59,12 @@ IGNORED = ("branch", "executable", "root", "remote", "unread", "untracked", "dir
            "deterministic", "float32_matmul_precision", "cores", "usable_cores",
            "memory_bytes")  # fmt: skip
 """Leaves of these that say where, not what; and settings that the configuration makes."""
+
+
+MOST_THREADS = 4096
+"""Of a process; a record from others may state any number."""
+RERUN = "rerun_of"
+"""In the `environment.json` of a run that was trained again: where the run is that it repeats."""
 
 
 class Stretch(NamedTuple):
@@ -228,7 +234,7 @@ def prepare_directory(
     folder.mkdir(parents=True, exist_ok=True)
     facts = environment_at(run, stretch.first)
     if today is not None:
-        facts = {**today, "data": facts.get("data")}
+        facts = {**today, "data": facts.get("data"), RERUN: str(run.resolve())}
     write_json(folder / "environment.json", facts)
     if stretch.start is not None:
         place = folder / "checkpoints" / directory_name(stretch.first)
@@ -239,6 +245,11 @@ def prepare_directory(
     for name in (ORIGINS, MINIMAL, CONFIG):  # the last makes it a run directory
         if (stretch.record / name).exists():
             shutil.copyfile(stretch.record / name, folder / name)
+
+
+def is_rerun(folder: Path, run: Path) -> bool:
+    """Whether `prepare_directory` made a directory to train all of a run again."""
+    return environment_at(folder, 0).get(RERUN) == str(run.resolve())
 
 
 def train_again(
@@ -373,7 +384,9 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
     """
     path = run / "environment.json"
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
+        found: dict[str, Any] = read_json(path)
+        if not isinstance(found, dict):
+            raise ValueError("it holds no mapping")
     except (OSError, ValueError) as error:
         raise SetpointError(f"{path}: the record of the run cannot be read: {error}") from None
     changed: Mapping[str, Any] = {}
@@ -397,8 +410,21 @@ def environment_now(job: Job) -> dict[str, Any]:
 
 
 def threads_of(recorded: Mapping[str, Any]) -> int:
-    """The threads that the sums of a recorded run were divided among."""
-    return max(1, int((recorded.get("threads") or {}).get("torch") or 1))
+    """The threads that the sums of a recorded run were divided among.
+
+    Raises:
+        SetpointError: if it is no number of threads of a machine.
+    """
+    threads = recorded.get("threads")
+    found = threads.get("torch") if isinstance(threads, Mapping) else None
+    if found is None:
+        return 1
+    if type(found) is not int or not 1 <= found <= MOST_THREADS:
+        raise SetpointError(
+            f"environment.json: {_shown(found)} is no number of threads.\n"
+            f"Valid: 1 to {MOST_THREADS}"
+        )
+    return found
 
 
 def environment_differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> list[str]:

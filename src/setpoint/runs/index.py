@@ -253,10 +253,10 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     facts = {
         "run": inner,
         "status": last_word(events),
-        "step": max((int(row.get("step") or 0) for row in rows), default=0),
+        "step": max((step for row in rows if type(step := row.get("step")) is int), default=0),
         "started": events[0].get("time") if events else None,
         "updated": max((str(row["time"]) for row in rows if "time" in row), default=None),
-        "fingerprint": record.get("setpoint", {}).get("fingerprint", "")[:8],
+        "fingerprint": _fingerprint(record)[:8],
         "goodput": goodput(events, metrics.rows).share,
         **said,
     }
@@ -269,6 +269,11 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     record.pop("setpoint", None)
     fields = json.dumps(dict(_flat(record)))
     return IndexedRun(path, facts, found, fields, problems)
+
+
+def _fingerprint(record: Mapping[str, Any]) -> str:
+    header = record.get("setpoint")
+    return str(header.get("fingerprint", "")) if isinstance(header, dict) else ""
 
 
 def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:

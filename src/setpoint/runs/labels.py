@@ -34,6 +34,8 @@ def read_labels(run: Path) -> Labels:
     path = run / FILE
     try:
         found = read_json(path)
+        if not isinstance(found, dict) or not isinstance(found["tags"], list):
+            raise ValueError("it is not what `setpoint runs tag` writes")
         return Labels(tuple(map(str, found["tags"])), str(found["note"]), bool(found["archived"]))
     except FileNotFoundError:
         return Labels()

@@ -1,20 +1,23 @@
-"""Whether rows of metrics, events and checkpoints are those that the chain of a run has sealed."""
+"""Whether the record of a run is as it was written, and what its chain has sealed is, too."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from setpoint.checkpoint.layout import MANIFEST, list_checkpoints
-from setpoint.track.atomic import MOST
+from setpoint.config import CONFIG, SetpointError, load_record
+from setpoint.track.atomic import MOST, read_json
 from setpoint.track.chain import CHAIN, HEAD, Sealed, read_chain, row_digest
 from setpoint.track.jsonl import read_jsonl, whole_lines
+from setpoint.train.config import Job
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 
@@ -39,8 +42,17 @@ class Seal:
     notes: list[str] = field(default_factory=list)
 
 
+def record_problems(run: Path) -> list[str]:
+    """What was changed in the record of the configuration after it was written, in words."""
+    try:
+        load_record(Job, str(run))
+    except SetpointError as error:
+        return [str(error)]
+    return []
+
+
 def verify_chain(run: Path) -> Seal:
-    """Compare rows of metrics, events and manifests of checkpoints with the chain of a run.
+    """Compare rows, events, manifests of checkpoints and the fingerprint with the chain of a run.
 
     The bytes of checkpoints are compared with their manifests by `setpoint checkpoint verify`.
     """
@@ -72,6 +84,9 @@ def verify_chain(run: Path) -> Seal:
                 count = "an event" if later == 1 else f"{later} events"
                 seal.notes.append(f"not sealed: {count} after the last link")
             seal.events = sum(digest is not None for digest in chain.events)
+        # Where the chain began later, a session may have been stopped before it changed the record.
+        if not chain.problems and None not in chain.rows:
+            seal.problems.extend(_of_record(run / CONFIG, chain.fingerprints))
     heads = set(chain.heads)
     unsealed: list[str] = []
     for step, path in checkpoints.items():
@@ -95,6 +110,16 @@ def verify_chain(run: Path) -> Seal:
     if unsealed and seal.head is not None:
         seal.notes.append(f"not sealed: {', '.join(unsealed)}")
     return seal
+
+
+def _of_record(path: Path, sealed: Collection[str]) -> Iterator[str]:
+    """Say whether no session has trained with the fingerprint that a record states.
+
+    A record that cannot be read is left to `record_problems`.
+    """
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        if (stated := read_json(path)["setpoint"]["fingerprint"]) not in sealed:
+            yield f"{path.name}: no session that was sealed has its fingerprint, {stated}"
 
 
 def _has_ended(run: Path) -> bool:

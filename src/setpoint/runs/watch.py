@@ -109,16 +109,20 @@ class Watched:
     Arguments:
         path: its directory.
         columns: `KIND.COLUMN` of the curves.
+        asked: those of them that somebody wants to see, whether or not there are any.
     """
 
     path: Path
     columns: Sequence[str] = ("train.mean_loss", "evaluation.held_out_loss")
+    asked: Sequence[str] = ()
     duration: Duration | None = None
     last: dict[str, Any] = field(default_factory=dict)
     """The newest row of each kind."""
     events: list[Mapping[str, Any]] = field(default_factory=list)
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     beats: list[Beat] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+    """`KIND.COLUMN` of all numbers in rows."""
     _every: dict[str, int] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
 
@@ -144,7 +148,7 @@ class Watched:
         self.beats = read_heartbeats(self.path)
 
     def _begin(self) -> None:
-        for each in (self.last, self.curves, self._every, self._seen):
+        for each in (self.last, self.curves, self.known, self._every, self._seen):
             each.clear()
 
     def _take(self, row: Mapping[str, Any]) -> None:
@@ -152,6 +156,7 @@ class Watched:
         if not isinstance(kind, str):
             return
         self.last[kind] = row
+        self.known.update(f"{kind}.{name}" for name in row if _is_number(row[name]))
         for name in self.columns:
             own, _, column = name.partition(".")
             value = row.get(column) if own == kind else None
@@ -165,6 +170,11 @@ class Watched:
             if len(curve) > POINTS:
                 del curve[1::2]
                 self._every[name] *= 2
+
+    @property
+    def broken(self) -> int:
+        """Lines of metrics and events that are no rows."""
+        return self._rows.broken + self._history.broken
 
     @property
     def status(self) -> str:
@@ -230,7 +240,7 @@ class Watched:
             "metrics": self.last,
             "troubled": [each._asdict() for each in self.troubled()],
             "events": self.events[-1:],
-            "broken_lines": self._rows.broken + self._history.broken,
+            "broken_lines": self.broken,
         }
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import queue
 import re
+import shutil
 import socket
 import subprocess
 import threading
@@ -99,10 +100,19 @@ class PostJson:
 
 
 class RunProgram:
-    """Runs a program."""
+    """Runs a program.
+
+    Raises:
+        SetpointError: if it is not there.
+    """
 
     def __init__(self, config: Command) -> None:
         self.config, self.longest = config, config.timeout
+        if shutil.which(config.command[0]) is None:
+            raise SetpointError(
+                f"tracking.alerts: there is no program {config.command[0]}.\nValid: a program of "
+                f"the PATH, the path of one that may be executed, or no such alert"
+            )
 
     def send(self, facts: Facts, ended: threading.Event) -> None:
         """Run it, and end it when its time is over."""

@@ -238,6 +238,7 @@ class Sealed:
         checkpoints: the digests of manifests that a step was saved with, since rows before it were
             dropped last.
         heads: the hash of each link.
+        fingerprints: those of the sessions.
         problems: what is wrong with links.
     """
 
@@ -245,6 +246,7 @@ class Sealed:
     events: list[str | None] | None = None
     checkpoints: dict[int, set[str]] = field(default_factory=dict)
     heads: list[str] = field(default_factory=list)
+    fingerprints: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -302,6 +304,7 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
         later = [step for step in sealed.checkpoints if step > link["session"]["step"]]
         for step in later:
             del sealed.checkpoints[step]
+        sealed.fingerprints.add(link["session"]["fingerprint"])
     if "checkpoint" in link:
         found = link["checkpoint"]
         sealed.checkpoints.setdefault(found["step"], set()).add(found["manifest"])

@@ -98,7 +98,7 @@ class RunDirectory:
         except OSError as error:
             lock.release()
             raise SetpointError(
-                f"run directory {path} cannot be written: {error.strerror}"
+                f"run directory {path} cannot be written: {error.filename}: {error.strerror}"
             ) from error
         return cls(path, lock, is_new)
 

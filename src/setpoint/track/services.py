@@ -315,7 +315,12 @@ class CometTracker(Service):
             ),
         )
         self.run.log_parameters(self.facts.config)
-        self.run.log_others(flat({k: v for k, v in self.properties.items() if k != "origins"}))
+        facts = self.properties
+        del facts["origins"]
+        # Comet cuts longer texts off and prints each of them: those are lists of files.
+        short = {name: text for name, text in flat(facts).items() if len(str(text)) <= 1000}
+        self.run.log_others(short)
+        self.run.log_asset_data(json.dumps(facts["environment"]), name="environment.json")
 
     def _archive(self) -> Path:
         """A folder of this session: archives of one key replace each other."""
