@@ -5,7 +5,7 @@
 # make golden   show what has changed in the resolved presets and their losses, and write it down
 # make coverage write docs/coverage, which says what Setpoint answers to other systems' keys, and the
 #               lists of fields in the other pages
-# make slow     the long forms of some tests, and ten times the examples of properties
+# make slow     the long forms of some tests, and twenty times the examples of properties
 # make torture  disturb runs in every way and compare them with undisturbed ones; writes
 #               docs/torture.md; TORTURE="--rounds 20 --seed 100" tries more
 # make torchft  replica groups that die and come back, with torchft beside .venv

@@ -37,8 +37,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Times differ too much between machines for a deadline. Unattended runs always try the same
 # examples, so that a failure comes from a change; at a desk every run tries new ones.
-# `make slow` tries ten times as many.
-settings.register_profile("desk", deadline=None, max_examples=50)
+# `make slow` tries twenty times as many.
+settings.register_profile("desk", deadline=None, max_examples=25)
 settings.register_profile(
     "unattended", settings.get_profile("desk"), derandomize=True, print_blob=True
 )

@@ -160,11 +160,15 @@ def prepare(names: list[str]) -> None:
     found = (module.name for module in pkgutil.walk_packages(setpoint.__path__, "setpoint."))
     for name in (*names, *(name for name in found if not name.startswith(NOT_YET))):
         importlib.import_module(name)
+    from setpoint.config.composition import compose
+    from setpoint.plan.preflight import preflight
     from setpoint.track import environment
+    from setpoint.train.config import Job
 
     os.fsync = lambda descriptor: None  # as in tests/conftest.py
     environment._own_code()
     environment._packages()
+    preflight(compose(Job).resolve())  # looks into the classes of all sections
     # What torch has registered need not be taken back at the end of a fork, which takes as long as
     # a small command does.
     for each in list(weakref.finalize._registry):  # pyright: ignore[reportAttributeAccessIssue]

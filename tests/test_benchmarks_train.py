@@ -90,11 +90,8 @@ def test_a_whole_comparison_of_two_processes(
     assert loops.main([*given, "--device", "cpu"]) == 0
 
 
-@pytest.mark.parametrize(
-    "cell",
-    ["8b-full", *(pytest.param(cell, marks=pytest.mark.slow)
-                  for cell in ("8b-operators", "1b-autocast", "1b-master"))],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["8b-full", "8b-operators", "1b-autocast", "1b-master"])
 def test_the_cells_for_a_gpu_run_in_small(load: Any, tmp_path: Path, cell: str) -> None:
     """Both sides of a cell, with the same losses."""
     run, h200 = load("train.h200_run"), load("train.h200")
@@ -143,6 +140,7 @@ def test_a_start_is_measured_by_part(load: Any) -> None:
     assert all(wall > 0 and cpu >= 0 for wall, cpu in found.values())
 
 
+@pytest.mark.slow
 def test_the_cost_of_metrics_is_measured(load: Any, capsys: Any) -> None:
     load("train.metrics_cost").main(["--model", "dust", "--rounds", "2"])
     wall, cpu, alone, share = capsys.readouterr().out.splitlines()

@@ -216,9 +216,19 @@ def source_of(name: str, sources: Sequence[str]) -> int:
 
 
 def _byte_count(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
-    """How many bytes tokens stand for; in pieces, since all at once takes 8 bytes a token."""
-    starts = range(0, len(tokens), COUNTED)
-    return sum(int(token_bytes[tokens[start : start + COUNTED]].sum()) for start in starts)
+    """How many bytes tokens stand for; in pieces, since all at once takes 8 bytes a token.
+
+    Where nearly all tokens are one byte, the others are counted, which takes a tenth of the time.
+    """
+    others = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
+
+    def count(piece: TokenArray) -> int:
+        if len(others) > 4:
+            return int(token_bytes[piece].sum())
+        found = (more * int(np.count_nonzero(piece == token)) for token, more in others)
+        return len(piece) + sum(found)
+
+    return sum(count(tokens[at : at + COUNTED]) for at in range(0, len(tokens), COUNTED))
 
 
 def encoded(
