@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -117,9 +118,10 @@ class Import(NamedTuple):
     inside: bool = False
 
 
-def imports_of(tree: ast.AST, package: str) -> Iterator[Import]:
+@cache
+def imports_of(tree: ast.AST, package: str) -> tuple[Import, ...]:
     """All imports of a file, those inside functions included."""
-    yield from _imports(tree, package, at_start=True, inside=False)
+    return tuple(_imports(tree, package, at_start=True, inside=False))
 
 
 def _imports(node: ast.AST, package: str, at_start: bool, inside: bool) -> Iterator[Import]:

@@ -24,6 +24,7 @@ UNSAFE = {
 }  # fmt: skip
 """Modules whose readers run code."""
 CALLS = {"eval", "exec", "compile", "torch.load", "yaml.load", "os.system", "os.popen"}
+LAST_OF_CALLS = {name.rpartition(".")[2] for name in CALLS}
 SOCKETS = {"bind", "listen", "HTTPServer", "ThreadingHTTPServer", "TCPServer", "create_server"}
 
 PIPES = "what this process's own children send through a pipe of theirs"
@@ -48,9 +49,11 @@ def used(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in UNSAFE:
             yield str(node.module)
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            if name in CALLS or (serves and name.rpartition(".")[2] in SOCKETS):
-                yield name
+            last = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            if last in LAST_OF_CALLS or (serves and last in SOCKETS):
+                name = ast.unparse(node.func)
+                if name in CALLS or last in SOCKETS:
+                    yield name
             if any(
                 k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords
             ):
