@@ -15,7 +15,7 @@ from setpoint.cli.command import (
     TIMELINE,
     Arguments,
 )
-from setpoint.cli.style import bold, table
+from setpoint.cli.style import bold, table, wrapped
 from setpoint.config import SetpointError
 from setpoint.units.size import in_units
 
@@ -158,7 +158,7 @@ class Expected(NamedTuple):
         yield ""
         yield bold("assumed")
         for each in time.assumptions:
-            yield f"  {each}"
+            yield wrapped(each, "  ")
 
     def write(self, title: str) -> None:
         """Draw the step into the file that was asked for."""

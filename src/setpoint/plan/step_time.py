@@ -40,6 +40,8 @@ ATTENTION_BACKWARD = 2.5
 """FLOPs of the backward pass of attention by those of its forward pass: it computes scores anew."""
 BACKWARD_BYTES = 2.0
 """What other operators move in the backward pass, by what they move in the forward pass."""
+UNFUSED = ("eager", "aot_eager")
+"""Backends of torch.compile that fuse nothing."""
 NOTHING = 1e-12
 """Seconds that rounding leaves."""
 SLOWED = "slowed by messages beside it"
@@ -62,7 +64,8 @@ class Kernels(NamedTuple):
     @classmethod
     def of(cls, job: Job) -> Kernels:
         """Those of a job."""
-        return cls(job.compile is not None, job.precision.float8 is not None)
+        compiles = job.compile is not None and job.compile.backend not in UNFUSED
+        return cls(compiles, job.precision.float8 is not None)
 
 
 class _Passes(NamedTuple):
