@@ -121,7 +121,7 @@ DIVIDED = {"sequence_parallel": True}
 """Stages that hand on the tokens that sequence parallelism leaves to each rank."""
 LLAMA_STAGES = {**DIVIDED, "stages_per_rank": 8}
 """One layer a stage, and stages of the embedding and of the output alone (section 3.3.2)."""
-TITAN = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
+TITAN = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md (as many micro-batches as stages)"
 FOUNDRY = "llm-foundry, scripts/train/benchmarking/README.md"
 LLAMA3 = "The Llama 3 Herd of Models, 2024, table 4 (FLOPs as those of PaLM)"
 FORGE = "KempnerForge, benchmarks/mfu_scaling"
@@ -147,13 +147,25 @@ RUNS = (
         compiled=True, float8=True),
     Run("Llama 3.1 405B, FSDP 8, TP 8, PP 8, compiled, float8, async TP", TITAN, "h100-500w",
         512, "llama3-70b",
-        (*L405, *axes(shard=8, tensor=8, pipeline=8), *batch(1, 32, 8, 8192), *FULL), 100,
+        (*L405, *axes(shard=8, tensor=8, pipeline=8), *batch(4, 8, 8, 8192), *FULL), 100,
         compiled=True, float8=True, changes=DIVIDED),
     Run("Llama 3.1 405B, the same, interleaved", TITAN, "h100-500w",
         512, "llama3-70b",
-        (*L405, *axes(shard=8, tensor=8, pipeline=8), *batch(1, 32, 8, 8192), *FULL,
+        (*L405, *axes(shard=8, tensor=8, pipeline=8), *batch(4, 8, 8, 8192), *FULL,
          "parallel.pipelining.schedule=interleaved_1f1b"), 128, compiled=True, float8=True,
         changes=DIVIDED),
+    Run("Llama 3.1 405B, 32,768 tokens, FSDP 8, TP 8, PP 8", TITAN, "h100-500w", 512, "llama3-70b",
+        (*L405, *axes(shard=8, tensor=8, pipeline=8), *batch(1, 8, 8, 32768), *FULL), 76,
+        compiled=True, float8=True, changes=DIVIDED),
+    Run("Llama 3.1 405B, 131,072 tokens, FSDP 2, CP 4, TP 8, PP 8", TITAN, "h100-500w", 512,
+        "llama3-70b",
+        (*L405, *axes(shard=2, ring=4, tensor=8, pipeline=8), *batch(1, 8, 2, 131072), *FULL), 31,
+        compiled=True, float8=True, changes=DIVIDED),
+    Run("Llama 3.1 8B, 32,768 tokens, FSDP 8", TITAN, "h100-500w", 8, "llama3-8b",
+        (*axes(shard=8), *batch(1, 1, 8, 32768), *FULL), 3890, compiled=True, float8=True),
+    Run("Llama 3.1 8B, 131,072 tokens, FSDP 2, CP 4", TITAN, "h100-500w", 8, "llama3-8b",
+        (*axes(shard=2, ring=4), *batch(1, 1, 2, 131072), *FULL), 1071, compiled=True,
+        float8=True),
     Run("Llama 3.1 405B, FSDP 64, TP 8, PP 16", LLAMA3, "h100-roce", 8192, "llama3-70b",
         (*L405, *axes(shard=64, tensor=8, pipeline=16), *batch(1, 32, 64, 8192),
          "parallel.pipelining.schedule=interleaved_1f1b"), 430, palm_flops, True,
