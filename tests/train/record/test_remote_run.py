@@ -14,6 +14,7 @@ from setpoint.checkpoint.remote import RemoteError, RemoteRun
 from setpoint.checkpoint.uploads import Uploads
 from setpoint.config import RunError, SetpointError
 from setpoint.resilience.signals import StopRequest
+from setpoint.runs.sealed import verify_chain
 from setpoint.train.run import rehearse, train
 
 from ..small import assert_same_run, events, small_job
@@ -82,6 +83,27 @@ def test_a_directory_that_is_behind_goes_on_from_the_url(
     train(small_job(folder, *FLAGS, remote(folder)))
     assert [row["step"] for row in events(run, "resume")] == [12]
     assert_same_run(run, oracle)
+
+
+def test_a_run_that_comes_back_to_a_machine_has_the_events_of_both(
+    stopped: Path, tmp_path: Path
+) -> None:
+    """In the order in which the chain that comes with it has sealed them."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(stopped, first)
+    second.mkdir()
+    moved(stopped, second)
+    (run,) = (first / "runs").iterdir()
+    before = {row["time"] for row in events(run)}
+    longer = (*FLAGS, "duration=16 steps", "checkpoint.remote.keep=9")
+    train(small_job(second, *longer, remote(second)))
+    shutil.rmtree(first / "bucket")
+    moved(second, first)
+    run = train(small_job(first, *FLAGS, "duration=20 steps", remote(first))).directory
+    found = verify_chain(run)
+    assert not found.problems and found.events > len(before)
+    assert [row["step"] for row in events(run, "resume")] == [12, 16]
+    assert before <= {row["time"] for row in events(run)}
 
 
 def test_damage_at_the_url_and_here_is_passed_over(

@@ -23,12 +23,21 @@ from setpoint.checkpoint.remote import (
 from setpoint.checkpoint.uploads import Report, read_pending
 from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.parallel.world import ToldByMain, World
+from setpoint.track.atomic import write_text
+from setpoint.track.jsonl import whole_lines
 from setpoint.train.config import Job
 from setpoint.train.record.context import Run
 from setpoint.train.record.outlook import command_again, newest_whole
 from setpoint.train.record.ranks import opened
 from setpoint.train.record.run_name import run_directory_of
-from setpoint.train.record.uploading import RECORD, ROWS, add_named, remote_of, report_uploads
+from setpoint.train.record.uploading import (
+    EVENTS,
+    RECORD,
+    ROWS,
+    add_named,
+    remote_of,
+    report_uploads,
+)
 from setpoint.train.rules.remote import protocol_problems
 
 LOOK = 1.0
@@ -350,6 +359,27 @@ def _fetch_record(remote: RemoteRun, path: Path) -> None:
         for name in RECORD:
             if name in ROWS or not (path / name).exists():
                 repeated(partial(remote.download_record, name, path / name))
+            elif name == EVENTS:
+                _merge_events(remote, path / name)
+
+
+def _merge_events(remote: RemoteRun, place: Path) -> None:
+    """Put the events at a URL before those that are here alone.
+
+    The chain of hashes, which was fetched, seals the ones; the next link seals the others.
+
+    Raises:
+        OSError: if the disk fails.
+    """
+    fetched = place.with_name(f"{place.name}.tmp-fetched")
+    try:
+        if repeated(partial(remote.download_record, place.name, fetched)):
+            there = list(whole_lines(fetched))
+            known = set(there)
+            lines = there + [line for line in whole_lines(place) if line not in known]
+            write_text(place, b"".join(line + b"\n" for line in lines).decode(errors="replace"))
+    finally:
+        fetched.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from setpoint.train.config import Job
 from setpoint.train.step.position import Position, is_due
 from setpoint.units import Period
 
-ROWS = (CHAIN, "metrics.jsonl")
+ROWS, EVENTS = (CHAIN, "metrics.jsonl"), "events.jsonl"
 """The rows and, before them, what seals them: rows that came in between are not sealed yet."""
-RECORD = ("report.html", *ROWS, "events.jsonl", "environment.json", "labels.json", "origins.json",
+RECORD = ("report.html", *ROWS, EVENTS, "environment.json", "labels.json", "origins.json",
           "config.toml", "config.json")  # fmt: skip
 """The files of a run that go with its checkpoints; the last makes a directory that of a run."""
 
