@@ -273,8 +273,7 @@ def test_a_run_ends_whatever_wandbs_server_does(tmp_path: Path, fault: str) -> N
         serving.join()
         server.server_close()
     assert done.returncode == 0 and "Traceback" not in done.stdout + done.stderr
-    said = "did not take its rows within 4 s: " if fault == "silent" else "has not ended within 4 s"
-    assert f"tracker wandb {said}" in done.stdout, done.stdout
+    assert "tracker wandb did not take its rows within 4 s: " in done.stdout
     assert any("file_stream" in path for path in server.asked) == (fault != "silent")
     (run,) = (tmp_path / "runs").iterdir()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

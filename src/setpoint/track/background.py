@@ -95,11 +95,8 @@ class Background(Tracker):
         if self._thread.is_alive():
             unfinished.append(self.name)
             waiting = max(0, self._tasks.qsize() - ends)
-            within = f"within {self.patience:g} s"
-            if waiting:
-                self._say(f"did not take its rows {within}: {waiting:,} are not sent")
-            else:
-                self._say(f"has not ended {within}: what it has not sent by then is lost to it")
+            which = f"{waiting:,} are" if waiting else "the last ones may be"
+            self._say(f"did not take its rows within {self.patience:g} s: {which} not sent")
         if self.dropped:
             self._say(f"has lost {self.dropped:,} rows of this session")
         self._show()
