@@ -1,7 +1,8 @@
 """Run by train/record/test_frozen.py: ranks go on from a checkpoint without frozen parameters.
 
 Its arguments are axes of two ranks; all without any. One rank has saved it; they save one more,
-which leaves out the same, and from which one rank goes on. Nothing is lost on the way.
+which leaves out the same, and from which one rank goes on. Nothing is lost on the way. With
+`quantized` among them an adapter trains on a quantized base.
 """
 
 import os
@@ -12,9 +13,13 @@ from pathlib import Path
 
 import torch
 
-from setpoint.checkpoint.layout import BASE
+from setpoint.checkpoint.layout import BASE, list_checkpoints
+from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import read_manifest
+from setpoint.infer.adapter import add_adapter
 from setpoint.model import load_pretrained, save_pretrained
+from setpoint.model.pretrained.base import frozen_of
+from setpoint.shapes.placed import as_placed
 from setpoint.train.run import train
 
 from ..ranks import fork
@@ -23,6 +28,9 @@ from ..train.small import small_job
 COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "schedule.horizon=6 steps",
           "batch.global_size=4", "batch.micro_size=1", "checkpoint.every=2 steps")  # fmt: skip
 FROZEN = ("optimizer.frozen=['^(?!output|layers\\.1)']", "checkpoint.frozen=false")
+if "quantized" in sys.argv:
+    ADAPTER = "{type: qlora, rank: 2, b_std: 0.1, quantize: {type: nf4, group_size: 8}}"
+    FROZEN = (f"adapter={ADAPTER}", FROZEN[1])
 AXES = ("shard", "tensor", "pipeline", "replicate")
 
 
@@ -51,12 +59,26 @@ def prepare(folder: Path) -> None:
     trained(folder, "one", 2)
 
 
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    """The weights of the newest checkpoint, with what it leaves out."""
+    *_, newest = list_checkpoints(run / "checkpoints").values()
+    held = {**load_directory(newest).tensors["model"], **frozen_of(newest, add_adapter)}
+    return {name: as_placed(each, torch.empty(0)) for name, each in held.items()}
+
+
 def compare(folder: Path, axis: str) -> None:
     checkpoint = folder / axis / "checkpoints" / "step-00000004"
     files = read_manifest(checkpoint).files
     assert BASE in files and "model.index.json" in files, sorted(files)
     assert '"embedding.weight"' not in (checkpoint / "model.index.json").read_text()
-    one, two = (load_pretrained(folder / run).state_dict() for run in ("one", axis))
+    one, two = (weights(folder / run) for run in ("one", axis))
+    if "quantized" in sys.argv:
+        assert ".codes" not in (checkpoint / "model.index.json").read_text()
+        for name, tensor in one.items():
+            atol = 1e-5 if ".adapter." in name else 0.0
+            torch.testing.assert_close(two[name], tensor, rtol=1e2 * atol, atol=atol)
+        print(f"{axis}: equal")
+        return
     for name, tensor in load_pretrained(folder / "hf").state_dict().items():
         if name.startswith(("output", "layers.1")):
             torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
@@ -90,4 +112,4 @@ def main(axes: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or [*AXES]))
+    sys.exit(main([each for each in sys.argv[1:] if each in AXES] or [*AXES]))

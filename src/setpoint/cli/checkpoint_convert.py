@@ -65,8 +65,9 @@ def run(arguments: Arguments) -> int:
             raise SetpointError("--to divided needs --ranks N, 2 or more")
         with Loading():
             from setpoint.checkpoint.convert import convert
+            from setpoint.infer.adapter import add_adapter
             from setpoint.model.pretrained.base import frozen_of
-        frozen = frozen_of(source) if arguments.has(FROZEN.name) else None
+        frozen = frozen_of(source, add_adapter) if arguments.has(FROZEN.name) else None
         if arguments.has(FROZEN.name) and not frozen:
             raise SetpointError(
                 f"{FROZEN.name} has no effect: {source} holds all of its parameters. Leave it out"

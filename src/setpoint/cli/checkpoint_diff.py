@@ -56,11 +56,15 @@ def run(arguments: Arguments) -> int:
             state_differences,
             tensor_differences,
         )
+        from setpoint.infer.adapter import add_adapter
         from setpoint.model.pretrained.base import frozen_of
 
     left, right = (open_contents(path) for path in paths)
     theirs, ours = (
-        {**side.tensors, **{f"model/{name}": each for name, each in frozen_of(path).items()}}
+        {
+            **side.tensors,
+            **{f"model/{name}": each for name, each in frozen_of(path, add_adapter).items()},
+        }
         for side, path in zip((left, right), paths, strict=True)
     )
     tensors = sorted(tensor_differences(theirs, ours), key=lambda each: each.order)

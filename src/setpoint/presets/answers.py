@@ -20,6 +20,7 @@ def answers() -> Job:
     job.name = "answers"
     job.duration = Duration("400 steps")
     job.batch = Batch(global_size=8, sequence_length=128)
+    job.optimizer.lr = 2e-3
     job.adapter = LoRA(rank=16, alpha=64)
     job.data = Data(sources=(Questions(),), packing=Packing(method="next_fit"))
     job.evaluation = Evaluation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +29,10 @@ class Stored(Protocol):
         Arguments:
             every: also those that this rank keeps nothing of.
         """
+        ...
+
+    def parts_of(self, full: Tensor) -> dict[str, Tensor]:
+        """What a piece is kept as, by the names of parameters, wherever ranks would have it."""
         ...
 
     def put(self, full: Tensor, first: int = 0) -> None:
@@ -72,6 +76,32 @@ def stored_weights(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for path, module in model.named_modules():
         if isinstance(module, Stored):
             yield f"{path.rpartition(CHILD)[0]}{module.stands_for}", module
+
+
+class StoredPart(NamedTuple):
+    """One of the parameters that such a weight is kept as.
+
+    Arguments:
+        weight: the name of the weight.
+        by: which keeps it, a `Stored`.
+        own: the name of the parameter in that.
+        shape: of all ranks together.
+    """
+
+    weight: str
+    by: Any
+    own: str
+    shape: tuple[int, ...]
+
+
+def places_of_parts(model: nn.Module) -> dict[str, StoredPart]:
+    """The same by the names that `stored_parts` gives them."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    return {
+        f"{paths[id(module)]}.{own}": StoredPart(weight, module, own, tuple(part.shape))
+        for weight, module in stored_weights(model)
+        for own, part in module.named_parameters(recurse=False)
+    }
 
 
 def stored_parts(model: nn.Module) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from setpoint.adapter.plan import adapter_problems
 from setpoint.adapter.quantize.config import FP8, NF4
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
-from setpoint.config import ConfigError, SetpointError, resolve, verify
+from setpoint.config import SetpointError, resolve, verify
 from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.run import infer
@@ -123,11 +123,6 @@ def test_merged_equals_unmerged_on_a_quantized_base(tmp_path: Path) -> None:
     names = [name for name, _ in model.named_parameters()]
     assert not any("adapter" in name or "quantized" in name for name in names)
     assert "layers.0.attention.query.weight" in names
-
-
-def test_checkpoints_without_a_quantized_base_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)checkpoint.frozen.*adapter.quantize quantizes"):
-        small_job(tmp_path, QUANTIZED.format("nf4", 16), "checkpoint.frozen=false")
 
 
 @pytest.mark.parametrize(

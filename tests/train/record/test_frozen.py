@@ -14,8 +14,15 @@ from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import FORMAT, read_manifest
 from setpoint.config import ConfigError, SetpointError
+from setpoint.config.composition import compose
+from setpoint.infer.adapter import add_adapter
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Inference
+from setpoint.infer.load import load
+from setpoint.infer.run import infer
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.pretrained.base import frozen_of
+from setpoint.shapes.placed import as_placed
 from setpoint.train.run import rehearse, train
 
 from ...forks import forked
@@ -134,6 +141,63 @@ def test_what_has_no_effect_is_refused(
         small_job(tmp_path, *BASE, OUT, *(flag.format(weights) for flag in flags))
 
 
+QLORA = "adapter={type: qlora, rank: 2, b_std: 0.5, quantize: {type: nf4, group_size: 8}}"
+
+
+@pytest.mark.parametrize(
+    ("base", "adapter"),
+    [
+        ("run", "adapter={type: dora, rank: 2, b_std: 0.5, train: [norm]}"),
+        ("hf", QLORA),
+    ],
+    ids=["dora", "qlora"],
+)
+def test_what_an_adapter_freezes_is_left_out(
+    weights: Path, tmp_path: Path, base: str, adapter: str
+) -> None:
+    flags = (*BASE, adapter, f"model.pretrained={weights / base}")
+    whole = train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "whole").directory
+    run = tmp_path / "run"
+    for duration in ("duration=2 steps", "duration=4 steps"):
+        train(small_job(tmp_path, *flags, OUT, duration), run)
+    expected = held(whole, 4)
+    names = {
+        name for name in expected if ".adapter." in name or ("dora" in adapter and "norm" in name)
+    }
+    assert set(held(run, 4)) == names
+    found = {**held(run, 4), **frozen_of(run / "checkpoints/step-00000004", add_adapter)}
+    for name, each in expected.items():
+        assert torch.equal(as_placed(found[name], torch.empty(0)), each), name
+    job = complete(
+        compose(Inference, flags=[f"weights.path={run}", "generation.prompts=[a]"]).resolve()
+    )
+    with torch.no_grad():
+        one, other = (
+            load(job.evolve(weights=job.weights.evolve(path=str(each)))).model(
+                torch.arange(9)[None]
+            )
+            for each in (whole, run)
+        )
+    assert torch.equal(one, other)
+
+
+def test_weights_that_an_adapter_of_peft_has_changed_are_saved(
+    weights: Path, tmp_path: Path
+) -> None:
+    lora = "adapter={type: lora, rank: 2, b_std: 0.5, targets: [query]}"
+    flags = (*BASE, "duration=2 steps", lora, f"model.pretrained={weights / 'hf'}")
+    first = train(small_job(tmp_path, *flags), tmp_path / "first").directory
+    files = tmp_path / "peft"
+    export = [f"weights.path={first}", f"export.path={files}", "export.adapter=true"]
+    infer(compose(Inference, flags=export).resolve())
+    folded = (f"model.adapters=[{{path: {files}}}]", OUT)
+    train(small_job(tmp_path, *flags, *folded), tmp_path / "run")
+    names = held(tmp_path / "run", 2)
+    assert {"query.weight", "query.adapter.a", "query.adapter.b"} == {
+        name.removeprefix("layers.0.attention.") for name in names if ".0." in name
+    }
+
+
 def test_other_divisions_go_on() -> None:
     assert forked("tests.parallel.frozen_ranks", "shard").splitlines() == ["shard: equal"]
 
@@ -152,7 +216,7 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
     assert_equal(model_of(whole), model_of(run))
     assert "model.lm_head.weight" in model_of(run).keys() - held(run, 4).keys()
     newest = run / "checkpoints" / "step-00000004"
-    convert(newest, tmp_path / "copy", None, frozen_of(newest))
+    convert(newest, tmp_path / "copy", None, frozen_of(newest, add_adapter))
     copied = load_directory(tmp_path / "copy").tensors["model"]
     assert copied.keys() >= model_of(whole).keys() - {"model.lm_head.weight"}
 
@@ -160,4 +224,10 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_division_goes_on() -> None:
     lines = forked("tests.parallel.frozen_ranks").splitlines()
+    assert lines == [f"{axis}: equal" for axis in ("shard", "tensor", "pipeline", "replicate")]
+
+
+@pytest.mark.slow
+def test_every_division_quantizes_what_is_left_out() -> None:
+    lines = forked("tests.parallel.frozen_ranks", "quantized").splitlines()
     assert lines == [f"{axis}: equal" for axis in ("shard", "tensor", "pipeline", "replicate")]

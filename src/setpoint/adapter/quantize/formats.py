@@ -203,7 +203,8 @@ class NF4Format(_Rowwise):
         codes, amax = self._blocks(matrix)
         if not self.double:
             return {"codes": codes, "scales": amax}
-        mean = amax.mean().reshape(1)
+        # In fp64, where the order of the sum does not show: the same on all devices.
+        mean = amax.mean(dtype=torch.float64).float().reshape(1)
         flat = _padded(amax.flatten() - mean)
         largest = torch.linalg.vector_norm(flat, torch.inf, dim=1)
         units = flat / largest.where(largest > 0, 1.0).unsqueeze(1)

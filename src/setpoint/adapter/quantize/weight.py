@@ -136,9 +136,16 @@ class QuantizedWeight(nn.Module):
         for name, part in self._quantize(full, before).items():
             held[name].copy_(as_placed(part, held[name]))
 
+    @torch.no_grad()
+    def parts_of(self, full: Tensor) -> dict[str, Tensor]:
+        """See `setpoint.shapes.stored.Stored`."""
+        return self._quantized(full, None)
+
     def _quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         """The parts of one matrix, on the device of the parameters."""
-        matrix = matrix.to(next(self.parameters()).device)
+        return self._quantized(matrix.to(next(self.parameters()).device), before)
+
+    def _quantized(self, matrix: Tensor, before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         if not torch.isfinite(matrix.sum(dtype=torch.float64)):
             raise SetpointError(f"{self.name} holds numbers that are not finite: it has no scale")
         return format_of(self.config, matrix.device).quantize(matrix, before)
@@ -271,6 +278,12 @@ class QuantizedExperts(QuantizedWeight):
                 if experts[0] <= expert < experts[1]:
                     here = part[tuple(slice(*each) for each in others)]
                     local[expert - experts[0]].copy_(here)
+
+    @torch.no_grad()
+    def parts_of(self, full: Tensor) -> dict[str, Tensor]:
+        """See `setpoint.shapes.stored.Stored`."""
+        each = [self._quantized(matrix.T.contiguous(), None) for matrix in full.unbind()]
+        return {name: torch.stack([of[name] for of in each]) for name in self.described}
 
     def _held(self, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
         found = held_here(parameter)

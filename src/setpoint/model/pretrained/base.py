@@ -6,10 +6,11 @@ found again by both, and then its tensors are as if it held all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import Named, Placeable
-from setpoint.shapes.stored import stored_parts
+from setpoint.shapes.stored import StoredPart, places_of_parts, stored_parts
 
 Dtypes = Mapping[str, Sequence[str]]
 """Names of tensors, and the dtypes that their values are rounded to one after the other."""
@@ -72,8 +73,9 @@ def checkpoint_weights(directory: Path, model: nn.Module, config: Transformer) -
         found = load_directory(directory, only=("model",))
         assert found.base is not None
         place = find_base(directory, found.base, config.pretrained)
-        frozen = _frozen_in(_weights_at(place, model, config), found.base.tensors)
-        return PlacedWeights(directory, _with(found, frozen, place).tensors["model"], shapes)
+        frozen = _frozen_in(place, found.base.tensors, config, _words_of(model), model)
+        tensors = _with(found, frozen, place).tensors["model"]
+        return PlacedWeights(directory, tensors, shapes, coded)
     parts = weights_in_parts(directory)
     if parts is not None:
         return PlacedWeights(directory, parts, shapes, coded)
@@ -100,7 +102,7 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
         place = find_base(directory, found.base, config.pretrained)
         names = found.base.tensors
         if isinstance(config, Transformer):
-            frozen = _frozen_in(_weights_at(place, model, config), names)
+            frozen = _frozen_in(place, names, config, _words_of(model), model)
         else:
             frozen = _held_by(model, place, config, names)
         found = _with(found, frozen, place)
@@ -122,23 +124,35 @@ def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
         raise SetpointError(f"model.pretrained = {place.name}: {foreign_names(config)}")
 
 
-def completed(found: Checkpoint, place: Place, config: ModelConfig, vocab_size: int) -> Checkpoint:
+def completed(
+    found: Checkpoint,
+    place: Place,
+    config: ModelConfig,
+    vocab_size: int,
+    model: nn.Module | None,
+) -> Checkpoint:
     """A checkpoint with the frozen parameters that it leaves out.
 
     Arguments:
         place: where `find_base` has found them.
+        model: see `tensors_at`.
 
     Raises:
         SetpointError: if the weights there are of another model.
         RunError: if they are damaged.
     """
     assert found.base is not None
-    frozen = tensors_at(place, found.base.tensors, config, vocab_size, found.path)
+    frozen = tensors_at(place, found.base.tensors, config, vocab_size, found.path, model)
     return _with(found, frozen, place)
 
 
 def tensors_at(
-    place: Place, names: Dtypes, config: ModelConfig, vocab_size: int, checkpoint: Path
+    place: Place,
+    names: Dtypes,
+    config: ModelConfig,
+    vocab_size: int,
+    checkpoint: Path,
+    model: nn.Module | None,
 ) -> Named:
     """Tensors of a model, as the weights have them that it can start from.
 
@@ -148,18 +162,19 @@ def tensors_at(
     Arguments:
         names: see `Base.tensors`; unknown ones are left out.
         checkpoint: which keeps the config.json of a model of transformers.
+        model: with what is quantized of it, without values or with them; None: nothing is.
 
     Raises:
         SetpointError: if the weights are of another model.
         RunError: if they are damaged.
     """
     if isinstance(config, Transformer):
-        return _frozen_in(_weights_at(place, skeleton(config, vocab_size), config), names)
+        return _frozen_in(place, names, config, vocab_size, model)
     with torch.random.fork_rng():  # whose numbers nothing else misses
         theirs = isinstance(config, HuggingFaceConfig)
         keys = description_of(checkpoint) if theirs else None
-        model = build_model(config, vocab_size, keys)
-    return _held_by(model, place, config, names)
+        built = build_model(config, vocab_size, keys)
+    return _held_by(built, place, config, names)
 
 
 def _held_by(
@@ -243,12 +258,73 @@ class _InMemory:
         return self.tensor
 
 
-def _frozen_in(weights: Weights, names: Dtypes) -> dict[str, Frozen]:
-    return {
-        name: Frozen(weights, name, tuple(through))
-        for name, through in names.items()
-        if name in weights.pieces
-    }
+@dataclass(frozen=True, slots=True, eq=False)
+class Requantized:
+    """Part of a weight that is quantized again when it is placed; see `Placeable`.
+
+    Arguments:
+        last: the parts of the weight that was quantized last, by their names and pieces; shared.
+    """
+
+    weights: Weights
+    part: StoredPart
+    through: tuple[str, ...]
+    last: dict[tuple[str, int], dict[str, Tensor]]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See `Placeable.dtype`."""
+        return dtype_named(self.through[-1])
+
+    @property
+    def shape(self) -> torch.Size:
+        """See `Placeable.shape`."""
+        return torch.Size(self.part.shape)
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """See `Placeable.box`; of experts, each of which is a piece, no others are quantized."""
+        pieces = self.part.by.pieces(every=True)
+        starts = list(offset)
+        if len(pieces) > 1:
+            pieces, starts[0] = pieces[offset[0] : offset[0] + shape[0]], 0
+        found = torch.cat([self._parts(rows)[self.part.own] for rows in pieces])
+        ranges = zip(starts, shape, strict=True)
+        found = found[tuple(slice(start, start + size) for start, size in ranges)]
+        return _rounded(found, self.through[1:])
+
+    def whole(self) -> Tensor:
+        """See `Placeable.whole`."""
+        return self.box([0] * len(self.shape), self.shape)
+
+    def _parts(self, rows: tuple[int, int]) -> dict[str, Tensor]:
+        name, key = self.part.weight, (self.part.weight, rows[0])
+        if any(each != name for each, _ in self.last):
+            self.last.clear()
+        if key not in self.last:
+            with TensorReader() as reader:
+                full = self.weights.rows(reader, name, self.part.by.whole, rows)
+            self.last[key] = self.part.by.parts_of(full)
+        return self.last[key]
+
+
+def _frozen_in(
+    place: Place, names: Dtypes, config: Transformer, vocab_size: int, model: nn.Module | None
+) -> dict[str, Placeable]:
+    weights = _weights_at(place, skeleton(config, vocab_size), config)
+    parts = {} if model is None else places_of_parts(model)
+    last: dict[tuple[str, int], dict[str, Tensor]] = {}
+    found: dict[str, Placeable] = {}
+    for name, through in names.items():
+        if name in weights.pieces:
+            found[name] = Frozen(weights, name, tuple(through))
+        elif name in parts and parts[name].weight in weights.pieces:
+            found[name] = Requantized(weights, parts[name], tuple(through), last)
+    return found
+
+
+def _words_of(model: nn.Module) -> int:
+    words: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
+    return words
 
 
 def base_of(directory: Path) -> Base | None:
@@ -260,8 +336,13 @@ def base_of(directory: Path) -> Base | None:
     return read_base(directory, read_manifest(directory))
 
 
-def frozen_of(directory: Path) -> dict[str, Placeable]:
+def frozen_of(
+    directory: Path, add_adapter: Callable[[Any, ModelConfig, nn.Module], None]
+) -> dict[str, Placeable]:
     """The frozen parameters that a checkpoint leaves out; none where it holds all.
+
+    Arguments:
+        add_adapter: puts an adapter of a section beneath a model, as `setpoint.infer.adapter` does.
 
     Raises:
         SetpointError: if the weights that have them are not there, or have changed.
@@ -271,7 +352,11 @@ def frozen_of(directory: Path) -> dict[str, Placeable]:
         return {}
     job = job_of(directory)
     place, size = find_base(directory, base), tokenizer_of(directory, job.tokenizer).vocab_size
-    found = tensors_at(place, base.tensors, job.model, size, directory)
+    model = None
+    if isinstance(job.model, Transformer) and job.adapter is not None:
+        model = skeleton(job.model, size)
+        add_adapter(job.adapter, job.model, model)
+    found = tensors_at(place, base.tensors, job.model, size, directory, model)
     return {n: _InMemory(each) if isinstance(each, Tensor) else each for n, each in found.items()}
 
 

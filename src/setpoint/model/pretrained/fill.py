@@ -80,7 +80,7 @@ class Weights:
                 if any(part.is_meta for part in stored.parameters()):
                     materialize(stored, device, torch.float32)
                 for rows in stored.pieces(every=not reader.by_rows):
-                    stored.put(self._rows(reader, plain_name(name), stored.whole, rows), rows[0])
+                    stored.put(self.rows(reader, plain_name(name), stored.whole, rows), rows[0])
             for name, buffer in list(module.named_buffers()):
                 if plain_name(name) in self.pieces:
                     made = self._made(reader, name, buffer, device, buffer.dtype)
@@ -100,7 +100,7 @@ class Weights:
         assert piece[2:] == (None, None, False)
         return block(reader.read(self.held[piece.theirs]), part)
 
-    def _rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
+    def rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
         """Some rows of a tensor of ours, in fp32 on the CPU."""
         if rows == (0, shape[0]):  # in the reader's own memory where it can be
             pieces = self.pieces[name]
@@ -221,7 +221,7 @@ class PlacedWeights(Weights):
         found = saved.box(offset, shape)
         return found.squeeze(part.dim) if part is not None and part.length is None else found
 
-    def _rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
+    def rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
         ranges = [rows, *((0, size) for size in shape[1:])]
         return self.box(reader, name, ranges, torch.float32)
 

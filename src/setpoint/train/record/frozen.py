@@ -15,6 +15,7 @@ from setpoint.model.pretrained.base import completed, files_at, find_base, tenso
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import as_placed, part_here
+from setpoint.train.build.adapter import add_adapter
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.loading import Checkpoint
@@ -53,7 +54,8 @@ class FrozenParameters:
             place = self.parts.world.on_main(lambda: find_base(found.path, base, pretrained))
             known = base, place
         self._loaded = base, known[1]
-        return completed(found, known[1], self.job.model, self.parts.tokenizer.vocab_size)
+        words, outline = self.parts.tokenizer.vocab_size, self._outline()
+        return completed(found, known[1], self.job.model, words, outline)
 
     def decide(self) -> str | None:
         """Choose what checkpoints leave out, when the model has the values that it trains from.
@@ -85,6 +87,15 @@ class FrozenParameters:
             f"{base.name}{changed}"
         )
 
+    def _outline(self) -> nn.Module | None:
+        """The whole model where some of it is quantized, without values."""
+        adapter, config = self.job.adapter, self.job.model
+        if adapter is None or adapter.quantize is None or not isinstance(config, Transformer):
+            return None
+        model = skeleton(config, self.parts.tokenizer.vocab_size)
+        add_adapter(self.job, model)
+        return model
+
     def _frozen_here(self) -> dict[str, Tensor]:
         """The frozen parameters that this rank holds a part of, as checkpoints name them."""
         zero = self.parts.zero
@@ -99,17 +110,20 @@ class FrozenParameters:
     def _equal(self, here: dict[str, Tensor], base: Base, place: Place) -> set[str]:
         """Those that equal, bit by bit, what the weights have."""
         config, size = self.job.model, self.parts.tokenizer.vocab_size
+        known = set(base.tensors) & here.keys()
         if self._from is None and self.parts.pretrained is not None:
-            # They have just come from there, but for what is no part of the model by itself.
+            # They have just come from there, but for what is no part of the model by itself, and
+            # what adapters of PEFT have changed.
             if not isinstance(config, Transformer):
                 return set(here)
-            return here.keys() & skeleton(config, size).state_dict().keys()
-        known = set(base.tensors) & here.keys()
+            if not config.adapters:
+                known = here.keys() & skeleton(config, size).state_dict().keys()
         unsure = {n: (DTYPES[each.dtype],) for n, each in here.items() if n not in known}
         if not unsure or self.parts.zero is not None:
             return known
-        assert self._from is not None
-        for name, theirs in tensors_at(place, unsure, config, size, self._from).items():
+        of = self._from or place.directory
+        found = tensors_at(place, unsure, config, size, of, self._outline())
+        for name, theirs in found.items():
             placed = part_here(as_placed(theirs, here[name]))
             if torch.equal(placed.to(here[name].device), part_here(here[name])):
                 known.add(name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
+from setpoint.model.config import Transformer
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -20,13 +21,18 @@ def frozen_problems(job: Job) -> Iterator[Problem]:
             valid=("true",),
             also=("optimizer.frozen", "adapter"),
         )
-    if job.adapter is not None and job.adapter.quantize is not None:
+    if (
+        job.adapter is not None
+        and job.adapter.quantize is not None
+        and not isinstance(job.model, Transformer)
+    ):
+        tag = type(job.model).__setpoint__.tag
         yield Problem(
             "checkpoint.frozen",
-            "false takes frozen parameters from model.pretrained, which has them dense, and "
-            "adapter.quantize quantizes them",
+            f"false quantizes frozen parameters again, from tensors whose names are known, and a "
+            f"model of type = {tag} has names of its own",
             valid=("true",),
-            also=("adapter.quantize",),
+            also=("adapter.quantize", "model"),
             hint="Quantized weights take a quarter of the bytes of bf16, or half of them.",
         )
     if job.model.pretrained is None:
