@@ -55,8 +55,10 @@ def test_a_quantized_base_learns_what_a_dense_one_does(tmp_path: Path) -> None:
     assert dense < 4.5  # from 5.7
 
 
-def test_bytes_are_those_that_the_report_says(tmp_path: Path) -> None:
-    parts, _ = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=2 steps")
+@pytest.mark.parametrize("experts", [0, 4])
+def test_bytes_are_those_that_the_report_says(tmp_path: Path, experts: int) -> None:
+    flags = (QUANTIZED.format("nf4", 16), *([f"model.moe.experts={experts}"] * bool(experts)))
+    parts, _ = stepped(tmp_path, *flags, "duration=2 steps")
     report = parts.adapter
     assert report is not None
     weights = list(parts.model.parameters())
@@ -65,14 +67,15 @@ def test_bytes_are_those_that_the_report_says(tmp_path: Path) -> None:
     assert sum(each.nbytes for each in frozen) == report.frozen_bytes
     assert sum(each.nbytes for each in trained) == report.trained_bytes == 4 * report.adapter
     assert all(each.grad is None for each in frozen)
-    job = small_job(tmp_path, *FLAGS, QUANTIZED.format("nf4", 16))
+    job = small_job(tmp_path, *FLAGS, *flags)
     planned = planned_memory(job, 257)
     assert planned.parameters == report.frozen_bytes + report.trained_bytes
     assert planned.gradients == report.trained_bytes
     state = [v for of in parts.optimizer.state.values() for v in of.values() if v.ndim]
     assert sum(each.nbytes for each in state) == 2 * report.trained_bytes
-    # Codes of half a byte, scales of one for 16 weights, and two in fp32 for each of 14 matrices.
-    assert report.quantized_bytes == report.quantized // 2 + report.quantized // 16 + 14 * 8
+    # Codes of half a byte, scales of one for 16 weights, and two in fp32 for each matrix.
+    matrices = 2 * (4 + 3 * max(1, experts))
+    assert report.quantized_bytes == report.quantized * 9 // 16 + matrices * 8
 
 
 def test_a_run_resumes_bit_for_bit_with_noise_and_merges(tmp_path: Path) -> None:

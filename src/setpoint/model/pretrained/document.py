@@ -54,9 +54,22 @@ _MUST_BE: Mapping[str, tuple[object, ...]] = {
     "use_mrope": (None, False),
 }
 _REFUSED: Mapping[str, str] = {
-    "quantization_config": "the weights are quantized; dequantize them with transformers first",
     "auto_map": "names program code of its own, which is not run",
 }
+
+
+_LEFT_OUT = ("modules_to_not_convert", "exclude_modules", "ignore")
+"""Lists of modules that stay unquantized, as quantizers call them."""
+
+
+def _dequantize(quantization: Any) -> str:
+    """What to do with weights that are quantized, and with the list of what is not."""
+    found = "the weights are quantized; dequantize them with transformers first"
+    keys: dict[str, Any] = quantization if isinstance(quantization, dict) else {}
+    name = next((each for each in _LEFT_OUT if keys.get(each)), None)
+    if name is None:
+        return found
+    return f"{found}, and leave out what {name} names by adapter.quantize.exclude"
 
 
 def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
@@ -175,6 +188,8 @@ class Document:
             self.must_be(name, allowed, "changes the model in a way that is not supported")
         for name, why in _REFUSED.items():
             self.must_be(name, (None, {}), why)
+        quantization = self._keys.get("quantization_config")
+        self.must_be("quantization_config", (None, {}), _dequantize(quantization))
         unknown = [name for name in self._keys if name not in self._read | NO_EFFECT]
         for name in unknown:
             if self._keys[name] is not None:
