@@ -39,9 +39,9 @@ FLAGS = (
     "evaluation=null",
     "checkpoint.every=never",
 )
-# On other processors sums are rounded differently. That shows in the last digits at first; later
-# it grows, where a token just goes to another expert.
-SOON, CLOSE, LATER = 5, 1e-5, 2e-2
+# On other processors sums are rounded differently. That shows in the last digits at first, by up to
+# 1.03e-5 between AMD and Intel; later it grows, where a token just goes to another expert.
+SOON, CLOSE, LATER = 5, 3e-5, 2e-2
 
 
 class Verdict(NamedTuple):

@@ -145,7 +145,7 @@ def test_the_cost_of_metrics_is_measured(load: Any, capsys: Any) -> None:
     load("train.metrics_cost").main(["--model", "dust", "--rounds", "2"])
     wall, cpu, alone, share = capsys.readouterr().out.splitlines()
     assert wall.startswith("with / without, wall") and cpu.startswith("with / without, cpu")
-    assert "us a step" in alone and share.endswith("by themselves")
+    assert "us a step" in alone and "by themselves" in share
 
 
 @pytest.mark.slow
