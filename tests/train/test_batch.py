@@ -47,7 +47,7 @@ def solutions(
     }
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_every_combination(ranks: int) -> None:
     for sizes in itertools.product(SIZES, repeat=3):
         found = resolved(sizes, ranks)

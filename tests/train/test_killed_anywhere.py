@@ -142,15 +142,11 @@ STORIES = {
 QUICK = (
     "packing",
     "mixture with phases",
-    "bf16 with masters",
     "an early end",
-    "plateau",
     "balanced experts",
-    "muon with bf16 state and experts",
     "schedule-free with masters",
     "merges into a quantized base",
     "accepted: options of a group",
-    "accepted: another measure",
 )
 
 
