@@ -114,6 +114,7 @@ def test_verify(cli: CommandLine) -> None:
         ("tag 'a b' runs/exp/tiny-1", "'a b' is no tag"),
         ("tag good runs/exp", "runs/exp is no run directory"),
         ("note runs/exp/tiny-1", "TEXT"),
+        ("note runs/exp/tiny-1 a b", "unexpected argument 'b': setpoint runs note takes RUN TEXT"),
     ],
 )
 def test_what_is_refused(cli: CommandLine, words: str, reason: str) -> None:

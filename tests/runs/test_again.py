@@ -280,6 +280,14 @@ def test_a_damaged_environment_is_said(run: Path, command: Call, facts: Any) -> 
     assert status == 2 and "environment.json: " in error
 
 
+def test_a_run_that_has_not_trained_is_said(run: Path, command: Call) -> None:
+    (run / "metrics.jsonl").unlink()
+    shutil.rmtree(run / "checkpoints")
+    for name in ("verify", "rerun"):
+        status, _, error = command(name, run)
+        assert status == 2 and "has not trained a step yet" in error
+
+
 def test_environments_are_compared_by_what_decides_the_bits() -> None:
     facts = {
         "code": {"user": {"root": "/a", "revision": "x", "diff": "a\n"}, "setpoint": "the same"},

@@ -180,6 +180,8 @@ def choose_stretch(run: Path, steps: tuple[int, int] | None = None) -> Stretch:
             f"no checkpoint of step {first} is kept in {run}, from which training could go on.\n"
             f"Valid: {valid}; 0 is the beginning of the run"
         )
+    if end == 0:
+        raise SetpointError(f"{run} has not trained a step yet, so that none can be trained again")
     if not first < last <= end:
         raise SetpointError(
             f"{run} has no steps {first} to {last}: it is recorded up to step {end}.\n"
@@ -388,7 +390,8 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError("it holds no mapping")
     except (OSError, ValueError) as error:
-        raise SetpointError(f"{path}: the record of the run cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SetpointError(f"{path}: the record of the run cannot be read: {why}") from None
     changed: Mapping[str, Any] = {}
     for event in read_jsonl(run / "events.jsonl", []):
         if event.get("event") in ("start", "resume", "restart") and _step(event) <= step:

@@ -46,6 +46,7 @@ def refused(folder: Path, *flags: str) -> str:
     with pytest.raises(SetpointError) as found:
         train(small_job(folder, *TO_8, *flags), folder / "run")
     assert not (folder / "run" / "config.json").exists()
+    assert found.value.status == 2
     return str(found.value)
 
 

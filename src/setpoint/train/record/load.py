@@ -309,8 +309,8 @@ def _left_weights(job: Job, parts: Components, saved: Checkpoint) -> dict[str, s
     """The weights that the job excludes, with what there is to say of each.
 
     Raises:
-        SetpointError: a pattern is found in no name.
-        RunError: weights that are not excluded do not fit the model.
+        SetpointError: a pattern is found in no name, or weights that are not excluded do not fit
+            the model.
     """
     theirs, own = saved.tensors["model"], parts.shapes
     elsewhere = frozenset() if parts.pipeline is None else parts.pipeline.elsewhere
@@ -334,7 +334,7 @@ def _left_weights(job: Job, parts: Components, saved: Checkpoint) -> dict[str, s
     if misfits:
         shown = "; ".join(misfits[:2])
         more = f"; and {len(misfits) - 2} more" if len(misfits) > 2 else ""
-        raise RunError(
+        raise SetpointError(
             f"{saved.path} does not fit the model: {shown}{more}.\nValid: the model of the "
             f"checkpoint, or patterns in checkpoint.exclude for what is to start anew"
         )
