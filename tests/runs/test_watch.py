@@ -121,6 +121,16 @@ def test_what_is_not_shown_is_said(tmp_path: Path) -> None:
     assert "no row has train.mean_los. Did you mean train.mean_loss?" in lines
 
 
+def test_why_a_run_failed_is_shown(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    why = "step 2: the loss is nan, and more words than an event has room for.\nLower the rate"
+    said = [{"event": "start"}, {"event": "fault", "error": why}, {"event": "uploaded"}]
+    (run / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in said))
+    seen = Watched(run)
+    seen.look()
+    assert f"error: {why.replace(chr(10), ' ')}" in rendered(seen, 80, 24, colour=False)
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="is no run directory: it has no config.json"):
         Watched(tmp_path)

@@ -14,7 +14,7 @@ from typing import Any
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import bold
 from setpoint.config import SetpointError, did_you_mean
-from setpoint.report.status import RUNNING
+from setpoint.report.status import FAILED, RUNNING
 from setpoint.report.terminal import chart
 from setpoint.runs.watch import EVENTS, Watched
 from setpoint.track.console import is_terminal, short_count, short_time
@@ -38,6 +38,7 @@ COMMAND = Command(
     positional=(1, 1),
 )
 BLOCKS = "▁▂▃▄▅▆▇█"
+LONGEST = 600  # characters of an error
 SHOWN = ("mean_loss", "lr", "grad_norm", "tokens_per_second", "mfu", "data_wait")
 
 
@@ -57,7 +58,7 @@ def run(arguments: Arguments) -> int:
         print(json.dumps(seen.to_json(), indent=2))
         return 0
     if arguments.has(ONCE.name) or not is_terminal(sys.stdout):
-        print(rendered(seen, *_size(), colour=False))
+        print(rendered(seen, *shutil.get_terminal_size((100, 40)), colour=False))
         return 0
     _follow(seen, every)
     return 0
@@ -68,21 +69,19 @@ def _follow(seen: Watched, every: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    console = Console(highlight=False)
+
     def text() -> Text:
-        return Text.from_ansi(rendered(seen, *_size(), colour=True))
+        return Text.from_ansi(rendered(seen, *console.size, colour=True))
 
     try:
-        with Live(text(), console=Console(highlight=False), auto_refresh=False) as live:
+        with Live(text(), console=console, auto_refresh=False) as live:
             while seen.status == RUNNING:
                 time.sleep(every)
                 seen.look()
                 live.update(text(), refresh=True)
     except KeyboardInterrupt:
         print(f"the run goes on: setpoint watch {seen.path}")
-
-
-def _size() -> tuple[int, int]:
-    return shutil.get_terminal_size((100, 40))
 
 
 def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
@@ -102,6 +101,9 @@ def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
         parts.append(f"{where} for {short_time(each.seconds)} at step {each.step}")
     known = [event for event in seen.events if event.get("event") in EVENTS]
     parts += [_event(event)[:columns] for event in known[-3:]]
+    if seen.status == FAILED:
+        fault = next(event for event in reversed(seen.events) if event.get("event") == "fault")
+        parts.append(_plain(" ".join(f"error: {fault.get('error')}".split())[:LONGEST]))
     if seen.broken:
         parts.append(f"lines that are no rows: {seen.broken:,}; `setpoint runs verify` names them")
     missing = [name for name in seen.asked if name not in seen.known]
