@@ -69,6 +69,24 @@ def test_ranks_hold_all_of_a_model_together(tmp_path: Path) -> None:
     )
 
 
+def test_ranks_that_divide_experts_divide_their_adapters(tmp_path: Path) -> None:
+    quantized = "quantize: {type: fp8, group_size: 8}"
+    adapter = f"adapter={{type: dora, rank: 2, targets: [experts], {quantized}}}"
+    job = small_job(tmp_path, *MODELS["experts"], adapter)
+    workload = Workload.of(job, 257)
+    weights = [each for kind in workload.order for each in workload.kinds[kind].weights]
+    trained = sum(weight.numbers * weight.times for weight in weights if weight.is_trained)
+    for topology in (Topology(shard=2, expert=2), Topology(tensor=2, expert=2)):
+        ranks = [shards_of(workload, topology, rank) for rank in range(2)]
+        assert sum(rank.numbers for rank in ranks) == trained > 0
+    # Experts take a byte a number, and four for each square of 64.
+    packed = [each for each in weights if len(each.shape) == 3 and not each.is_trained]
+    assert packed and all(each.stored * 16 == each.numbers * 17 for each in packed)
+    whole = sum(weight.stored * weight.times for weight in weights)
+    ranks = [shards_of(workload, Topology(shard=2, expert=2), rank) for rank in range(2)]
+    assert whole <= sum(rank.stored for rank in ranks) <= whole * 1.05  # what makes rows even
+
+
 def test_overrides_are_those_of_the_topology(tmp_path: Path) -> None:
     flags = ("memory.activation_checkpointing.type=operators", "parallel.world_size=8",
              "parallel.shard=2", "parallel.tensor=2", "batch.global_size=32")  # fmt: skip

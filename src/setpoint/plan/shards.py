@@ -107,7 +107,8 @@ def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[in
     shape, ranks = weight.shape, topology.tensor
     if weight.division == "experts" and topology.divides_experts:
         found = [shape[0] // topology.expert, *shape[1:]]
-        found[weight.inner] //= topology.expert_tensor
+        if topology.expert_tensor > 1:
+            found[weight.inner] //= topology.expert_tensor
         return tuple(found)
     if ranks == 1 or weight.division in ("whole", "experts"):
         return shape

@@ -671,6 +671,8 @@ def _division(
         return ("columns", (), 0) if name == "attention.output.weight" else ("whole", (), 0)
     if path == "feed_forward.experts":
         return "experts", (), 1 if own == "down" else 2
+    if path.startswith("feed_forward.experts.adapter."):
+        return "experts", (), 1 if own == "b" else 2
     if path.startswith("feed_forward.experts."):
         return "whole", (), 0
     if name in ("feed_forward.down.weight", "feed_forward.shared.down.weight"):
