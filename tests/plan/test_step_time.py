@@ -76,6 +76,19 @@ def test_products_and_attention_take_their_flops_by_the_peak(tmp_path: Path, ide
     assert again.parts["recomputation"] == pytest.approx(more * found.tokens / 1e12)
 
 
+def test_frozen_weights_need_no_gradients(tmp_path: Path, ideal: Path) -> None:
+    whole = workload_of(tmp_path)
+    frozen = whole._replace(
+        kinds=tuple(
+            kind._replace(weights=tuple(each._replace(is_trained=False) for each in kind.weights))
+            for kind in whole.kinds
+        )
+    )
+    saved = [timed(each, Topology(), "ideal", ideal) for each in (whole, frozen)]
+    products = [found.parts["matrix products"] for found in saved]
+    assert products[1] == pytest.approx(2 / 3 * products[0])
+
+
 @pytest.mark.parametrize(
     "topology",
     [

@@ -270,7 +270,7 @@ class _Step:
 
     def _part(self, kind: Kind, recomputed: bool) -> Part:
         tensor = self.topology.tensor
-        tokens, moved = self.tokens, self._moved(kind)
+        tokens, moved, trained = self.tokens, self._moved(kind), _trained_share(kind)
         bandwidth = self.machine.bandwidth * self.machine.assumed.memory
         products = self._products(kind)
         attention = 0.0
@@ -289,7 +289,7 @@ class _Step:
         backward = self._with_host(
             kind,
             Spent(
-                2 * sum(products),
+                (1 + trained) * sum(products),
                 ATTENTION_BACKWARD * attention,
                 BACKWARD_BYTES * moved / bandwidth,
                 waited / 2,
@@ -307,7 +307,8 @@ class _Step:
             )
         is_layer = kind.name in ("layer", "model")
         experts = self._experts(kind)
-        return Part(is_layer, forward, backward, again, sum(products), beside, experts)
+        weight = trained * sum(products)
+        return Part(is_layer, forward, backward, again, weight, beside, experts)
 
     def _with_host(self, kind: Kind, spent: Spent, share: float) -> Spent:
         if kind.name != "layer":
@@ -813,6 +814,14 @@ class _Flow:
     def seconds(self) -> float:
         """How long it took."""
         return self.now
+
+
+def _trained_share(kind: Kind) -> float:
+    """The share of matrix products whose weights need gradients."""
+    matrices = [each for each in kind.weights if len(each.shape) > 1]
+    numbers = sum(each.numbers * each.times for each in matrices)
+    trained = sum(each.numbers * each.times for each in matrices if each.is_trained)
+    return trained / numbers if numbers else 1.0
 
 
 def _again(policy: str) -> tuple[float, float, float, float]:
