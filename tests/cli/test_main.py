@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -223,3 +224,15 @@ def test_a_command_leaves_whatever_trackers_would_do_as_python_exits(tmp_path: P
         done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("0da6f052") and ("the end" in done.stdout) == ends
+
+
+@pytest.mark.parametrize(("command", "status"), [("train", 75), ("sweep", 75), ("show", 143)])
+def test_a_stop_before_a_command_begins(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str, status: int
+) -> None:
+    """While modules are imported, where schedulers start again what ends with 75."""
+    monkeypatch.setattr(
+        "setpoint.cli.main._dispatch", lambda words: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    answer = cli(f"{command} tiny")
+    assert (answer.status, answer.out) == (status, "") and "stopped by SIGTERM" in answer.err

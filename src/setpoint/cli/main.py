@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before anything else is imported, which takes time enough for Ctrl-C.
     stop = StopRequest()
     stop.owns_process = True
+    stop.resumable = words[:1] in (["train"], ["sweep"])  # nothing can be lost yet
     if arguments is None:
         stop.began = _process_began()
     try:
