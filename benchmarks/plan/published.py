@@ -18,7 +18,8 @@ import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.machines import machine_named
-from setpoint.plan.step_time import Kernels, StepTime, palm_flops, step_time
+from setpoint.plan.part_time import Kernels
+from setpoint.plan.step_time import StepTime, palm_flops, step_time
 from setpoint.plan.workload import Topology, Workload
 from setpoint.train.config import Job
 

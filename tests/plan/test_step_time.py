@@ -9,7 +9,8 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.plan.machines import Machine, Network, machine_named
-from setpoint.plan.step_time import Kernels, StepTime, palm_flops, step_time
+from setpoint.plan.part_time import Kernels
+from setpoint.plan.step_time import StepTime, palm_flops, step_time
 from setpoint.plan.workload import Topology, Workload
 
 from ..train.small import small_job

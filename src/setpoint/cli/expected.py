@@ -190,7 +190,8 @@ def expect(
             step.
     """
     from setpoint.plan.cost import cost_of
-    from setpoint.plan.step_time import Kernels, step_time
+    from setpoint.plan.part_time import Kernels
+    from setpoint.plan.step_time import step_time
     from setpoint.train.batch import limits_of
 
     time = step_time(workload, topology, asked.machine, asked.network, Kernels.of(job))
