@@ -9,15 +9,18 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
-from setpoint.checkpoint.loading import Checkpoint, verify_directory
+from setpoint.checkpoint.loading import Checkpoint, load_directory, verify_directory
+from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World
@@ -364,3 +367,43 @@ def clocks_that_go_back(folder: Path) -> int:
     finally:
         time.time = real
     return len(ACTIONS)
+
+
+def reads_that_fail(folder: Path) -> int:
+    """Let each read of files with parts fail, once and for good, while a model is filled.
+
+    Returns:
+        how many have failed.
+    """
+    whole = {"w": torch.arange(12.0).reshape(4, 3), "b": torch.arange(5.0)}
+    parts = folder / ROOT / "step-00000001"
+    convert(CheckpointStore(folder / "whole").save(1, {"model": whole}, {}), parts, 2)
+    failed = 0
+    for goes_on in (False, True):
+        for count in range(10**6):
+            reads = itertools.count()
+            before = partial(_refuse_reads, reads, count, goes_on)
+            found = load_directory(parts).tensors["model"]
+            with watched(folder, before=before):
+                try:
+                    filled = {name: as_placed(found[name], torch.empty(0)) for name in whole}
+                except DamagedCheckpoint as error:
+                    assert goes_on and "cannot be read back (Input/output error)" in str(error)
+                else:
+                    assert all(torch.equal(filled[name], whole[name]) for name in whole)
+                    assert not goes_on or next(reads) <= count
+            if next(reads) <= count:
+                break
+            failed += 1
+    return failed
+
+
+def _refuse_reads(
+    reads: Iterator[int], first: int, goes_on: bool, operation: Operation
+) -> int | None:
+    """Let one read fail, or all from it on."""
+    if operation.kind == "read":
+        number = next(reads)
+        if number == first or (goes_on and number > first):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+    return None

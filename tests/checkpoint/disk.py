@@ -174,20 +174,26 @@ def watched(
         most = None if at is None else before(Operation("write", at, data=bytes(data), rank=rank))
         return real["os.write"](descriptor, data if most is None else data[:most])
 
+    def read_raw(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        if (at := place(descriptor)) is not None:
+            before(Operation("read", at, rank=rank))
+        return real["os.preadv"](descriptor, buffers, offset)
+
     kinds = {"rename": "rename", "replace": "rename", "unlink": "unlink", "remove": "unlink",
              "mkdir": "mkdir", "rmdir": "rmdir", "fsync": "sync"}  # fmt: skip
     real = {"open": builtins.open, "os.open": os.open, "os.write": os.write}
+    real["os.preadv"] = os.preadv
     real |= {name: getattr(os, name) for name in kinds}
     for name, kind in kinds.items():
         # Tests run without syncs; those of this disk are in its log.
         setattr(os, name, seen((lambda _: None) if name == "fsync" else real[name], kind))
     builtins.open = io.open = opened
-    os.open, os.write = opened_raw, written_raw
+    os.open, os.write, os.preadv = opened_raw, written_raw, read_raw
     try:
         yield
     finally:
         builtins.open = io.open = real["open"]
-        os.open, os.write = real["os.open"], real["os.write"]
+        os.open, os.write, os.preadv = real["os.open"], real["os.write"], real["os.preadv"]
         for name in kinds:
             setattr(os, name, real[name])
 

@@ -23,6 +23,7 @@ from .crashed import (
     clocks_that_go_back,
     crash_everywhere,
     fail_everywhere,
+    reads_that_fail,
     record,
     short_writes,
 )
@@ -131,6 +132,8 @@ FAULTS = [
           of_ranks("damage", 2, 1)),
     Fault("a file is changed, cut, missing or unreadable", 4, SKIPPED,
           of_ranks("damage", 4, 1)),
+    Fault("a read fails while parts are copied into a model", 1, "read again, or refused in words",
+          reads_that_fail),
     Fault("a run is killed, jobs of all kinds", 1, SAME, kills_of_stories),
     Fault("a rank of a run is killed, replicas", 2, SAME, kills(2, "replicate")),
     Fault("a rank of a run is killed, shards", 2, SAME, kills(2, "shard")),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
+import os
+import random
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,9 +15,18 @@ import numpy as np
 import pytest
 import torch
 
-from setpoint.checkpoint import backend, durable
+from setpoint.checkpoint import backend, divided, durable
 from setpoint.checkpoint.backend import SAFETENSORS
-from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
+from setpoint.checkpoint.background import in_threads
+from setpoint.checkpoint.convert import convert, open_tensors
+from setpoint.checkpoint.loading import Checkpoint, verify_directory
+from setpoint.checkpoint.manifest import (
+    FORMAT,
+    WHOLE,
+    DamagedCheckpoint,
+    Manifest,
+    read_manifest,
+)
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.tensor_file import HostMemory
 
@@ -46,11 +58,13 @@ def test_a_save_that_is_waited_for_copies_nothing_that_can_be_written(
     tensors = {"model": {"t": base.t(), "tied": base.detach(), "w": base, "0": torch.tensor(1)}}
     written: dict[int, list[int]] = {}
 
-    def write(path: Path, pieces: Iterable[bytes | memoryview]) -> durable.Written:
+    def write(
+        path: Path, pieces: Iterable[bytes | memoryview], chunk: int | None
+    ) -> durable.Written:
         held = list(pieces)
         addresses = [np.frombuffer(each, np.uint8).ctypes.data for each in held]
         written[len(written)] = addresses
-        return durable.write_file(path, held)
+        return durable.write_file(path, held, chunk)
 
     monkeypatch.setattr(backend, "write_file", write)
     path = CheckpointStore(tmp_path / "a").save(1, tensors, {})
@@ -96,6 +110,12 @@ def test_the_content_that_is_used_is_what_was_compared(tmp_path: Path) -> None:
     assert torch.equal(found.tensors["model"]["w"], torch.ones(3))
 
 
+def _tensor(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    found = checkpoint.tensors["model"][name]
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
 def test_a_file_larger_than_what_is_read_and_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +125,109 @@ def test_a_file_larger_than_what_is_read_and_written_at_once(
     expected = durable.Written.of(content)
     assert durable.write_file(path, pieces) == durable.digest_file(path) == expected
     assert durable.read_file(path) == (content, expected)
+
+
+def digest_of_chunks(content: bytes, chunk: int) -> str:
+    """As the documentation of the format has it."""
+    parts = [content[start : start + chunk] for start in range(0, len(content), chunk)]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 14, 15, 700])
+def test_a_file_is_digested_in_chunks_where_it_has_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(durable, "PIECE", 3)
+    content, path = os.urandom(size), tmp_path / "file"
+    expected = durable.Written.of(content)
+    if size > 7:
+        expected = durable.Written(size, digest_of_chunks(content, 7), 7)
+    pieces = [content[:5], memoryview(content)[5:6], content[6:]]
+    assert durable.write_file(path, pieces, 7) == durable.digest_file(path, 7) == expected
+    assert durable.read_file(path, 7) == (content, expected)
+
+
+def test_damage_of_a_file_in_chunks_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bit of any chunk, and chunks in another order; the manifest says what chunks are."""
+    monkeypatch.setattr(backend, "CHUNK", 64)
+    store = CheckpointStore(tmp_path)
+    path = store.save(1, {"model": {"w": torch.arange(100.0)}}, {}) / "model.safetensors"
+    assert read_manifest(path.parent).format == FORMAT
+    monkeypatch.setattr(backend, "CHUNK", 128)
+    whole = path.read_bytes()
+    assert torch.equal(_tensor(store.load(1), "w"), torch.arange(100.0))
+    damaged = [whole[:64] + whole[128:192] + whole[64:128] + whole[192:]]
+    for at in range(0, len(whole), 50):
+        damaged += [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]]
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has the SHA-256"):
+            store.load(1)
+        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has the SHA-256"):
+            verify_directory(path.parent)
+
+
+def test_large_files_of_older_formats_have_one_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path)
+    path = store.save(1, {"model": {"w": torch.arange(100.0)}}, {})
+    assert read_manifest(path).format == WHOLE
+    monkeypatch.setattr(backend, "CHUNK", 64)
+    monkeypatch.setattr(durable, "CHUNK", 64)
+    assert torch.equal(_tensor(store.load(1), "w"), torch.arange(100.0))
+    verify_directory(path)
+
+
+def test_parts_of_tensors_are_read_from_files(tmp_path: Path) -> None:
+    """Boxes of any place and size, of tensors in one file and in three, tied ones too."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "rows": torch.randn(7, 5, 3, generator=generator),
+        "vector": torch.arange(9, dtype=torch.bfloat16),
+        "number": torch.tensor(5),
+        "none": torch.empty(0, 4),
+    }
+    tensors["tied"] = tensors["rows"]
+    path = CheckpointStore(tmp_path).save(1, {"model": tensors}, {})
+    convert(path, tmp_path / "parts", 3)
+    choices = random.Random(0)
+    for directory in (path, tmp_path / "parts"):
+        for name, found in open_tensors(directory)["model"].items():
+            expected = tensors[name]
+            assert torch.equal(found.whole(), expected)
+            for _ in range(20):
+                box = [sorted(choices.choices(range(n + 1), k=2)) for n in expected.shape]
+                part = found.box([a for a, _ in box], [b - a for a, b in box])
+                assert torch.equal(part, expected[tuple(slice(a, b) for a, b in box)])
+
+
+def test_large_tensors_are_read_by_blocks_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divided, "CHUNK", 50)
+    whole = torch.arange(60.0).reshape(10, 6)
+    path = CheckpointStore(tmp_path).save(1, {"model": {"w": whole}}, {})
+    found = open_tensors(path)["model"]["w"]
+    assert torch.equal(found.box([1, 2], [8, 3]), whole[1:9, 2:5])
+
+
+def test_work_is_shared_by_threads() -> None:
+    done: list[int] = []
+    in_threads(done.append, 1000)
+    assert sorted(done) == list(range(1000))
+
+    def act(number: int) -> None:
+        done.append(number)
+        if number == 5:
+            raise OSError(5, "Input/output error")
+
+    done.clear()
+    with pytest.raises(OSError, match="Input/output"):
+        in_threads(act, 100_000)
+    assert 5 in done and len(done) < 100_000
 
 
 def test_threads_of_digests_end_with_a_disk_that_fails(

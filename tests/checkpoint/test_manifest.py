@@ -28,6 +28,18 @@ def test_round_trip(tmp_path: Path) -> None:
     assert json.loads(manifest.render())["format"] == WHOLE
 
 
+def test_chunks_of_files(tmp_path: Path) -> None:
+    manifest = Manifest(5, None, {"a": Written(20, "x", 8), "b": Written(2, "y")})
+    (tmp_path / "manifest.json").write_bytes(manifest.render())
+    assert read_manifest(tmp_path) == manifest
+    assert json.loads(manifest.render())["format"] == FORMAT
+    for chunk in (0, -8, 20, "8", True, 8.0):
+        strange = Manifest(5, None, {"a": Written(20, "x", chunk)})  # type: ignore[arg-type]
+        (tmp_path / "manifest.json").write_bytes(strange.render())
+        with pytest.raises(DamagedCheckpoint, match=f"has chunks of {chunk!r} for a"):
+            read_manifest(tmp_path)
+
+
 def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
     newer = {"format": FORMAT + 1, "step": 5, "something": "else"}
     (tmp_path / "manifest.json").write_bytes(_seal(newer))

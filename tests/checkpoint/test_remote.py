@@ -14,11 +14,10 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
+from setpoint.checkpoint import background, durable
 from setpoint.checkpoint import remote as module
-from setpoint.checkpoint.durable import AHEAD
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
-from setpoint.checkpoint.pieces import PIECE
 from setpoint.checkpoint.record import checkpoint_to_load
 from setpoint.checkpoint.remote import RemoteError, RemoteRun
 from setpoint.checkpoint.retention import Retention
@@ -306,7 +305,8 @@ def test_the_md5_of_the_service_saves_reading_back(tmp_path: Path) -> None:
     assert read == []
 
 
-def test_memory_is_that_of_a_piece(tmp_path: Path) -> None:
+def test_memory_is_that_of_a_few_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "THREADS", 2)
     store = CheckpointStore(tmp_path / "a")
     store.save(1, {"model": {"w": torch.zeros(10_000_000)}}, {})
     run = RemoteRun(f"file://{tmp_path}/bucket/run")
@@ -317,8 +317,8 @@ def test_memory_is_that_of_a_piece(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # Pieces wait where the thread that takes digests is behind.
-    assert peak < (AHEAD + 3) * PIECE < 20e6
+    # Chunks wait where the threads that take digests are behind.
+    assert peak < (durable.AHEAD + 2 + 2) * durable.CHUNK < 30e6
 
 
 def test_a_process_killed_while_it_sends(tmp_path: Path) -> None:

@@ -162,13 +162,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) 
             failed.append(path.name)
             raise OSError(code, os.strerror(code))
 
-    def digest_file(path: Path) -> Written:
+    def digest_file(path: Path, chunk: int | None) -> Written:
         fails(path)
-        return digest(path)
+        return digest(path, chunk)
 
-    def read_file(path: Path) -> tuple[bytearray, Written]:
+    def read_file(path: Path, chunk: int | None) -> tuple[memoryview, Written]:
         fails(path)
-        return whole(path)
+        return whole(path, chunk)
 
     def read_bytes(path: Path) -> bytes:
         fails(path)

@@ -91,7 +91,7 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
     store.save(1, {"model": placed(mesh, "rows")}, {})
     if world.rank == 1:
 
-        def full(path: Path, chunks: Any) -> durable.Written:
+        def full(path: Path, chunks: Any, chunk: int | None) -> durable.Written:
             durable.write_file(path, list(chunks)[:1])
             raise OSError(28, "No space left on device")
 

@@ -23,9 +23,11 @@ def writers(job: Job) -> set[str]:
     """The threads that write the files of checkpoints."""
     found: set[str] = set()
 
-    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+    def write(
+        path: Path, chunks: Iterable[bytes | memoryview], chunk: int | None
+    ) -> durable.Written:
         found.add(current_thread().name)
-        return durable.write_file(path, chunks)
+        return durable.write_file(path, chunks, chunk)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "write_file", write)
@@ -42,9 +44,11 @@ def waiting_disk() -> Iterator[list[int]]:
     """
     waited, pending = Event(), list[int]()
 
-    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+    def write(
+        path: Path, chunks: Iterable[bytes | memoryview], chunk: int | None
+    ) -> durable.Written:
         waited.wait()
-        return durable.write_file(path, chunks)
+        return durable.write_file(path, chunks, chunk)
 
     finish = BackgroundStore._finish
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from setpoint.shapes.placed import Named
 
 from .divided import Divided, Files, decode_index
-from .durable import Written, write_file
+from .durable import CHUNK, Written, write_file
 from .layout import INDEX, STATE, TENSORS, is_of_a_rank
 from .manifest import Manifest, read_verified, understood
 from .state_file import decode_state, encode_state
@@ -115,7 +115,9 @@ class Safetensors:
 
     def write(self, staged: Staged, folder: Path) -> dict[str, Written]:
         """See `Backend.write`."""
-        return {name: write_file(folder / name, pieces) for name, pieces in staged.files.items()}
+        return {
+            name: write_file(folder / name, pieces, CHUNK) for name, pieces in staged.files.items()
+        }
 
     def read(self, folder: Path, manifest: Manifest, stems: Collection[str]) -> States:
         """See `Backend.read`. Each file is read once: what is used is what was compared."""

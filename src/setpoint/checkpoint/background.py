@@ -1,7 +1,8 @@
-"""A thread that does what it is given, one piece after the other, while the run goes on."""
+"""Threads: one that works while the run goes on, and several for one piece of work."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -9,6 +10,41 @@ from threading import Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+"""That share a piece of work: copies of memory and digests, which leave the interpreter lock."""
+
+
+def in_threads(act: Callable[[int], object], count: int) -> None:
+    """Do something `count` times, by this thread and others, each taking the next number.
+
+    None of them waits for another but at the end, so that a busy machine costs little.
+
+    Arguments:
+        act: takes the number, from 0 on; once it has raised an error nothing more is begun.
+    """
+    numbers, failed = iter(range(count)), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for number in numbers:
+                if failed:
+                    return
+                act(number)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [
+        Thread(target=work, name="setpoint-share", daemon=True)
+        for _ in range(min(THREADS, count) - 1)
+    ]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
 
 
 class Background:

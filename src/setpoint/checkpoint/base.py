@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .durable import Written
 from .layout import BASE
-from .manifest import Manifest, read_verified
+from .manifest import Manifest, decode_written, encode_written, read_verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,7 @@ class Base:
         content = {
             "name": self.name,
             "directory": self.directory,
-            "files": {
-                name: {"bytes": each.size, "sha256": each.sha256}
-                for name, each in sorted(self.files.items())
-            },
+            "files": {name: encode_written(each) for name, each in sorted(self.files.items())},
             "tensors": self.tensors,
         }
         return (json.dumps(content, indent=1) + "\n").encode()
@@ -61,8 +58,6 @@ def read_base(directory: Path, manifest: Manifest) -> Base | None:
     if BASE not in manifest.files:
         return None
     content = json.loads(bytes(read_verified(directory, manifest, BASE)))
-    files = {
-        name: Written(each["bytes"], each["sha256"]) for name, each in content["files"].items()
-    }
+    files = {name: decode_written(each) for name, each in content["files"].items()}
     tensors = {name: tuple(through) for name, through in content["tensors"].items()}
     return Base(content["name"], content["directory"], files, tensors)

@@ -72,7 +72,7 @@ def require_free(target: Path) -> None:
 
 
 def open_tensors(directory: Path) -> dict[str, dict[str, Divided]]:
-    """The tensors of a checkpoint by stem and name, in files that are mapped when they are read.
+    """The tensors of a checkpoint by stem and name, in files that are read when they are asked for.
 
     The checkpoint must have been verified.
     """
@@ -89,17 +89,8 @@ def _tensors(directory: Path) -> dict[str, dict[str, Divided]]:
             layouts = decode_index((directory / (stem + INDEX)).read_bytes())
             found[stem] = {name: Divided(each, name, files) for name, each in layouts.items()}
         else:
-            file = stem + TENSORS
-            found[stem] = {
-                name: Divided(_whole(file, tensor), name, files)
-                for name, tensor in files[file].items()
-            }
+            found[stem] = files.whole(stem + TENSORS)
     return found
-
-
-def _whole(file: str, tensor: Tensor) -> Layout:
-    shape = tuple(tensor.shape)
-    return Layout(tensor.dtype, shape, (Part(file, (0,) * len(shape), shape),))
 
 
 class _Box(NamedTuple):
@@ -128,8 +119,9 @@ def _write(
         held.add(BASE)
         tensors["model"] = {**tensors["model"], **frozen}
     for name in manifest.files.keys() - held:
-        written[name] = write_file(folder / name, _chunks(source / name))
-        if written[name] != manifest.files[name]:
+        expected = manifest.files[name]
+        written[name] = write_file(folder / name, _chunks(source / name), expected.chunk)
+        if written[name] != expected:
             raise DamagedCheckpoint(source, f"{name} has changed while it was read")
     for stem, named in tensors.items():
         aliases = _aliases(named)
@@ -167,7 +159,7 @@ def _write_file(
         box = boxes[name]
         return box.of.box(box.offset, box.shape)
 
-    return {file: write_file(folder / file, encode_one_by_one(boxes, aliases, read))}
+    return {file: write_file(folder / file, encode_one_by_one(boxes, aliases, read), CHUNK)}
 
 
 def _boxes_of(
@@ -193,7 +185,7 @@ def _aliases(named: Mapping[str, Placeable]) -> dict[str, str]:
     for name, each in named.items():
         if not isinstance(each, Divided) or not each.shape.numel():
             continue
-        at = [(part.offset, each.files[part.file][name].data_ptr()) for part in each.layout.parts]
+        at = [(part, each.files[part.file][name].start) for part in each.layout.parts]
         owner = owners.setdefault((each.layout.dtype, each.layout.shape, *at), name)
         if owner != name:
             found[name] = owner

@@ -25,7 +25,7 @@ class Contents(NamedTuple):
     """What a checkpoint holds, of which every byte has been compared with its checksum.
 
     Arguments:
-        tensors: `<stem>/<name>` to a tensor in a mapped file, or to its parts.
+        tensors: `<stem>/<name>` to a tensor in files that are read when it is asked for.
         state: everything else.
     """
 
@@ -88,7 +88,7 @@ def _contents(directory: Path) -> Contents:
             layouts = decode_index(bytes(read_verified(directory, manifest, stem + INDEX)))
             found: Named = {name: Divided(each, name, files) for name, each in layouts.items()}
         else:
-            found = files[stem + TENSORS]
+            found = files.whole(stem + TENSORS)
         tensors |= {f"{stem}/{name}": tensor for name, tensor in found.items()}
     return Contents(tensors, decode_state(bytes(read_verified(directory, manifest, STATE))))
 

@@ -9,20 +9,24 @@ torch's distributed checkpoints chooses, so that all write about as much.
 from __future__ import annotations
 
 import json
-import mmap
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import finalize
 
 import torch
 from torch import Tensor
 
 from setpoint.shapes.placed import part_here
 
+from .durable import CHUNK, read_at, retried
 from .layout import file_of_rank
-from .tensor_file import DTYPES, decode_tensors, dtype_named
+from .manifest import understood, unreadable
+from .tensor_file import DTYPES, Stored, bytes_of, decode_header, dtype_named
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan
@@ -188,8 +192,7 @@ class Divided:
                 slice(s - a, e - a) for s, e, a in zip(first, last, part.offset, strict=True)
             )
             here = tuple(slice(s - a, e - a) for s, e, a in zip(first, last, offset, strict=True))
-            found[here].copy_(self.files[part.file][self.name][there])
-            self.files.release(part.file)
+            self.files.read(part.file, self.name, there, found[here])
         return found
 
     def whole(self) -> Tensor:
@@ -197,8 +200,10 @@ class Divided:
         return self.box([0] * len(self.layout.shape), self.layout.shape)
 
 
-class Files(Mapping[str, Mapping[str, Tensor]]):
-    """The files of ranks in one checkpoint, mapped into memory when they are first used.
+class Files(Mapping[str, Mapping[str, Stored]]):
+    """The files with tensors in one checkpoint, read where parts of them are asked for.
+
+    They are not mapped into memory, where a disk that fails would end the process without a word.
 
     Arguments:
         directory: of the checkpoint, whose files have been compared with the manifest.
@@ -207,25 +212,84 @@ class Files(Mapping[str, Mapping[str, Tensor]]):
 
     def __init__(self, directory: Path, names: Sequence[str]) -> None:
         self.directory, self.names = directory, tuple(names)
-        self._open: dict[str, dict[str, Tensor]] = {}
-        self._maps: dict[str, mmap.mmap] = {}
+        self._headers: dict[str, dict[str, Stored]] = {}
+        self._open: dict[str, int] = {}
+        finalize(self, _close, self._open)
 
-    def __getitem__(self, name: str) -> dict[str, Tensor]:
-        if name not in self._open:
-            with (self.directory / name).open("rb") as file:
-                # Private: torch wants memory that it may write to, and no file is changed.
-                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            self._open[name] = decode_tensors(content)
-            self._maps[name] = content
-        return self._open[name]
+    def __getitem__(self, name: str) -> dict[str, Stored]:
+        if name not in self._headers:
+            with self._reading(name) as descriptor:
+                length = bytearray(8)
+                _fill(descriptor, memoryview(length), 0)
+                most = os.fstat(descriptor).st_size - 8
+                text = bytearray(min(int.from_bytes(length, "little"), most))
+                _fill(descriptor, memoryview(text), 8)
+            stored, aliases = decode_header(bytes(text))
+            also = {alias: stored[owner] for alias, owner in aliases.items()}
+            self._headers[name] = {**stored, **also}
+        return self._headers[name]
 
-    def release(self, name: str) -> None:
-        """Take what has been read of a file out of this process's memory; the cache keeps it."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._maps[name].madvise(mmap.MADV_DONTNEED)
+    def read(self, name: str, tensor: str, box: Sequence[slice], into: Tensor) -> None:
+        """Read a box of a tensor, as it lies in a file.
+
+        Arguments:
+            box: a slice for each dimension.
+            into: of the shape of the box; it may be a view.
+
+        Raises:
+            DamagedCheckpoint: if the disk fails, or the file is not what it was.
+            RunError: if it cannot be read.
+        """
+        with understood(self.directory):
+            dtype, shape, start, _ = self[name][tensor]
+        row = prod(shape[1:]) * dtype.itemsize
+        is_rows = all(s == slice(0, n) for s, n in zip(box[1:], shape[1:], strict=True))
+        with self._reading(name) as descriptor:
+            if not into.numel():
+                return
+            if is_rows and into.is_contiguous() and into.dtype == dtype:
+                offset = box[0].start * row if box else 0
+                _fill(descriptor, bytes_of(into), start + offset)
+                return
+            step = max(CHUNK // row, 1)
+            for first in range(box[0].start, box[0].stop, step):
+                last = min(first + step, box[0].stop)
+                block = torch.empty((last - first, *shape[1:]), dtype=dtype)
+                _fill(descriptor, bytes_of(block), start + first * row)
+                here = slice(first - box[0].start, last - box[0].start)
+                into[here].copy_(block[(slice(None), *box[1:])])
+
+    def whole(self, name: str) -> dict[str, Divided]:
+        """The tensors of a file that holds all of each."""
+        found: dict[str, Divided] = {}
+        for tensor, (dtype, shape, _, _) in self[name].items():
+            part = Part(name, (0,) * len(shape), shape)
+            found[tensor] = Divided(Layout(dtype, shape, (part,)), tensor, self)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[int]:
+        try:
+            if name not in self._open:
+                self._open[name] = retried(os.open, self.directory / name, os.O_RDONLY)
+            yield self._open[name]
+        except OSError as error:
+            raise unreadable(self.directory, name, error) from error
+
+
+def _fill(descriptor: int, into: memoryview, offset: int) -> None:
+    """Read what a file has from a place on."""
+    while into:
+        count = retried(read_at, descriptor, into, offset)
+        into, offset = into[count:], offset + count
+
+
+def _close(descriptors: dict[str, int]) -> None:
+    for each in descriptors.values():
+        os.close(each)

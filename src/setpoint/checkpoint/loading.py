@@ -95,7 +95,7 @@ def load_directory(
         for stem in only:
             if stem not in files:
                 raise KeyError(f"{directory} has no tensors {stem!r}, only {', '.join(files)}")
-    # Files of ranks are mapped into memory when they are used, which is later.
+    # Files of ranks are read when they are used, which is later.
     apart = {
         stem: [n for n in names if is_of_a_rank(n, manifest.files)] for stem, names in files.items()
     }

@@ -6,20 +6,24 @@ import errno
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from setpoint.config import RunError, SetpointError
 
 from .durable import Written, digest_file, read_file, retried
 from .layout import BASE, INDEX, MANIFEST
 
-FORMAT = 4
+FORMAT = 5
 """The newest version of the checkpoint format that this code reads. Format 1 held all options of
 the optimizer's groups; 2 holds what the optimizer has counted in them; 3, which is written where
-there are such, tensors in parts of several files; 4 leaves out frozen parameters."""
+there are such, tensors in parts of several files; 4 leaves out frozen parameters; 5 has files whose
+digest is that of their chunks."""
+PARTIAL = 4
+"""The version of checkpoints that leave out frozen parameters."""
 DIVIDED = 3
 """The version of checkpoints that hold all of their tensors, some in parts."""
 WHOLE = 2
@@ -64,12 +68,10 @@ class Manifest:
         Returns:
             JSON in UTF-8 with a line break at its end.
         """
-        files = {
-            name: {"bytes": written.size, "sha256": written.sha256}
-            for name, written in sorted(self.files.items())
-        }
+        files = {name: encode_written(written) for name, written in sorted(self.files.items())}
         version = DIVIDED if any(name.endswith(INDEX) for name in files) else WHOLE
-        version = FORMAT if BASE in files else version
+        version = PARTIAL if BASE in files else version
+        version = FORMAT if any("chunk" in entry for entry in files.values()) else version
         return _seal({"format": version, "step": self.step, "metric": self.metric, "files": files})
 
 
@@ -122,10 +124,22 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
         # Files are read and written under these names, and a checksum says nothing of who wrote it.
         if name in (".", "..") or not _PLAIN(name):
             raise DamagedCheckpoint(directory, f"{MANIFEST} names the file {name!r}")
-    files = {
-        name: Written(entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()
-    }
+    files = {name: decode_written(entry) for name, entry in content["files"].items()}
+    for name, (size, _, chunk) in files.items():
+        if chunk is not None and (type(chunk) is not int or not 0 < chunk < size):
+            raise DamagedCheckpoint(directory, f"{MANIFEST} has chunks of {chunk!r} for {name}")
     return Manifest(content["step"], content["metric"], files, content["format"])
+
+
+def encode_written(written: Written) -> dict[str, Any]:
+    """What files of a checkpoint say of another file."""
+    whole = {"bytes": written.size, "sha256": written.sha256}
+    return whole if written.chunk is None else {**whole, "chunk": written.chunk}
+
+
+def decode_written(entry: Mapping[str, Any]) -> Written:
+    """Read what `encode_written` made."""
+    return Written(entry["bytes"], entry["sha256"], entry.get("chunk"))
 
 
 @contextmanager
@@ -156,7 +170,7 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
     for name in sorted(names):
         try:
             _compare_size(directory, name, manifest)
-            found = retried(digest_file, directory / name)
+            found = retried(digest_file, directory / name, manifest.files[name].chunk)
         except OSError as error:
             raise unreadable(directory, name, error) from error
         _compare(directory, name, found, manifest.files[name])
@@ -171,7 +185,7 @@ def read_verified(directory: Path, manifest: Manifest, name: str) -> memoryview:
     """
     try:
         _compare_size(directory, name, manifest)  # before memory is taken for it
-        content, found = retried(read_file, directory / name)
+        content, found = retried(read_file, directory / name, manifest.files[name].chunk)
     except OSError as error:
         raise unreadable(directory, name, error) from error
     _compare(directory, name, found, manifest.files[name])
@@ -185,12 +199,8 @@ def _compare_size(directory: Path, name: str, manifest: Manifest) -> None:
 
 
 def _compare(directory: Path, name: str, found: Written, expected: Written) -> None:
-    if found.size != expected.size:
-        sizes = f"{found.size} bytes, not {expected.size}"
-        raise DamagedCheckpoint(directory, f"{name} has {sizes}")
-    if found != expected:
-        sums = f"{found.sha256[:12]}.., not {expected.sha256[:12]}.."
-        raise DamagedCheckpoint(directory, f"{name} has the SHA-256 {sums}")
+    if difference := found.difference(expected):
+        raise DamagedCheckpoint(directory, f"{name} {difference}")
 
 
 def unreadable(directory: Path, name: str, error: OSError) -> RunError:

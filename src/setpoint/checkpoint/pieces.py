@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .durable import Written
+from .durable import Digest, Written
 from .manifest import DamagedCheckpoint
 
 PIECE = 2 << 20
@@ -23,23 +23,25 @@ class Pieces:
 
     Arguments:
         size: how much of it.
+        chunk: see `durable.Digest`.
         block: the size of the parts in which a service stores it, if it does.
     """
 
-    def __init__(self, file: Path, size: int, alive: Callable[[], None]) -> None:
-        self.file, self.size, self.alive = file, size, alive
+    def __init__(
+        self, file: Path, size: int, alive: Callable[[], None], chunk: int | None = None
+    ) -> None:
+        self.file, self.size, self.alive, self.chunk = file, size, alive, chunk
         self.block: int | None = None
         self.written = Written(0, "")
         self.md5s: set[str] = set()
 
     def __iter__(self) -> Iterator[bytes]:
-        sha256 = hashlib.sha256()
         md5, part, parts = _md5(), _md5(), []
         size = 0
-        with self._opened() as file:
+        with Digest(self.chunk) as digest, self._opened() as file:
             while piece := file.read(min(PIECE, self.size - size)):
                 self.alive()
-                sha256.update(piece)
+                digest.update(piece)
                 md5.update(piece)
                 part.update(piece)
                 size += len(piece)
@@ -47,9 +49,9 @@ class Pieces:
                     parts.append(part.digest())
                     part = _md5()
                 yield piece
+            self.written = digest.end()
         if self.block and size % self.block:
             parts.append(part.digest())
-        self.written = Written(size, sha256.hexdigest())
         # S3 stores large files in parts: https://docs.aws.amazon.com/AmazonS3/latest/userguide/
         # checking-object-integrity-upload.html
         whole = _md5(b"".join(parts)).hexdigest()

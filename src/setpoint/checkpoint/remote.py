@@ -12,7 +12,6 @@ run does not come from any more has its manifest under another name, and keeps i
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from setpoint.config import RunError, SetpointError
 from setpoint.hub.urls import open_file_system, reason_of
 
-from .durable import Written, sync_directory, write_file
+from .durable import Digest, Written, sync_directory, write_file
 from .layout import (
     MANIFEST,
     POINTERS,
@@ -205,11 +204,8 @@ class RemoteRun:
         """
         for name, written in sorted(found.manifest.files.items()):
             with self._reading(found.step, name):
-                digest, size = hashlib.sha256(), 0
-                for piece in self._pieces(self._path(found.step, name)):
-                    digest.update(piece)
-                    size += len(piece)
-            _compare(found.step, name, Written(size, digest.hexdigest()), written)
+                arrived = self._digest(self._path(found.step, name), written.chunk)
+            _compare(found.step, name, arrived, written)
 
     def pointer(self, name: PointerName) -> int | None:
         """The step that `latest` or `best` names; None without one, or where it names none."""
@@ -387,14 +383,15 @@ class RemoteRun:
             OSError: if the disk fails.
         """
         for name in sorted(names):
+            expected = found.manifest.files[name]
 
-            def fetch(name: str = name) -> Written:
+            def fetch(name: str = name, expected: Written = expected) -> Written:
                 (into / name).unlink(missing_ok=True)
                 with self._reading(found.step, name):
                     pieces = self._pieces(self._path(found.step, name))
-                    return write_file(into / name, pieces)
+                    return write_file(into / name, pieces, expected.chunk)
 
-            _compare(found.step, name, repeated(fetch), found.manifest.files[name])
+            _compare(found.step, name, repeated(fetch), expected)
 
     def download_record(self, name: str, path: Path) -> bool:
         """Fetch a file of the run, in place of one that is there.
@@ -426,7 +423,7 @@ class RemoteRun:
     def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
         """Send a file unless it is there; `written` is None for one that may grow meanwhile."""
         size = file.stat().st_size if written is None else written.size
-        pieces = Pieces(file, size, self.alive)
+        pieces = Pieces(file, size, self.alive, None if written is None else written.chunk)
         if self._sure.get(path) == (written or pieces.look()):
             return []
         if written is not None and self._arrived(path, written, pieces) is not None:
@@ -459,10 +456,14 @@ class RemoteRun:
             if theirs in pieces.md5s:
                 return "md5"
         # No MD5, or not that of the content, as where the service encrypts with keys of its own.
-        digest = hashlib.sha256()
-        for piece in self._pieces(path):
-            digest.update(piece)
-        return "sha256" if digest.hexdigest() == written.sha256 else None
+        return "sha256" if self._digest(path, written.chunk) == written else None
+
+    def _digest(self, path: str, chunk: int | None) -> Written:
+        """Read a file for its checksum alone."""
+        with Digest(chunk) as digest:
+            for piece in self._pieces(path):
+                digest.update(piece)
+            return digest.end()
 
     def _write_all(self, path: str, pieces: Pieces) -> None:
         if self._is_local:
@@ -558,11 +559,8 @@ def _damage(step: int, reason: str) -> DamagedCheckpoint:
 
 
 def _compare(step: int, name: str, found: Written, expected: Written) -> None:
-    if found.size != expected.size:
-        raise _damage(step, f"{name} has {found.size} bytes, not {expected.size}")
-    if found != expected:
-        sums = f"{found.sha256[:12]}.., not {expected.sha256[:12]}.."
-        raise _damage(step, f"{name} has the SHA-256 {sums}")
+    if difference := found.difference(expected):
+        raise _damage(step, f"{name} {difference}")
 
 
 def _position_in(content: bytes | None, found: Found | None) -> dict[str, float]:

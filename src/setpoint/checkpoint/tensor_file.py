@@ -11,13 +11,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
-from mmap import mmap
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
+
+from .background import in_threads
+from .durable import CHUNK
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -70,26 +73,43 @@ class HostMemory:
 
     def __init__(self, pinned: bool = False) -> None:
         self.pinned = pinned
-        self._held: list[Tensor] = []
+        self._held: list[tuple[Tensor, memoryview]] = []
         self._used = 0
+        self._due: list[tuple[memoryview, memoryview]] = []
 
     def clear(self) -> None:
         """Let the next copies take the place of what is there."""
         self._used = 0
 
-    def copy(self, tensor: Tensor) -> Tensor:
+    def copy(self, tensor: Tensor) -> memoryview:
         """A copy, contiguous, to be read after `wait` only."""
         size = tensor.numel() * tensor.element_size()
-        if self._used == len(self._held) or self._held[self._used].numel() != size:
+        if self._used == len(self._held) or len(self._held[self._used][1]) != size:
             # What is saved changes rarely: the checkpoint of weights alone at the end.
             del self._held[self._used :]
-            self._held.append(torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned))
-        place = self._held[self._used].view(tensor.dtype).view(tensor.shape)
+            made = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
+            self._held.append((made, bytes_of(made)))
+        place, content = self._held[self._used]
         self._used += 1
-        return place.copy_(tensor, non_blocking=self.pinned)
+        if _is_plain(tensor):
+            source = bytes_of(tensor)
+            for start in range(0, size, CHUNK):
+                self._due.append((content[start : start + CHUNK], source[start : start + CHUNK]))
+        else:
+            into = place.view(tensor.dtype).view(tensor.shape)
+            into.copy_(tensor, non_blocking=self.pinned)
+        return content
 
     def wait(self) -> None:
         """Wait until all copies are there."""
+        due, self._due = self._due, []
+
+        def copy(number: int) -> None:
+            # Without the lock of the interpreter; torch's own threads would meet after each tensor.
+            into, source = (np.frombuffer(each, np.uint8) for each in due[number])
+            np.copyto(into, source)
+
+        in_threads(copy, len(due))
         if self.pinned:
             torch.cuda.current_stream().synchronize()
 
@@ -127,8 +147,8 @@ def encode_tensors(
     start, kept = _header(tensors, kept, aliases)
     written = (tensors[name].detach() for name in kept if tensors[name].numel())
     if into is None:
-        return chain([start], (_bytes_of(_in_host_memory(each)) for each in written))
-    copies = [_bytes_of(into.copy(each)) for each in written]
+        return chain([start], (bytes_of(_in_host_memory(each)) for each in written))
+    copies = [into.copy(each) for each in written]
     into.wait()
     return [start, *copies]
 
@@ -145,7 +165,7 @@ def encode_one_by_one(
     """
     start, order = _header(tensors, list(tensors), aliases)
     written = (name for name in order if prod(tensors[name].shape))
-    return chain([start], (_bytes_of(read(name).contiguous()) for name in written))
+    return chain([start], (bytes_of(read(name).contiguous()) for name in written))
 
 
 def _header(
@@ -170,7 +190,39 @@ def _header(
     return len(text).to_bytes(8, "little") + text, order
 
 
-def decode_tensors(content: bytearray | memoryview | mmap) -> dict[str, Tensor]:
+class Stored(NamedTuple):
+    """Where a file holds a tensor: `start` and `end` are its bytes in the file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def decode_header(text: bytes) -> tuple[dict[str, Stored], dict[str, str]]:
+    """Read the beginning of a safetensors file.
+
+    Arguments:
+        text: the JSON of the header.
+
+    Returns:
+        what the file holds, in its order; and further names of some of it.
+
+    Raises:
+        ValueError: if a tensor has more or fewer bytes than its shape needs.
+    """
+    header = json.loads(text)
+    metadata = header.pop("__metadata__", {})
+    begin, found = 8 + len(text), dict[str, Stored]()
+    for name, entry in header.items():
+        start, end = (begin + offset for offset in entry["data_offsets"])
+        found[name] = Stored(_OF_NAME[entry["dtype"]], tuple(entry["shape"]), start, end)
+        if end - start != prod(found[name].shape) * found[name].dtype.itemsize:
+            raise ValueError(f"{name} has {end - start} bytes")
+    return found, json.loads(metadata.get("aliases", "{}"))
+
+
+def decode_tensors(content: bytearray | memoryview) -> dict[str, Tensor]:
     """Read what `encode_tensors` (or any other safetensors writer) made.
 
     The content must have been verified: it is not checked here.
@@ -179,18 +231,16 @@ def decode_tensors(content: bytearray | memoryview | mmap) -> dict[str, Tensor]:
         views of the content, in the order of the file; they need not be aligned as torch's own are.
     """
     begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(bytes(content[8:begin]))
-    metadata = header.pop("__metadata__", {})
+    stored, aliases = decode_header(bytes(content[8:begin]))
     tensors: dict[str, Tensor] = {}
-    for name, entry in header.items():
-        dtype, (start, end) = _OF_NAME[entry["dtype"]], entry["data_offsets"]
+    for name, (dtype, shape, start, end) in stored.items():
         flat = (
-            torch.frombuffer(content, dtype=torch.uint8, count=end - start, offset=begin + start)
+            torch.frombuffer(content, dtype=torch.uint8, count=end - start, offset=start)
             if end > start
             else torch.empty(0, dtype=torch.uint8)
         )
-        tensors[name] = flat.view(dtype).reshape(entry["shape"])
-    for name, owner in json.loads(metadata.get("aliases", "{}")).items():
+        tensors[name] = flat.view(dtype).reshape(shape)
+    for name, owner in aliases.items():
         tensors[name] = tensors[owner]
     return tensors
 
@@ -212,7 +262,8 @@ def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:
     return (tensor.device, tensor.data_ptr(), *view)
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 

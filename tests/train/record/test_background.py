@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Event, current_thread, main_thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,14 +42,16 @@ class Disk:
         self.threads: set[bool] = set()
         patch.setattr(backend, "write_file", self.write)
 
-    def write(self, path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+    def write(
+        self, path: Path, chunks: Iterable[bytes | memoryview], chunk: int | None
+    ) -> durable.Written:
         self.threads.add(current_thread() is main_thread())
         step = int(path.parent.name.split(".")[0].removeprefix("step-"))
         if self.slow is not None and step >= self.slow:
             assert self.opens.wait(60)
         if self.broken is not None and step >= self.broken:
             raise OSError(28, "No space left on device")
-        return durable.write_file(path, chunks)
+        return durable.write_file(path, chunks, chunk)
 
 
 def store_at(root: Path, in_flight: int = 1) -> BackgroundStore:
@@ -221,9 +224,9 @@ def test_host_memory_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     store, places = store_at(tmp_path), list[int]()
     copy = backend.HostMemory.copy
 
-    def copying(memory: backend.HostMemory, tensor: torch.Tensor) -> torch.Tensor:
+    def copying(memory: backend.HostMemory, tensor: torch.Tensor) -> memoryview:
         found = copy(memory, tensor)
-        places.append(found.data_ptr())
+        places.append(np.frombuffer(found, np.uint8).ctypes.data)
         return found
 
     monkeypatch.setattr(backend.HostMemory, "copy", copying)

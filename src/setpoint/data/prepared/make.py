@@ -87,7 +87,7 @@ def prepare(
             vocab_size=tokenizer.vocab_size,
             dtype=np.min_scalar_type(tokenizer.vocab_size - 1).str,
             sides=tuple(sides),
-            files={name: (size, sha) for name, (size, sha) in sorted(files.items())},
+            files={name: (each.size, each.sha256) for name, each in sorted(files.items())},
             limited=limited,
         )
         _write(partial / MANIFEST, manifest.text().encode())

@@ -55,7 +55,7 @@ def reshard(
             if f"{name.partition('.')[0]}." not in before:
                 shutil.copyfile(folder / name, target / name)
                 files[name] = Written(*written)
-        named = {name: (size, sha) for name, (size, sha) in sorted(files.items())}
+        named = {name: (each.size, each.sha256) for name, each in sorted(files.items())}
         made = replace(manifest, sides=tuple(sides), files=named)
         write_file(target / MANIFEST, [made.text().encode()])
     except OSError as error:

@@ -436,8 +436,7 @@ def _difference(place: Place, files: Mapping[str, Written]) -> str:
     for name, written in files.items():
         if name not in there:
             return f"it has no {name}"
-        if there[name] != written:
-            sums = f"{there[name].sha256[:12]}.., not {written.sha256[:12]}.."
-            return f"{name} has the SHA-256 {sums}"
+        if difference := there[name].difference(written):
+            return f"{name} {difference}"
     surplus = sorted(there.keys() - files.keys())
     return f"it has {surplus[0]}, too" if surplus else ""
