@@ -6,6 +6,7 @@ import builtins
 import hashlib
 import os
 import random
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -167,6 +168,22 @@ def test_damage_of_a_file_in_chunks_is_found(
             store.load(1)
         with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has the SHA-256"):
             verify_directory(path.parent)
+
+
+def test_the_documented_reader_reads_files_in_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "checkpoint-loading.md"
+    [program] = re.findall(r"```python\n(# read_checkpoint.py\n.*?)```", page.read_text(), re.S)
+    made: dict[str, Any] = {"__name__": "read_checkpoint"}
+    exec(program, made)
+    monkeypatch.setattr(backend, "CHUNK", 64)
+    path = CheckpointStore(tmp_path).save(1, {"model": {"w": torch.arange(100.0)}}, {})
+    assert torch.equal(made["read"](path)["w"], torch.arange(100.0))
+    whole = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(whole[:-1] + b"0")
+    with pytest.raises(ValueError, match="model.safetensors is damaged"):
+        made["read"](path)
 
 
 def test_large_files_of_older_formats_have_one_digest(
