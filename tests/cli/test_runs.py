@@ -107,6 +107,7 @@ def test_verify(cli: CommandLine) -> None:
     ("words", "reason"),
     [
         ("list --where 'lr >'", "the condition cannot be read: expected a value"),
+        ("list --where 'status = finishd'", "no status is 'finishd'. Did you mean finished?"),
         ("list --sort train.los", "no run has 'train.los'. Did you mean train.loss?"),
         ("list --reverse", "--reverse has no effect without --sort"),
         ("list nowhere", "nowhere cannot be read: No such file or directory"),

@@ -7,6 +7,7 @@ from typing import Any
 
 FINISHED, STOPPED, FAILED, RUNNING, ENDED = "finished", "stopped", "failed", "running", "killed"
 """finished its duration; left on request; by an error; a process works on it; without a word."""
+STATUSES = (FINISHED, STOPPED, FAILED, RUNNING, ENDED)
 BEGINS = ("start", "resume", "restart")
 """Events that begin a session."""
 

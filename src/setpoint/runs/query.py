@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from setpoint.config import ABSENT, SetpointError
+from setpoint.config import ABSENT, SetpointError, did_you_mean
+from setpoint.report.status import STATUSES
 
 Look = Callable[[str], Any]
 """Gives what a run has under a name; `ABSENT` where it has nothing."""
@@ -50,7 +51,7 @@ def parse(text: str) -> Query:
     by `and`, `or`, `not` and brackets. A run that lacks a name meets no comparison of it but `!=`.
 
     Raises:
-        SetpointError: if it has another form, with the place.
+        SetpointError: if it has another form, with the place; or names a status that none is.
     """
     reader = _Reader(text)
     holds = reader.either()
@@ -93,11 +94,14 @@ class _Reader:
         sign = self._take("operator", "expected one of < <= > >= = != ~")
         if self.now is None or self.now.kind not in ("word", "quoted"):
             raise self.refusal("expected a value")
-        value = self.now.text
         quoted = self.now.kind == "quoted"
+        value = self.now.text[1:-1] if quoted else self.now.text
+        if name == "status" and sign != "~" and value not in STATUSES:
+            meant = did_you_mean(value, STATUSES, " ")
+            raise SetpointError(f"no status is {value!r}.{meant}\nValid: {', '.join(STATUSES)}")
         self._step()
         self.names[name] = None
-        return _comparison(name, sign, value[1:-1] if quoted else value, quoted)
+        return _comparison(name, sign, value, quoted)
 
     def _takes(self, text: str) -> bool:
         if self.now is None or self.now.kind == "quoted" or self.now.text != text:
