@@ -86,11 +86,12 @@ class Chain:
             # Rows after the last checkpoint are about to be dropped.
             self._link(seals_rows=False, session=session)
 
-    def seal(self, checkpoint: tuple[int, bytes] | None = None) -> None:
+    def seal(self, checkpoint: tuple[int, bytes] | None = None, events_alone: bool = True) -> None:
         """Seal the rows and events so far; nothing is written where there is nothing to seal.
 
         Arguments:
             checkpoint: the step of one that is about to be there, and the text of its manifest.
+            events_alone: whether events without rows are worth a link, and so another head.
 
         Raises:
             RunError: if the disk is full or fails.
@@ -100,7 +101,7 @@ class Chain:
             step, manifest = checkpoint
             more["checkpoint"] = {"step": step, "manifest": hashlib.sha256(manifest).hexdigest()}
         with self._lock:
-            if more or self._rows.has_more() or self._events.has_more():
+            if more or self._rows.has_more() or (events_alone and self._events.has_more()):
                 self._link(**more)
 
     def cut(self, offset: int) -> None:
@@ -217,7 +218,7 @@ class NoChain(Chain):
     def open(self, **session: Any) -> None:
         """See `Chain.open`."""
 
-    def seal(self, checkpoint: tuple[int, bytes] | None = None) -> None:
+    def seal(self, checkpoint: tuple[int, bytes] | None = None, events_alone: bool = True) -> None:
         """See `Chain.seal`."""
 
     def cut(self, offset: int) -> None:

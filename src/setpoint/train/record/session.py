@@ -300,10 +300,11 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     if status and run.stop.signal is not None:
         why["signal"] = run.stop.cause
     at = loop.position
-    run.chain.seal()
+    run.chain.seal(events_alone=False)
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     write_report(run)
-    run.chain.seal()
+    # The head of a run that was finished before stays what was printed then.
+    run.chain.seal(events_alone=not start.is_over)
     finish_uploads(run, done=status == 0)
     return Outcome(
         directory=run.directory.path,
