@@ -55,6 +55,7 @@ def die_at(folder: Path, kind: str, count: int, happens: Callable[[], object] = 
         count: n, from 1.
     """
     left = count
+    opened: str | None = None
     inside = str(folder) + os.sep
 
     def reached(what: str) -> None:
@@ -69,8 +70,12 @@ def die_at(folder: Path, kind: str, count: int, happens: Callable[[], object] = 
             return
         if event == "open" and not (arguments[2] or 0) & WRITING:
             return
+        nonlocal opened
         path = os.path.abspath(os.fspath(arguments[0]))
-        if path.startswith(inside):
+        # `open` is told of before its `opener` is, which opens the same file by `os.open`.
+        is_opener = event == "open" and arguments[1] is None and path == opened
+        opened = path if event == "open" else None
+        if path.startswith(inside) and not is_opener:
             reached(kind_of(path[len(inside) :]))
 
     def called(module: torch.nn.Module, _: object) -> None:

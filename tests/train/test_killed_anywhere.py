@@ -29,7 +29,7 @@ from .killing import KINDS
 from .small import assert_same_run, events, rows, snapshot, write_config
 
 # What tells of every session, also of one that changed nothing.
-GROWING = ("events.jsonl", "logs/rank-0.log", "report.html")
+GROWING = ("events.jsonl", "chain.jsonl", "logs/rank-0.log")
 # How many times the first of each kind there are in a session, about.
 COUNTS = {"update": 6, "save": 40, "record": 6, "evaluate": 400, "any": 400, "merge": 100}
 KILLS_OF_EACH = 12
