@@ -56,7 +56,7 @@ def test_the_script_parses(cli: CommandLine, executable: str, name: str) -> None
         (["check", "tiny", "--schedule", "="], [*SCHEDULES]),
         (["schedule", "tiny", "--pl"], ["--plot"]),
         (["check", "tiny", "--with", "sm"], ["smoke"]),
-        (["check", "a"], ["a\\ file.toml"]),
+        (["check", "a"], ["answers", "a\\ file.toml"]),
         (["check", "nonsense"], []),
     ],
 )
