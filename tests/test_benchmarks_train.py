@@ -176,3 +176,9 @@ def test_planned_memory_stands_beside_real_ranks(load: Any, capsys: Any) -> None
 def test_the_time_of_dry_runs_is_printed(load: Any, capsys: Any) -> None:
     assert load("plan.dry_run").main(["--jobs", "tiny, shard 8"]) == 0
     assert "GiB" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_time_of_searches_is_printed(load: Any, capsys: Any) -> None:
+    load("plan.search").main(["--sizes", "8", "--source", "llama3-8b"])
+    assert "(aim 10 s)" in capsys.readouterr().out

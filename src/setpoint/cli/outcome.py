@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a model, or resume a run",
     "launch": "train on machines of a cluster: Slurm, Kubernetes",
     "check": "verify a configuration without running it",
+    "plan": "search the fastest topologies of a job on so many GPUs",
     "show": "print the resolved configuration",
     "why": "show where a value comes from",
     "diff": "compare configurations, runs, checkpoints or revisions",

@@ -54,6 +54,10 @@ def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
     degrees = topology.degrees
     at = coordinates(degrees, rank)
     shard = index_along(degrees, topology.sharding_axes, rank)
+    # Nothing of a step decides what is held.
+    topology = topology._replace(
+        micro_size=1, accumulation=1, recompute="none", every=1, reshard=None
+    )
     return _shards(workload, topology, at["pipeline"], at["tensor"], shard)
 
 
@@ -145,7 +149,9 @@ def _shards(
     tied = 0
     for stage in stages:
         around: list[tuple[Weight, _Held]] = []
-        layers: list[list[tuple[Weight, _Held]]] = []
+        layers: list[tuple[int, list[tuple[Weight, _Held]]]] = []
+        made: dict[tuple[int, ...], Unit] = {}
+        """By the kinds of their layers, most of which are alike."""
         for part in stage:
             kind = workload.kinds[workload.order[part]]
             held = [(each, _held(each, topology, tensor, shard)) for each in kind.weights]
@@ -155,7 +161,10 @@ def _shards(
                 tied = held[-1][1].numbers
             if part == first and workload.tied and last not in parts:
                 tied = held[0][1].numbers
-            (layers.append(held) if kind.name == "layer" else around.extend(held))
+            if kind.name == "layer":
+                layers.append((workload.order[part], held))
+            else:
+                around.extend(held)
             for weight, own in held:
                 count = weight.times
                 stored += own.stored * count
@@ -168,8 +177,11 @@ def _shards(
                         terms += own.numbers * count
         step = topology.layers_per_unit
         for number in range(0, len(layers), step):
-            unit = [each for layer in layers[number : number + step] for each in layer]
-            units.append(_unit(unit, True))
+            own = layers[number : number + step]
+            kinds = tuple(kind for kind, _ in own)
+            if kinds not in made:
+                made[kinds] = _unit([each for _, layer in own for each in layer], True)
+            units.append(made[kinds])
         if around or not layers:
             units.append(_unit(around, False))
     return Shards(stored, numbers, padded, state, tuple(units), tuple(tensors), terms, tied)

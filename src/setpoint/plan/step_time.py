@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -93,6 +94,31 @@ def step_time(
         SetpointError: the machine has no peak for the format of matrix products.
     """
     return _Step(workload, topology, machine, network, kernels).result()
+
+
+def seconds_of_passes(
+    workload: Workload,
+    topology: Topology,
+    machine: Machine,
+    network: Network,
+    kernels: Kernels = Kernels(),  # noqa: B008 - a value
+) -> float:
+    """Seconds of one micro-batch through all parts, forward and backward, without the weights.
+
+    Raises:
+        SetpointError: as `step_time`.
+    """
+    step = _Step(workload, topology, machine, network, kernels)
+    stages = (parts for rank in step.stages for parts in rank)
+    return sum(part.forward.total + part.back for parts in stages for part in parts)
+
+
+@lru_cache(maxsize=4096)
+def _passes(
+    schedule: str, times: tuple[StageTimes, ...], ranks: int, count: int, hop: float
+) -> float:
+    """`pipeline_seconds`, which a search asks for again with weights divided otherwise."""
+    return pipeline_seconds(schedule, times, ranks, count, hop)
 
 
 class _Step(PartTimes):
@@ -318,7 +344,7 @@ class _Step(PartTimes):
         held = [part for stage in self.stages[slowest] for part in stage]
         parts = self._spent(held, count)
         busy = sum(parts.values())
-        passes = pipeline_seconds(t.schedule, self._stage_times(), t.pipeline, count, self._hop)
+        passes = _passes(t.schedule, tuple(self._stage_times()), t.pipeline, count, self._hop)
         passes = max(passes, busy)  # of which the steady state may fall short
         parts["pipeline bubble"] = passes - busy
         around = [self._around_passes(rank) for rank in range(t.pipeline)]

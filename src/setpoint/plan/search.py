@@ -1,0 +1,446 @@
+"""The fastest topologies of a job on so many GPUs, within the memory of one.
+
+Gone through are all meshes whose degrees multiply to the number of ranks and divide what they have
+to, and for each of them micro-batches, recomputation, and schedules of a pipeline. Each has a lower
+bound of its step time, from what its ranks compute, how long its pipeline fills and drains, and
+what its links carry of weights. The lowest is looked at first, and the search ends where no bound
+is below the best that were found: so few of them are timed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from setpoint.config import SetpointError
+from setpoint.parallel.config import AXES
+from setpoint.parallel.pipelining import FILLED, SCHEDULES
+from setpoint.plan.links import Links, group_of
+from setpoint.plan.machines import Machine, Network
+from setpoint.plan.memory import RankMemory, rank_memory
+from setpoint.plan.mesh import stride
+from setpoint.plan.step_time import Kernels, StepTime, seconds_of_passes, step_time
+from setpoint.plan.traffic import weight_turns
+from setpoint.plan.workload import Topology, Workload
+
+POLICIES = ("none", "operators:attention+matmul", "full")
+"""What is recomputed: nothing, all but matrix products and attention, whole layers."""
+TRIED = (("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4), ("zbv_zero_bubble", 2))
+"""Schedules that are tried, and stages of a rank; others where they are fixed."""
+FILLING = 0.9
+"""Share of the time in which a balanced pipeline fills and drains that any one takes."""
+MOST_ROWS = 64
+"""Sequences of a micro-batch, at most."""
+SPARE = 5
+"""Topologies that are found beside those that are wanted, since rules may refuse some."""
+MOST_STAGES = 16
+"""Ranks of a pipeline, at most, where it is not fixed: simulating longer ones takes seconds."""
+LAYERS = 0.8
+"""Share of the weights that is gathered anew for each pass: what is around the layers is not."""
+ROUNDED = 0.99
+"""Share of the activations of larger micro-batches that is certain from those of smaller ones."""
+LOOKED_AT = 300
+"""Meshes that are looked at for the least memory where none fits."""
+LARGER = 6
+"""How often the number of ranks is doubled in search of one that fits."""
+
+
+class Space(NamedTuple):
+    """What is searched.
+
+    Arguments:
+        start: where values come from that are not searched.
+        fixed: fields of a topology that stay as they are.
+        limit: bytes of a rank.
+    """
+
+    workload: Workload
+    world_size: int
+    start: Topology
+    fixed: Mapping[str, Any]
+    machine: Machine
+    network: Network
+    kernels: Kernels
+    limit: int
+
+    def options(self, name: str, free: Sequence[Any]) -> Sequence[Any]:
+        """The values that a field may have."""
+        return (self.fixed[name],) if name in self.fixed else free
+
+
+class Candidate(NamedTuple):
+    """A topology that fits.
+
+    Arguments:
+        memory: of the rank that holds most.
+    """
+
+    topology: Topology
+    memory: RankMemory
+    time: StepTime
+
+
+class Found(NamedTuple):
+    """What a search found.
+
+    Arguments:
+        best: the fastest first.
+        meshes: that there are.
+        timed: topologies whose step was timed.
+    """
+
+    best: list[Candidate]
+    meshes: int
+    timed: int
+
+
+class Least(NamedTuple):
+    """The topology that needs least memory, where none fits.
+
+    Arguments:
+        ranks: of which there would be enough; None where more do not help.
+    """
+
+    topology: Topology
+    memory: RankMemory
+    ranks: int | None
+
+
+def search(space: Space, wanted: int) -> Found:
+    """Find the fastest topologies that fit.
+
+    Arguments:
+        wanted: how many; some more are found where there are.
+
+    Raises:
+        SetpointError: no mesh fits the model, the batch and what is fixed.
+    """
+    all_meshes = list(meshes(space))
+    if not all_meshes:
+        raise SetpointError(_no_mesh(space))
+    bounds = _Bounds(space)
+    # Numbers keep topologies of one bound in order.
+    queue: list[tuple[float, int, bool, Topology]] = [
+        (bounds.mesh(mesh), number, False, mesh) for number, mesh in enumerate(all_meshes)
+    ]
+    heapq.heapify(queue)
+    best: list[tuple[float, int, int, Candidate]] = []
+    most, number, timed = wanted + SPARE, len(queue), 0
+    while queue:
+        bound, _, is_leaf, topology = heapq.heappop(queue)
+        if len(best) == most and bound >= best[-1][0]:
+            break
+        if not is_leaf:
+            for leaf in _leaves(space, topology):
+                number += 1
+                heapq.heappush(queue, (bounds.leaf(leaf), number, True, leaf))
+            continue
+        if not bounds.fits(topology):
+            continue
+        time = step_time(space.workload, topology, space.machine, space.network, space.kernels)
+        timed += 1
+        if len(best) == most and time.seconds >= best[-1][0]:
+            continue
+        memory = most_memory(space.workload, topology)
+        if memory.total > space.limit:
+            continue
+        best.append((time.seconds, memory.total, number, Candidate(topology, memory, time)))
+        number += 1
+        best.sort(key=lambda each: each[:3])
+        del best[most:]
+    return Found([candidate for *_, candidate in best], len(all_meshes), timed)
+
+
+def least_memory(space: Space) -> Least:
+    """Find the topology that needs least memory, and how many ranks would be enough."""
+    best = _least(space)
+    ranks, size = None, space.world_size
+    for _ in range(LARGER):
+        size *= 2
+        larger = space._replace(world_size=size)
+        try:
+            if _least(larger)[1].total <= space.limit:
+                ranks = size
+                break
+        except SetpointError:  # the batch or the model does not divide among so many
+            continue
+    return Least(*best, ranks)
+
+
+def _least(space: Space) -> tuple[Topology, RankMemory]:
+    found = sorted(meshes(space), key=lambda mesh: mesh.copies)[:LOOKED_AT]
+    leaves = [
+        leaf
+        for mesh in found
+        for leaf in _leaves(space, mesh)
+        if leaf.micro_size == min(_rows(space, mesh))
+    ]
+    if not leaves:
+        raise SetpointError(_no_mesh(space))
+    topology = min(leaves, key=lambda each: (_at_ends(space, each).total, each.accumulation))
+    return topology, most_memory(space.workload, topology)
+
+
+def meshes(space: Space) -> Iterator[Topology]:
+    """All meshes of a number of ranks that the model and the batch allow.
+
+    Raises:
+        SetpointError: a degree that is fixed does not divide the number of ranks.
+    """
+    w, start = space.workload, space.start
+    fixed = {axis: space.fixed[axis] for axis in AXES if axis in space.fixed}
+    if space.world_size % prod(fixed.values()):
+        given = " * ".join(f"{degree} (parallel.{axis})" for axis, degree in fixed.items())
+        raise SetpointError(
+            f"--world-size: {given} is fixed, and {space.world_size} ranks cannot be divided by "
+            f"{prod(fixed.values())}\nValid: multiples of it, or these axes left free"
+        )
+    node = space.machine.node.ranks
+    heads = [each for each in divisors(space.world_size) if each <= node and not w.heads % each]
+    for tensor in space.options("tensor", heads):
+        if space.world_size % tensor or _cuts_badly(w, tensor):
+            continue
+        left = space.world_size // tensor
+        layers = [each for each in divisors(left) if each <= min(w.layers, MOST_STAGES)]
+        for pipeline in space.options("pipeline", layers):
+            if left % pipeline:
+                continue
+            for ring, ulysses, others in _contexts(space, left // pipeline, tensor):
+                for shard in space.options("shard", divisors(others)):
+                    if others % shard:
+                        continue
+                    replicate = others // shard
+                    if replicate not in space.options("replicate", (replicate,)):
+                        continue
+                    mesh = start._replace(
+                        pipeline=pipeline, replicate=replicate, shard=shard, ring=ring,
+                        ulysses=ulysses, tensor=tensor,
+                        sequence_parallel=pipeline == 1  # stages hand on whole sequences
+                        and _divides_sequences(space, tensor, ring, ulysses),
+                    )  # fmt: skip
+                    if list(_rows(space, mesh)):
+                        yield mesh
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a number."""
+    return tuple(each for each in range(1, number + 1) if number % each == 0)
+
+
+def _cuts_badly(w: Workload, tensor: int) -> bool:
+    """Whether heads or inner widths do not come out even."""
+    if w.heads % tensor or (w.kv_heads % tensor and tensor % w.kv_heads):
+        return True
+    widths = [
+        size
+        for kind in w.kinds
+        for piece in kind.pieces
+        for name, size in piece.sizes
+        if (piece.role, name) in (("feed_forward", "F"), ("experts", "G"))
+    ]
+    return any(width % tensor for width in widths)
+
+
+def _contexts(space: Space, left: int, tensor: int) -> Iterator[tuple[int, int, int]]:
+    """Degrees of `ring` and `ulysses`, and the ranks that they leave."""
+    w = space.workload
+    for ring in space.options("ring", divisors(left)):
+        halves = 2 if ring > 1 else 1
+        if left % ring or w.length % (ring * halves):
+            continue
+        for ulysses in space.options("ulysses", divisors(left // ring)):
+            if left // ring % ulysses or w.length % (ring * halves * ulysses):
+                continue
+            if not w.heads // tensor % ulysses:
+                yield ring, ulysses, left // ring // ulysses
+
+
+def _divides_sequences(space: Space, tensor: int, ring: int, ulysses: int) -> bool:
+    parts = tensor * ring * ulysses * (2 if ring > 1 else 1)
+    free = (not space.workload.length % parts,)
+    return tensor > 1 and space.options("sequence_parallel", free)[0]
+
+
+def _rows(space: Space, mesh: Topology) -> Iterator[int]:
+    """Sequences that a micro-batch of a mesh may have."""
+    sequences = space.workload.tokens // space.workload.length
+    if sequences % mesh.data_ranks:
+        return
+    share = sequences // mesh.data_ranks
+    for rows in space.options("micro_size", divisors(share)):
+        count = space.options("accumulation", (share // rows,))[0]
+        if rows * count == share and (rows <= MOST_ROWS or "micro_size" in space.fixed):
+            yield rows
+
+
+def _leaves(space: Space, mesh: Topology) -> Iterator[Topology]:
+    """All topologies of a mesh."""
+    sequences = space.workload.tokens // space.workload.length // mesh.data_ranks
+    reshards = (None, False) if mesh.pipeline == 1 and mesh.shards > 1 else (None,)
+    for rows in _rows(space, mesh):
+        batch = mesh._replace(micro_size=rows, accumulation=sequences // rows)
+        for recompute in space.options("recompute", POLICIES):
+            for reshard in space.options("reshard", reshards):
+                for schedule, stages in _schedules(space, batch):
+                    for expert in _experts(space, batch):
+                        yield batch._replace(
+                            recompute=recompute, reshard=reshard, schedule=schedule,
+                            stages_per_rank=stages, expert=expert,
+                        )  # fmt: skip
+
+
+def _schedules(space: Space, batch: Topology) -> Iterator[tuple[str, int]]:
+    """Schedules that run so many micro-batches, and stages of a rank."""
+    if batch.pipeline == 1:
+        yield space.start.schedule, 1
+        return
+    count, ranks = batch.accumulation, batch.pipeline
+    given = space.fixed.get("schedule"), space.fixed.get("stages_per_rank")
+    tried = TRIED
+    if given[0] is not None:
+        tried = tuple(each for each in TRIED if each[0] == given[0])
+        tried = tried or ((given[0], SCHEDULES[given[0]].stages),)
+    for schedule, stages in tried:
+        stages = given[1] or stages
+        if ranks * stages > space.workload.layers:
+            continue
+        if count < ranks * (stages if schedule in FILLED else 1):
+            continue  # ranks would wait from beginning to end
+        if schedule.startswith("interleaved") and count % (count // ranks):
+            continue
+        yield schedule, stages
+
+
+def _experts(space: Space, batch: Topology) -> Sequence[int]:
+    experts = space.workload.experts
+    if not experts:
+        return (1,)
+    ranks = batch.shard * batch.context * batch.tensor // batch.expert_tensor
+    free = [each for each in divisors(ranks) if each <= experts and not experts % each]
+    return [each for each in space.options("expert", free) if not ranks % each]
+
+
+def _at_ends(space: Space, topology: Topology) -> RankMemory:
+    """The memory of the first or of the last rank of a pipeline, whichever has more."""
+    last = (topology.pipeline - 1) * stride(topology.degrees, "pipeline")
+    found = [rank_memory(space.workload, topology, rank) for rank in {0, last}]
+    return max(found, key=lambda each: each.total)
+
+
+def most_memory(workload: Workload, topology: Topology) -> RankMemory:
+    """The memory of the rank that holds most: those of other axes hold as much as each other."""
+    step = stride(topology.degrees, "pipeline")
+    ranks = (rank_memory(workload, topology, at * step) for at in range(topology.pipeline))
+    return max(ranks, key=lambda each: each.total)
+
+
+class _Bounds:
+    """Seconds and bytes that no step of a mesh, or of a topology, is below."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.links = Links.of(space.machine, space.network)
+        self.passes: dict[Topology, float] = {}
+        w = space.workload
+        held = [each for number in w.order for each in w.kinds[number].weights]
+        dense = [each for each in held if each.division != "experts"]
+        self.gathered = sum(each.stored * each.times for each in dense)
+        numbers = sum(each.numbers * each.times for each in dense if each.is_trained)
+        self.reduced = numbers * w.formats.reduce
+        bandwidth = space.machine.bandwidth * space.machine.assumed.memory
+        moved = 2 * (w.formats.master or w.formats.params) + 4 * w.formats.gradient
+        self.update = numbers * moved / bandwidth
+
+        self.active: dict[Topology, float] = {}
+        """Bytes of activations for each sequence of a micro-batch, of topologies that differ in
+        its size and in what divides weights only."""
+        masters = 0 if w.weights_on_host else w.formats.master
+        kept = w.state_on_device is None and not w.weights_on_host
+        self.fixed = sum(
+            each.times
+            * (each.stored + each.is_trained * each.numbers * (masters + kept * each.state[0]))
+            for each in held
+        )
+
+    def fits(self, topology: Topology) -> bool:
+        """Whether the first and the last rank of a pipeline have room.
+
+        What ranks hold of activations grows with the micro-batch, and does not depend on who
+        divides weights with them: once it is known, most of what is too large is known to be so.
+        """
+        space = self.space
+        key = topology._replace(
+            replicate=1, shard=1, reshard=None, expert=1, micro_size=1,
+            accumulation=min(topology.accumulation, 2 * topology.stages + 1),
+        )  # fmt: skip
+        ranks = topology.pipeline * topology.tensor * topology.shards
+        weights = 0 if space.workload.weights_on_host else self.fixed // ranks
+        rows = topology.micro_size
+        if weights + ROUNDED * rows * self.active.get(key, 0.0) > space.limit:
+            return False
+        memory = _at_ends(space, topology)
+        active = memory.activations + memory.recomputed + memory.logits
+        self.active[key] = max(self.active.get(key, 0.0), active / rows)
+        return memory.total <= space.limit
+
+    def mesh(self, mesh: Topology) -> float:
+        """Of the largest micro-batch, without recomputation."""
+        rows = max(_rows(self.space, mesh))
+        policy = self.space.options("recompute", ("none",))[0]
+        share = self.space.workload.tokens // self.space.workload.length // mesh.data_ranks
+        leaf = mesh._replace(
+            micro_size=rows, accumulation=share // rows, recompute=policy,
+            schedule="zbv_zero_bubble",
+        )  # fmt: skip
+        return self._computing(leaf)
+
+    def leaf(self, topology: Topology) -> float:
+        """What is computed by the average rank, slowed by what its link carries, and the update."""
+        computing, sent = self._computing(topology), self._sent(topology)
+        slowed = computing + self.space.machine.assumed.contention * sent
+        ranks = topology.pipeline * topology.tensor * topology.shards
+        return max(slowed, sent) + self.update / ranks
+
+    def _computing(self, topology: Topology) -> float:
+        # Only axes within a micro-batch, whose ranks are neighbours, change what it takes.
+        key = topology._replace(
+            pipeline=1, replicate=1, shard=1, accumulation=1, reshard=None, schedule="1f1b",
+            stages_per_rank=1, split=None, expert=1,
+        )  # fmt: skip
+        if key not in self.passes:
+            space = self.space
+            self.passes[key] = seconds_of_passes(
+                space.workload, key, space.machine, space.network, space.kernels
+            )
+        turns = float(topology.accumulation)
+        if not SCHEDULES[topology.schedule].splits_backward:
+            turns += FILLING * (topology.pipeline - 1) / topology.stages_per_rank
+        return self.passes[key] * turns / topology.pipeline
+
+    def _sent(self, t: Topology) -> float:
+        """Seconds of messages of weights, those of experts left out."""
+        if not t.uses_fsdp or t.shards == 1:
+            return 0.0
+        turns = weight_turns(t, is_layer=True)
+        axes = "+".join(axis for axis in t.sharding_axes if t.degrees[axis] > 1)
+        group = group_of(t.degrees, axes, t.shards, self.links.node)
+        ranks = t.pipeline * t.tensor
+        gather = self.links.seconds("all_gather", group, 1, self.gathered / ranks)
+        reduce = self.links.seconds("reduce_scatter", group, 1, self.reduced / ranks)
+        return LAYERS * ((turns.forwards + turns.backwards) * gather + turns.sums * reduce)
+
+
+def _no_mesh(space: Space) -> str:
+    w = space.workload
+    sequences = w.tokens // w.length
+    fixed = ", ".join(f"{name} = {value}" for name, value in space.fixed.items())
+    return (
+        f"no mesh of {space.world_size} ranks divides {sequences} sequences of {w.length} tokens, "
+        f"{w.heads} heads and {w.layers} layers{fixed and f' with {fixed} fixed'}\n"
+        f"Valid: another --world-size, a batch.global_size that more ranks divide, or fewer fixed "
+        f"values"
+    )
