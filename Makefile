@@ -23,7 +23,7 @@
 # uv is used where it is installed.
 #
 #   PYTHON=python3.12    the Python to make .venv with; 3.11 or newer
-#   PROCESSES=4          that the tests are spread over; with one thread each
+#   PROCESSES=4          that the tests are spread over, with one thread each; threads of `make lint`
 #   TORCH_INDEX=URL      one more package index to take torch from, for instance that of PyTorch's
 #                        builds for processors only, which are a tenth of the size
 
@@ -90,7 +90,7 @@ lint: $(VENV)/.dev
 	@failed=0; \
 	$(BIN)/ruff check || failed=1; \
 	$(BIN)/ruff format --check || failed=1; \
-	$(BIN)/pyright || failed=1; \
+	$(BIN)/pyright --threads $(PROCESSES) || failed=1; \
 	exit $$failed
 
 golden: $(VENV)/.dev
