@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError
+from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
+from setpoint.plan.workload import Topology, Workload
 from setpoint.train.build.components import build_components
-from setpoint.train.build.memory_plan import planned_memory
 from setpoint.train.build.parameters import least_weights, trained_and_frozen
 
 from ..train.small import small_job
@@ -80,8 +81,8 @@ def test_what_is_adapted_is_known_without_the_model(tmp_path: Path, flags: tuple
     assert report.trained_bytes == 4 * numbers
     facts = preflight(job).facts
     assert facts["adapter"] == report.line() and facts["trained parameters"] == numbers
-    plan = planned_memory(job, parts.tokenizer.vocab_size)
-    assert (plan.parameters, plan.gradients) == (4 * (numbers + frozen), 4 * numbers)
+    plan = update_memory(Workload.of(job, parts.tokenizer.vocab_size), Topology.of(job))
+    assert (plan.weights, plan.gradients) == (4 * (numbers + frozen), 4 * numbers)
     assert least_weights(job) == 4 * (numbers + frozen) + 8 * numbers
     kinds = {each.name: each.kind for each in listed}
     assert all(kind == "vector" for name, kind in kinds.items() if name.endswith("magnitude"))

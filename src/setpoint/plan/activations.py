@@ -1,11 +1,37 @@
-"""What the parts of a model keep of a micro-batch for its backward pass, on one rank."""
+"""What the parts of a model keep of a micro-batch for its backward pass, on one rank.
+
+Nothing here knows an operator. The file `activations.json` holds, for each kind of piece of a
+model, how many bytes it keeps and how many are alive at its highest moments, as sums of products of
+sizes whose coefficients were measured by running it (`python -m tests.plan.activations`). The
+arithmetic looks a piece up and puts in the sizes that it has on a rank. What is not in the table is
+not known: a dry run measures it.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
+import json
+from functools import cache, lru_cache
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from setpoint.plan.pieces import Piece
 from setpoint.plan.workload import Kind, Topology, Workload, tokens_of
+
+TABLE = Path(__file__).parent / "activations.json"
+
+MONOMIALS = {
+    "norm": "1 D T TD",
+    "dropout": "1 T TD",
+    "attention": "1 D Q HQ KQ DHQ DKQ T TQ TH TK TD THQ TKQ THS TS SS S",
+    "latent": "1 D L M DL DR LHN LHW MD MHN MHR DHN DHR DHW S SS"
+    " T TR TL TM TH TD THN THR THW THS TS",
+    "feed_forward": "1 D F DF T TD TF",
+    "experts": "1 B D E BE ED EDF DG T TE TU TD TUD TUF TG",
+    "embedding": "1 D S Q SQ SD T TQ TD VD PD TS SS",
+    "output": "1 D V C VD CD CV T TD TV",
+}
+"""Products of sizes that what is alive in a piece is made of, by the first word of its key."""
 
 
 class Held(NamedTuple):
@@ -22,52 +48,166 @@ class Held(NamedTuple):
     work: int
 
 
+@cache
+def monomials_of(key: str) -> tuple[str, ...]:
+    """The products of sizes for a piece, as words of letters; 1 for none."""
+    first = key.split(" ", 1)[0]
+    words = MONOMIALS["norm" if first.endswith("_norm") else first].split()
+    if first == "attention" and "shared" not in key.split():
+        words = [each for each in words if "K" not in each]
+    if first == "embedding" and "learned" not in key:
+        words = [each for each in words if "P" not in each]
+    if first == "latent" and "query" not in key.split():
+        words = [each for each in words if "M" not in each]
+    if first == "experts" and "shared" not in key.split():
+        words = [each for each in words if "G" not in each]
+    if first == "output" and "chunked_cross_entropy" not in key:
+        words = [each for each in words if "C" not in each]
+    return tuple(words)
+
+
+def value_of(monomial: str, sizes: dict[str, int]) -> int:
+    """Multiply the sizes that a word of letters names."""
+    found = 1
+    for letter in monomial:
+        if letter != "1":
+            found *= sizes[letter]
+    return found
+
+
+@cache
+def known_keys() -> dict[str, dict[str, Any]]:
+    """The table: of each key what is kept, the highest moments, and results of products."""
+    return json.loads(TABLE.read_text(encoding="utf-8"))
+
+
+def peak_of(entry: dict[str, Any], sizes: dict[str, int]) -> int:
+    """Bytes alive at the highest moment of a piece, what it keeps included."""
+    return max(_sum(curve, sizes) for curve in entry["peaks"])
+
+
+def _sum(curve: dict[str, float], sizes: dict[str, int]) -> int:
+    return round(sum(number * value_of(name, sizes) for name, number in curve.items()))
+
+
+class _Piece(NamedTuple):
+    """Bytes of a piece on a rank.
+
+    Arguments:
+        peak: alive at its highest moment, what it keeps included.
+        products, kernel: results of its matrix products, and of attention as one operator.
+    """
+
+    role: str
+    kept: int
+    peak: int
+    products: tuple[int, ...]
+    kernel: int
+
+
+@lru_cache(maxsize=4096)
+def missing(workload: Workload, topology: Topology) -> str:
+    """Say why what is kept is not known; empty where it is."""
+    if workload.unknown:
+        return workload.unknown
+    for kind in workload.kinds:
+        for piece in kind.pieces:
+            key = _key(piece, _sizes(piece, workload, topology), topology)
+            if key not in known_keys():
+                return f"what this keeps was never measured: {key}"
+    return ""
+
+
 @lru_cache(maxsize=65536)
-def held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> Held | None:
-    """Look up what a part keeps.
+def held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> Held:
+    """Look up what a part keeps, where nothing is `missing`.
 
     Arguments:
         number: of the layer among those of its stage, by which some are recomputed.
-
-    Returns:
-        None where it is not known here.
     """
-    if workload.unknown or kind.name == "model":
-        return None
-    tokens = tokens_of(workload, topology)
-    formats, dim = workload.formats, workload.dim
-    compute, stream = formats.compute, formats.params
-    beside = tokens // (topology.tensor if topology.sequence_parallel else 1)
-    if kind.name == "embedding":
-        return Held(8 * tokens, 0, beside * dim * stream)
-    if kind.name == "output":
-        rows = -(-workload.rows // topology.tensor)
-        return Held(
-            beside * dim * stream + tokens * dim * compute + tokens * rows * 4,
-            0,
-            tokens * rows * (4 + compute),
-        )
-    sizes: dict[str, int] = {}
-    for piece in kind.pieces:
-        sizes |= dict(piece.sizes)
-    heads = sizes["H"] // topology.tensor
-    keys = sizes.get("K", sizes["H"]) // topology.tensor or 1
-    query = sizes.get("Q") or sizes["N"] + sizes["R"]
-    width = sizes["F"] // topology.tensor * sizes.get("U", 1)
-    norms = 2 * beside * (dim * stream + 4)
-    attention = tokens * (dim * compute + 2 * (heads + keys) * query * compute + 4 * heads)
-    rest = tokens * (dim * compute + 4 * width * compute)
-    whole, entry = norms + attention + rest, beside * dim * stream
-    work = tokens * width * compute * 2
-    policy, _, what = topology.recompute.partition(":")
-    if policy == "none" or number % topology.every:
+    pieces = [_looked_up(piece, workload, topology) for piece in kind.pieces]
+    stream = _beside(workload, topology) * workload.dim * workload.formats.params
+    whole = sum(each.kept for each in pieces)
+    left, work = whole, 0
+    for each in reversed(pieces):
+        # Beside its own gradient a norm has that of the residual stream around it.
+        around = stream if each.role == "norm" else 0
+        work = max(work, each.peak + around - (whole - left) - each.kept)
+        work = max(work, left - each.kept + each.peak + around - whole)
+        left -= each.kept
+    if kind.name != "layer" or topology.recompute == "none" or number % topology.every:
         return Held(whole, 0, work)
+    policy, _, what = topology.recompute.partition(":")
     if policy == "full":
-        return Held(entry, whole - entry, work)
+        return Held(stream, whole - stream, work)
     if policy == "parts":
-        left = whole - attention * ("attention" in what) - rest * ("feed_forward" in what)
-        return Held(left, max(attention, rest), work)
-    products = tokens * compute * ((heads + 2 * keys) * query + 2 * dim + 2 * width)
-    kernel = tokens * heads * (query * compute + 4)
-    left = entry + products * ("matmul" in what) + kernel * ("attention" in what)
-    return Held(left, max(0, whole - left), work)
+        apart = {"attention": ("attention",), "feed_forward": ("feed_forward", "experts")}
+        inputs = _beside(workload, topology) * workload.dim * workload.formats.compute
+        again, kept = 0, whole
+        for part, roles in apart.items():
+            for each in pieces:
+                if part in what and each.role in roles:
+                    kept -= each.kept - inputs
+                    again = max(again, each.kept - inputs)
+        return Held(kept, again, work)
+    save, _, every = what.partition("/")
+    kept = stream
+    if "matmul" in save:
+        products = [size for each in pieces for size in each.products]
+        kept += sum(products[:: int(every or 1)])
+    if "attention" in save:
+        kept += sum(each.kernel for each in pieces)
+    return Held(kept, max(0, whole - kept), work)
+
+
+def _beside(workload: Workload, topology: Topology) -> int:
+    """Tokens of what lies between the matrices that `tensor` divides."""
+    tokens = tokens_of(workload, topology)
+    return tokens // topology.tensor if topology.sequence_parallel else tokens
+
+
+def _looked_up(piece: Piece, workload: Workload, topology: Topology) -> _Piece:
+    sizes = _sizes(piece, workload, topology)
+    entry = known_keys()[_key(piece, sizes, topology)]
+
+    return _Piece(
+        piece.role,
+        _sum(entry["kept"], sizes),
+        peak_of(entry, sizes),
+        tuple(_sum(each, sizes) for each in entry["products"]),
+        _sum(entry["kernel"], sizes),
+    )
+
+
+def _key(piece: Piece, sizes: dict[str, int], topology: Topology) -> str:
+    words = [piece.key]
+    if piece.role == "attention":
+        words += ["shared"] if "K" in sizes and sizes["H"] != sizes["K"] else []
+        words += [axis for axis in ("ring", "ulysses") if getattr(topology, axis) > 1]
+    return " ".join(words)
+
+
+def _sizes(piece: Piece, workload: Workload, topology: Topology) -> dict[str, int]:
+    """The sizes that a piece has on a rank."""
+    sizes, ranks = dict(piece.sizes), topology.tensor
+    tokens = tokens_of(workload, topology)
+    sizes |= {"B": topology.micro_size, "T": tokens, "S": workload.length // topology.context}
+    if piece.role in ("norm", "dropout"):
+        sizes["T"] = _beside(workload, topology)
+    elif piece.role == "attention":
+        sizes["H"] = max(1, sizes["H"] // ranks)
+        if "K" in sizes:
+            sizes["K"] = max(1, sizes["K"] // ranks)
+    elif piece.role == "feed_forward":
+        sizes["F"] //= ranks
+    elif piece.role == "experts":
+        if "G" in sizes:
+            sizes["G"] //= ranks
+        sizes["F"] //= topology.expert_tensor
+        # All ranks together have all choices of all tokens, evenly.
+        sizes["E"] = sizes["E"] // topology.expert
+    elif piece.role in ("embedding", "output"):
+        sizes["V"] = ceil(sizes["V"] / ranks)
+        if "C" in sizes:
+            sizes["C"] = min(sizes["C"], tokens)
+    return sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from setpoint.plan.activations import Held, held_by
+from setpoint.plan.activations import Held, held_by, missing
 from setpoint.plan.mesh import coordinates
 from setpoint.plan.shards import Shards, Unit, shards_of
 from setpoint.plan.workload import Topology, Workload, stages_of, tokens_of
@@ -54,31 +54,42 @@ class RankMemory(NamedTuple):
 @lru_cache(maxsize=65536)
 def rank_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMemory:
     """Count what one rank holds at its peak."""
+    fixed = update_memory(workload, topology, rank)
+    if fixed.unknown:
+        return fixed
+    at = coordinates(topology.degrees, rank)["pipeline"]
+    held = [_held(workload, topology, stage) for stage in stages_of(workload, topology)[at]]
+    shards = shards_of(workload, topology, rank)
+    moments = _moments(workload, topology, fixed, shards, held, at)
+    return max(fixed, *moments, key=lambda each: each.total)
+
+
+def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMemory:
+    """Count what one rank holds when the optimizer steps: exact, as no activations are left."""
     formats = workload.formats
     shards = shards_of(workload, topology, rank)
-    at = coordinates(topology.degrees, rank)["pipeline"]
-    stages = stages_of(workload, topology)[at]
-    fixed = RankMemory(
+    return RankMemory(
         weights=shards.stored,
         masters=shards.padded * formats.master,
         optimizer=shards.state,
         buffers=0,
-        gradients=0,
+        gradients=shards.padded * max(formats.reduce, formats.gradient),
         activations=0,
         recomputed=0,
         logits=0,
         gathered=0,
         on_host=_on_host(workload, shards),
         moment="update",
-        unknown=workload.unknown,
+        unknown=missing(workload, topology),
     )
-    whole = shards.padded * max(formats.reduce, formats.gradient)
-    moments = [fixed._replace(gradients=whole)]
-    held = [_held(workload, topology, stage) for stage in stages]
-    known = [each for stage in held if stage for each in stage]
-    if len(known) == sum(map(len, stages)):
-        moments += _moments(workload, topology, fixed, shards, whole, held, at)
-    return max(moments, key=lambda each: each.total)
+
+
+def kept_for_backward(workload: Workload, topology: Topology, rank: int = 0) -> int:
+    """Count what one micro-batch keeps on a rank for its backward pass, logits included."""
+    at = coordinates(topology.degrees, rank)["pipeline"]
+    stages = stages_of(workload, topology)[at]
+    held = (each for stage in stages for _, each in _held(workload, topology, stage))
+    return sum(each.kept for each in held)
 
 
 def _on_host(workload: Workload, shards: Shards) -> int:
@@ -90,19 +101,17 @@ def _on_host(workload: Workload, shards: Shards) -> int:
 
 
 Parts = list[tuple[str, Held]]
+NOTHING = Held(0, 0, 0)
 
 
 def _held(workload: Workload, topology: Topology, stage: tuple[int, ...]) -> Parts:
-    """What each part of a stage keeps; none where it is not known."""
+    """What each part of a stage keeps."""
     found: Parts = []
     layer = 0
     for part in stage:
         kind = workload.kinds[workload.order[part]]
-        held = held_by(kind, workload, topology, layer)
-        if held is None:
-            return []
+        found.append((kind.name, held_by(kind, workload, topology, layer)))
         layer += kind.name == "layer"
-        found.append((kind.name, held))
     return found
 
 
@@ -111,46 +120,67 @@ def _moments(
     topology: Topology,
     fixed: RankMemory,
     shards: Shards,
-    whole: int,
     held: list[Parts],
     at: int,
 ) -> list[RankMemory]:
     """The moments of a step that may be its peak."""
-    kept = [sum(each.kept for name, each in parts if name != "output") for parts in held]
-    logits = sum(each.kept for parts in held for name, each in parts if name == "output")
-    last = max((each.work for parts in held for name, each in parts if name == "output"), default=0)
     layers = [each for parts in held for name, each in parts if name == "layer"]
-    work = max((each.work + each.again for each in layers), default=0)
+    output = next((each for parts in held for name, each in parts if name == "output"), NOTHING)
+    first = next((each for parts in held for name, each in parts if name == "embedding"), NOTHING)
+    kept = [sum(each.kept for name, each in parts if name != "output") for parts in held]
     flights = _in_flight(topology, at)
     on_way = sum(count * size for count, size in zip(flights, kept, strict=True))
-    on_way += _buffers(workload, topology, at)
+    on_way += _received(workload, topology, at)
+    whole, fixed = fixed.gradients, fixed._replace(gradients=0)
     before = whole if topology.accumulation > 1 else 0
-    around = sum(unit.gathered for unit in shards.units if not unit.is_layer)
-    inner = [unit for unit in shards.units if unit.is_layer]
-    gathered = messages = 0
+    last = max(layers, key=lambda each: each.work + each.again, default=NOTHING)
+    work = last.work + last.again
+    gathered = own_grads = messages = around_grads = around_messages = 0
     if topology.uses_fsdp:
-        gathered = around + _gathered(topology, inner)
+        formats = workload.formats
+        inner = [unit for unit in shards.units if unit.is_layer]
+        around = [unit for unit in shards.units if not unit.is_layer]
+        gathered = sum(unit.gathered for unit in around) + _gathered(topology, inner)
         most = max((unit.trained for unit in inner), default=0)
-        messages = most * (workload.formats.reduce + workload.formats.params)
-        messages += sum(unit.trained for unit in shards.units if not unit.is_layer) * (
-            workload.formats.params
-        )
-    busy = fixed._replace(gathered=gathered)
+        own_grads, messages = most * formats.params, most * formats.reduce
+        rest = sum(unit.trained for unit in around)
+        around_grads, around_messages = rest * formats.params, rest * formats.reduce
+        if topology.pipeline > 1:  # stages keep whole gradients until the last micro-batch
+            around_grads = sum(unit.trained for unit in shards.units) * formats.params
+            before = own_grads = 0
+    elif topology.world_size > 1 and topology.pipeline * topology.tensor == 1:
+        gathered = _buckets(workload, topology, shards)
+    busy = fixed._replace(gathered=gathered + around_grads)
+    behind = on_way - sum(kept) + first.kept
     return [
-        busy._replace(moment="loss", gradients=before, activations=on_way, logits=logits + last),
+        fixed._replace(
+            moment="loss",
+            gradients=before,
+            activations=on_way,
+            logits=output.kept + output.work,
+            gathered=gathered,
+        ),
+        busy._replace(moment="backward", gradients=before, activations=on_way, recomputed=work),
         busy._replace(
             moment="backward",
             gradients=before,
-            activations=on_way,
-            recomputed=work,
-            gathered=gathered + messages,
+            activations=on_way - last.kept,
+            recomputed=max(work, own_grads) if len(layers) > 1 else own_grads,
+            gathered=gathered + around_grads + messages,
         ),
         busy._replace(
             moment="end",
             gradients=whole,
-            activations=on_way - sum(kept) + max((each.kept for each in layers), default=0),
+            activations=behind + last.kept,
             recomputed=work,
-            gathered=gathered + messages,
+            gathered=gathered + around_grads + messages,
+        ),
+        busy._replace(
+            moment="end",
+            gradients=whole,
+            activations=behind,
+            recomputed=max(first.work, own_grads),
+            gathered=gathered + around_grads + max(messages, around_messages),
         ),
     ]
 
@@ -163,7 +193,14 @@ def _gathered(topology: Topology, units: list[Unit]) -> int:
     return sum(sizes[:2])
 
 
-def _buffers(workload: Workload, topology: Topology, at: int) -> int:
+def _buckets(workload: Workload, topology: Topology, shards: Shards) -> int:
+    """Memory into which replicas gather gradients for their sums: all of DDP's, one of ours."""
+    formats = workload.formats
+    size = shards.padded * formats.reduce
+    return size if formats.reduce == formats.params else min(size, topology.bucket)
+
+
+def _received(workload: Workload, topology: Topology, at: int) -> int:
     """What a pipeline receives into: memory for each micro-batch."""
     if topology.pipeline == 1:
         return 0

@@ -31,8 +31,9 @@ class Piece(NamedTuple):
         key: what the table has it by.
         sizes: by the letters of the design: D model dim, H heads, K key-value heads, Q head dim,
             F inner width, E experts, U experts that a token chooses, G width of shared experts,
-            V rows of the vocabulary, C tokens of a chunk; N, R, W, L, M of latent attention:
-            head dims without and with rotation and of values, ranks of keys and of queries.
+            V rows of the vocabulary, P learned positions, C tokens of a chunk; of latent attention
+            N, R, W head dims without and with rotation and of values, L, M ranks of keys and of
+            queries. On a rank come B sequences, S their length, T tokens.
     """
 
     role: Role
@@ -68,12 +69,10 @@ def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterat
             words.append("scaled")
         if c.embedding_dropout:
             words.append("dropout")
+        words += _masks(job, c)
         rotated = c.head_dim if c.mla is None else c.mla.rope_head_dim
-        yield Piece(
-            "embedding",
-            " ".join([*words, formats]),
-            (("D", c.dim), ("V", rows), ("Q", rotated)),
-        )
+        sizes = (("D", c.dim), ("P", c.max_sequence_length), ("Q", rotated), ("V", rows))
+        yield Piece("embedding", " ".join([*words, formats]), sizes)
         return
     loss, kind = job.loss, type(job.loss)
     words = ["output", str(kind.__setpoint__.tag)]
@@ -88,11 +87,27 @@ def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterat
     yield Piece("output", " ".join(words), (("C", chunk), ("D", c.dim), ("V", rows)))
 
 
+def _masks(job: Job, c: Transformer) -> list[str]:
+    """What decides which masks all layers share, made beside the embedding."""
+    words = ["composed"] if chosen(c) in COMPOSED else []
+    if job.data.packing.isolate:
+        words.append("documents")
+    windows = [_has_window(job, c, layer) for layer in range(c.layers)]
+    words += ["window"] if any(windows) else []
+    # Whether there are masks of two kinds.
+    return [*words, "both"] if any(windows) and not all(windows) else words
+
+
+def _has_window(job: Job, c: Transformer, layer: int) -> bool:
+    length = job.batch.sequence_length
+    return kind_of(c, layer) == "sliding" and window_of(c, length) < length
+
+
 def _formats(job: Job) -> str:
     precision = job.precision
     found = f"{SIZE[precision.params]}/{SIZE[precision.compute]}"
     # Where norms have no kernel of their own they are composed of others.
-    is_plain = precision.compute != "fp32" and job.parallel.device == "cpu"
+    is_plain = precision.params != "fp32" and job.parallel.device == "cpu"
     return f"{found} plain" if is_plain else found
 
 
@@ -123,9 +138,7 @@ def _attention(job: Job, c: Transformer, layer: int) -> Piece:
     words.append("composed" if backend in COMPOSED else "kernel")
     words += ["capped"] if c.attention_soft_cap is not None else []
     words += ["dropout"] if c.attention_dropout else []
-    length = job.batch.sequence_length
-    has_window = kind_of(c, layer) == "sliding" and window_of(c, length) < length
-    if has_window or job.data.packing.isolate:
+    if _has_window(job, c, layer) or job.data.packing.isolate:
         words.append("masked")
     return Piece("attention", " ".join([*words, _formats(job)]), tuple(sizes.items()))
 
@@ -138,8 +151,7 @@ def _feed_forward(job: Job, c: Transformer, layer: int) -> Piece:
         return Piece("feed_forward", f"feed_forward {c.activation}{bias} {formats}", sizes)
     words = ["experts", c.activation, "packed" if moe.packed else "apart"]
     words.append(str(type(moe.router).__setpoint__.tag))
-    extras = ("balance_loss", "sequence_balance_loss", "router_z_loss", "capacity_factor")
-    words += [field for field in extras if getattr(moe, field)]
+    words += ["capacity_factor"] if moe.capacity_factor else []
     width = moe.width(c.ffn_dim)
     sizes = {"D": c.dim, "F": width, "E": moe.experts, "U": moe.top_k}
     if moe.shared_experts:

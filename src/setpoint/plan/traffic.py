@@ -17,7 +17,7 @@ from setpoint.plan.workload import Kind, Topology, Workload, stages_of, tokens_o
 CHOICE = 4
 """Bytes of the weight of a choice, which travels to the expert with its row."""
 WIDE = 4
-"""Bytes of a number in which ring attention sums, and terms of gradients are summed."""
+"""Bytes of a number in fp32, in which losses, ring attention and terms of gradients are summed."""
 
 
 class Traffic(NamedTuple):
@@ -186,23 +186,22 @@ def tensor_rows(
         else:
             yield "all_reduce", "tensor", ranks, count, count * stream
     elif kind.name == "layer":
-        parts = 2 - any(piece.role == "experts" for piece in kind.pieces)
-        policy = topology.recompute
-        times = count * parts
-        more = count * _entered_again(policy, kind) if again > 1 else 0
+        times = count * _divided_parts(kind)
+        entered, left = _again(topology.recompute, kind) if again > 1 else (0, 0)
         if sequence:
-            enters, leaves = times + more, times
-            yield "all_gather", "tensor", ranks, enters + leaves, (enters + leaves) * inner
-            yield "reduce_scatter", "tensor", ranks, times + leaves, (times + leaves) * inner
+            gathers, scatters = 2 * times + count * entered, 2 * times + count * left
+            yield "all_gather", "tensor", ranks, gathers, gathers * inner
+            yield "reduce_scatter", "tensor", ranks, scatters, scatters * inner
         else:
-            yield "all_reduce", "tensor", ranks, 2 * times, 2 * times * inner
+            sums = 2 * times + count * left
+            yield "all_reduce", "tensor", ranks, sums, sums * inner
     else:
         if sequence:
             yield "all_gather", "tensor", ranks, count, count * inner
             yield "reduce_scatter", "tensor", ranks, count, count * inner
         else:
             yield "all_reduce", "tensor", ranks, count, count * inner
-        statistics = 3 * tokens * 4
+        statistics = 4 * tokens * WIDE
         if workload.takes_columns and topology.loss_parallel:
             yield "all_reduce", "tensor", ranks, 3 * count, count * statistics
         else:
@@ -210,11 +209,23 @@ def tensor_rows(
             yield "all_gather", "tensor", ranks, count, count * logits
 
 
-def _entered_again(policy: str, kind: Kind) -> int:
-    """How often recomputation gathers the input of a part again."""
-    parts = 2 - any(piece.role == "experts" for piece in kind.pieces)
+def _divided_parts(kind: Kind) -> int:
+    """Parts of a layer whose matrices are divided: attention, and what follows but for experts."""
+    return 2 - any(piece.role == "experts" for piece in kind.pieces)
+
+
+def _again(policy: str, kind: Kind) -> tuple[int, int]:
+    """How often recomputation enters and leaves a divided part of a layer again.
+
+    It ends before the last result of what is computed again, unless that is an input of a norm
+    or of dropout.
+    """
     name, _, what = policy.partition(":")
-    return parts if name != "parts" else len(what.split("+"))
+    if name != "parts":
+        is_last = kind.pieces[-1].role == "feed_forward"
+        return _divided_parts(kind), _divided_parts(kind) - is_last
+    dense = _divided_parts(kind) == 2
+    return ("attention" in what) + ("feed_forward" in what and dense), 0
 
 
 def context_rows(

@@ -21,10 +21,11 @@ from setpoint.infer.config import Inference, Weights
 from setpoint.infer.run import infer
 from setpoint.infer.tasks import Export
 from setpoint.model.pretrained.load import load_checkpoint, load_pretrained
+from setpoint.plan.memory import update_memory
+from setpoint.plan.workload import Topology, Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.build.memory_plan import planned_memory
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.merging import merge_adapters
@@ -68,8 +69,8 @@ def test_bytes_are_those_that_the_report_says(tmp_path: Path, experts: int) -> N
     assert sum(each.nbytes for each in trained) == report.trained_bytes == 4 * report.adapter
     assert all(each.grad is None for each in frozen)
     job = small_job(tmp_path, *FLAGS, *flags)
-    planned = planned_memory(job, 257)
-    assert planned.parameters == report.frozen_bytes + report.trained_bytes
+    planned = update_memory(Workload.of(job, 257), Topology.of(job))
+    assert planned.weights == report.frozen_bytes + report.trained_bytes
     assert planned.gradients == report.trained_bytes
     state = [v for of in parts.optimizer.state.values() for v in of.values() if v.ndim]
     assert sum(each.nbytes for each in state) == 2 * report.trained_bytes

@@ -12,11 +12,12 @@ import torch
 from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.optim.config import AdamW
+from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
+from setpoint.plan.workload import Topology, Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
-from setpoint.train.build.memory_plan import planned_memory
 from setpoint.train.build.parameter_groups import freeze
 from setpoint.train.build.parameters import least_weights, trained_and_frozen
 from setpoint.train.run import train
@@ -133,11 +134,12 @@ def test_plans_count_what_is_trained(tmp_path: Path) -> None:
         name for name, p in parts.model.named_parameters() if p.requires_grad
     }
     assert others == numbers - trained > 0
-    plan = planned_memory(frozen, BYTES_VOCABULARY)
-    assert (plan.parameters, plan.gradients) == (4 * numbers, 4 * trained)
-    before = planned_memory(plain, BYTES_VOCABULARY).optimizer_state
-    assert plan.optimizer_state is not None and before is not None
-    assert plan.optimizer_state < before
+    plan, before = (
+        update_memory(Workload.of(job, BYTES_VOCABULARY), Topology.of(job))
+        for job in (frozen, plain)
+    )
+    assert (plan.weights, plan.gradients) == (4 * numbers, 4 * trained)
+    assert plan.optimizer < before.optimizer
     assert least_weights(frozen) == 4 * (numbers + 2 * trained)
     facts = preflight(frozen).facts
     assert (facts["parameters"], facts["trained parameters"]) == (numbers, trained)

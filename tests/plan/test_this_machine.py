@@ -9,11 +9,11 @@ import torch
 
 from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
+from setpoint.plan import this_machine
 from setpoint.train.config import Job
-from setpoint.train.rules import memory
 from setpoint.train.run import train
 
-from ..small import small_job
+from ..train.small import small_job
 
 MODEL = ("model.dim=2048", "model.layers=12", "model.heads=16")
 ROWS = ("model.dim=64", "batch.micro_size=2048", "batch.sequence_length=1024")
@@ -21,7 +21,7 @@ ROWS = ("model.dim=64", "batch.micro_size=2048", "batch.sequence_length=1024")
 
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "machine_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr(this_machine, "machine_memory", lambda: 4 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 

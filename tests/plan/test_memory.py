@@ -1,6 +1,5 @@
-"""The plan against what a run holds."""
+"""The memory of a rank by arithmetic: exact for what a run holds, and near a dry run's peak."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +10,16 @@ from torch import nn
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.report import measure
+from setpoint.plan.memory import RankMemory, rank_memory, update_memory
+from setpoint.plan.workload import Topology, Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.build.memory_plan import planned_memory
+from setpoint.train.config import Job
 from setpoint.train.step.averaging import evaluation_point
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
-from ..small import small_job
+from ..train.small import small_job
 
 allow_imports(__name__)
 BF16 = ("precision.params=bf16", "precision.compute=bf16")
@@ -78,14 +79,14 @@ def test_parts_are_what_they_are_in_a_run(name: str, tmp_path: Path) -> None:
     Loop(job, parts, [], StopRequest(), Position()).take_step()
     held = dict(parts.weights.named_parameters())
     found = measure(parts.model, held, parts.optimizer, torch.device("cpu"))
-    plan = planned_memory(job, 257)
-    assert plan.parameters == found.parameters
+    workload = Workload.of(job, 257)
+    plan = update_memory(workload, Topology.of(job))
+    assert plan.weights == found.parameters
     assert plan.masters == found.masters
     assert plan.gradients == found.gradients
-    assert plan.optimizer_state == found.optimizer_state
-    assert (plan.activations is None) == (name in NO_LAYERS_OF_OURS)
-    assert plan.averaged == copied(parts)
-    assert plan.averaged <= plan.gradients
+    assert plan.optimizer == found.optimizer_state
+    assert bool(plan.unknown) == (name in NO_LAYERS_OF_OURS)
+    assert workload.trained * workload.averaged == copied(parts) <= plan.gradients
 
 
 def copied(parts: Components) -> int:
@@ -96,28 +97,27 @@ def copied(parts: Components) -> int:
 
 def test_what_only_the_optimizer_knows(tmp_path: Path) -> None:
     job = small_job(tmp_path, "optimizer={type=import, target=torch.optim.Adam}")
-    assert planned_memory(job, 257).optimizer_state is None
+    assert not Workload.of(job, 257).state_is_known
+
+
+def planned(job: Job) -> RankMemory:
+    return rank_memory(Workload.of(job, 257), Topology.of(job))
 
 
 def test_state_on_the_host_is_not_on_the_device(tmp_path: Path) -> None:
-    plain = planned_memory(small_job(tmp_path), 257)
+    plain = planned(small_job(tmp_path))
     flags = ("memory.optimizer_offload.limit=10 KiB",)
-    offloaded = planned_memory(small_job(tmp_path, *flags), 257)
-    assert plain.optimizer_state is not None
-    assert offloaded.on_host == plain.optimizer_state - 10 * 1024
+    offloaded = planned(small_job(tmp_path, *flags))
+    assert offloaded.on_host == plain.optimizer - 10 * 1024
     assert plain.total - offloaded.total == offloaded.on_host
 
 
 def test_no_torch_is_needed() -> None:
     code = (
-        "import sys, json\n"
-        "from setpoint.config import resolve\n"
-        "from setpoint.train.build.memory_plan import planned_memory\n"
-        "from setpoint.presets.tiny import tiny\n"
-        "plan = planned_memory(resolve(tiny()), 257)\n"
+        "import sys\n"
+        "from setpoint.cli.main import main\n"
+        "main(['check', 'tiny', '--world-size', '8', '--parallel.tensor', '2', '--plan'])\n"
         "assert 'torch' not in sys.modules\n"
-        "print(json.dumps(plan.to_json()))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert found["total"] > found["parameters"] > 0
+    assert "rank 0 of 8" in done.stdout

@@ -1,0 +1,65 @@
+"""What a job needs against the memory of this machine: a check of the root of a training job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY
+from setpoint.memory.machine import machine_memory
+from setpoint.model.config import Transformer
+from setpoint.model.size import unknown_size
+from setpoint.plan.memory import kept_for_backward, update_memory
+from setpoint.plan.workload import Topology, Workload
+from setpoint.train.rules.memory import levers
+
+if TYPE_CHECKING:
+    from setpoint.train.config import Job
+
+SURE = 0.9
+"""Share of the estimate of activations that a micro-batch takes in any case."""
+
+
+def memory_problems(job: Job) -> Iterator[Problem]:
+    """Find a job on the CPU that needs more memory than there is, so that it would be killed."""
+    model, batch = job.model, job.batch
+    if not isinstance(model, Transformer) or unknown_size(model):
+        return
+    if job.parallel.device == "auto":
+        from torch import cuda
+
+        if cuda.is_available():
+            return
+    workload, topology = Workload.of(job, model.vocab_size or BYTES_VOCABULARY), Topology.of(job)
+    plan, here = update_memory(workload, topology), machine_memory()
+    kept = plan.weights + plan.masters + plan.optimizer
+    weights = kept + plan.gradients
+    if weights > here:
+        yield Problem(
+            "model",
+            f"its parameters, gradients and optimizer state take at least {_gib(weights)} whatever "
+            f"the batch is, and this machine has {_gib(here)}",
+            also=("optimizer", "precision.params"),
+            hint="What helps: a smaller model, precision.params = bf16, or an optimizer that keeps "
+            "less state.",
+        )
+        return
+    if plan.unknown or job.compile is not None:  # a compiler does without some activations
+        return
+    # The state is there from the end of the first step on.
+    kept -= plan.optimizer * (job.total_steps() == 1)
+    needed = int(SURE * kept_for_backward(workload, topology))
+    if kept + needed > here:
+        yield Problem(
+            "batch.micro_size",
+            f"activations and logits of {batch.micro_size} sequences of {batch.sequence_length} "
+            f"tokens take at least {_gib(needed)} beside {_gib(kept)} of weights and optimizer "
+            f"state, and this machine has {_gib(here)}",
+            also=("batch.sequence_length", "model"),
+            hint=f"What helps: {'; '.join(levers(job))}.",
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"

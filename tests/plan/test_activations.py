@@ -1,0 +1,89 @@
+"""The table of what pieces keep, against runs of the pieces."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import setpoint.presets  # noqa: F401 - registers the presets
+from setpoint.config.composition import compose
+from setpoint.config.layers.presets import presets
+from setpoint.plan.activations import known_keys, missing, peak_of, value_of
+from setpoint.plan.memory import kept_for_backward, rank_memory
+from setpoint.plan.workload import Topology, Workload
+from setpoint.train.config import Job
+
+from ..train.small import small_job
+from .activations import draw, measure, pieces_of, variants, words_of
+
+SAMPLE = 6
+"""Variants that are measured again in the short form, others in each run."""
+
+
+def check(flags: tuple[str, ...], seen: set[str]) -> None:
+    """Measure the pieces of one variant again, at sizes that the table was not made from."""
+    job, rows = draw(flags, 1000)
+    for piece, role in pieces_of(job):
+        words = words_of(flags) if role == "attention" else ""
+        key = piece.key + words
+        if key in seen:
+            continue
+        seen.add(key)
+        entry = known_keys()[key]
+        sizes, found = measure(job, rows, piece, words_of(flags))
+        kept = sum(number * value_of(name, sizes) for name, number in entry["kept"].items())
+        assert kept == pytest.approx(found.kept, abs=16), key
+        # Moments that are the highest at sizes of real models only are in the table.
+        highest = peak_of(entry, sizes)
+        assert 0.75 * max(found.alive) <= highest <= max(found.alive) + 16, key
+
+
+def test_pieces_keep_what_the_table_says() -> None:
+    seen: set[str] = set()
+    for flags in random.Random(0).sample(list(variants()), SAMPLE):
+        check(flags, seen)
+    assert len(seen) > SAMPLE
+
+
+@pytest.mark.slow
+def test_the_whole_table() -> None:
+    seen: set[str] = set()
+    for flags in variants():
+        check(flags, seen)
+    assert seen == set(known_keys())
+
+
+def test_all_presets_are_in_the_table() -> None:
+    known: list[str] = []
+    for name in presets:
+        job = compose(Job, name).resolve()
+        vocabulary = getattr(job.model, "vocab_size", None) or 257
+        workload = Workload.of(job, vocabulary)
+        assert not missing(workload, Topology.of(job)), name
+        known.append(name)
+    assert len(known) > 10
+
+
+def test_what_is_not_in_the_table_is_not_guessed(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "model.attention_soft_cap=5", "model.attention_dropout=0.1")
+    memory = rank_memory(Workload.of(job, 257), Topology.of(job))
+    assert "never measured: attention" in memory.unknown
+    assert memory.activations == 0
+
+
+def test_recomputation_keeps_less_and_computes_a_layer_at_a_time(tmp_path: Path) -> None:
+    found = {}
+    for policy in ("none", "full", "operators:attention+matmul", "parts:attention"):
+        for layers in (2, 4):
+            job = small_job(tmp_path, f"model.layers={layers}")
+            topology = Topology.of(job)._replace(recompute=policy)
+            found[policy, layers] = kept_for_backward(Workload.of(job, 257), topology)
+    of_layer = {policy: found[policy, 4] - found[policy, 2] for policy, _ in found}
+    assert of_layer["full"] < of_layer["operators:attention+matmul"] < of_layer["none"]
+    assert of_layer["full"] < of_layer["parts:attention"] < of_layer["none"]
+    job = small_job(tmp_path)
+    tokens = job.batch.micro_size * job.batch.sequence_length
+    # The residual stream before each of two layers, in fp32.
+    assert of_layer["full"] == 2 * tokens * Workload.of(job, 257).dim * 4

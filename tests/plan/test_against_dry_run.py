@@ -1,0 +1,90 @@
+"""The arithmetic of a rank against a dry run of it: parts, peak, and traffic row by row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from setpoint.dry_run.step import dry_run
+from setpoint.plan.memory import rank_memory
+from setpoint.plan.traffic import Traffic, traffic
+from setpoint.plan.workload import Topology, Workload
+
+from ..ranks import fork
+from ..train.small import small_job
+
+WIDE = (
+    "model.dim=128", "model.layers=4", "model.heads=4", "model.tie_embeddings=false",
+    "batch.sequence_length=128", "batch.global_size=16", "evaluation=null", "parallel.device=cpu",
+)  # fmt: skip
+FULL = "memory.activation_checkpointing=full"
+BF16 = ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32")
+STAGES = ("parallel.pipeline=2", "batch.accumulation=4")
+SEQUENCE = ("parallel.tensor=2", "parallel.sequence_parallel=true")
+JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
+    "alone": (1, 0, ()),
+    "whole layers again": (1, 0, (FULL,)),
+    "attention again": (1, 0, ("memory.activation_checkpointing=parts",)),
+    "operators": (1, 0, ("memory.activation_checkpointing=operators",)),
+    "masters": (1, 0, BF16),
+    "autocast": (1, 0, ("precision.compute=bf16",)),
+    "experts": (1, 0, ("model.moe={experts: 4}",)),
+    "replicas": (2, 1, ()),
+    "shards": (2, 1, ("parallel.shard=2",)),
+    "shards that do not divide": (3, 2, ("parallel.shard=3", "batch.global_size=12")),
+    "shards in two micro-batches": (2, 0, ("parallel.shard=2", "batch.accumulation=2")),
+    "kept shards": (2, 0, ("parallel.shard=2", "parallel.reshard=false", "batch.accumulation=2")),
+    "matrices": (2, 1, ("parallel.tensor=2",)),
+    "matrices and sequences": (4, 3, ("parallel.shard=2", *SEQUENCE)),
+    "matrices, again": (2, 1, (*SEQUENCE, FULL)),
+    "ring": (2, 1, ("parallel.ring=2",)),
+    "heads": (2, 1, ("parallel.ulysses=2",)),
+    "first stage": (2, 0, STAGES),
+    "last stage": (2, 1, STAGES),
+    "all stages at once": (2, 0, (*STAGES, "parallel.pipelining.schedule=gpipe")),
+    "copies of shards": (4, 3, ("parallel.replicate=2", "parallel.shard=2")),
+    "three axes": (8, 5, (*STAGES, "parallel.shard=2", "parallel.tensor=2")),
+}
+QUICK = ("matrices and sequences", "whole layers again")
+SMALL = 1024
+"""Bytes of a row: sums of losses, norms and counts are one row in the arithmetic."""
+
+
+def rows_of(rows: list[Traffic]) -> dict[tuple[str, str, int], tuple[int, int]]:
+    return {
+        (row.kind, row.axes, row.ranks): (row.calls, row.bytes)
+        for row in rows
+        if row.bytes > SMALL and row.kind != "recv"
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in JOBS]
+)
+def test_a_rank_holds_and_sends_what_is_counted(tmp_path: Path, name: str) -> None:
+    ranks, rank, flags = JOBS[name]
+    flags = (*WIDE, *flags, f"parallel.world_size={ranks}")
+    job = small_job(tmp_path, *flags, without=("micro_size", "accumulation"))
+
+    def run(_: int, store: str) -> None:
+        del store
+        (tmp_path / "found").write_text(json.dumps(dry_run(job, rank).to_json()))
+
+    assert fork(run, 1) == 0
+    found = json.loads((tmp_path / "found").read_text())
+    workload, topology = Workload.of(job, 257), Topology.of(job)
+    memory = rank_memory(workload, topology, rank)
+    assert not memory.unknown
+    for part in ("weights", "masters", "optimizer"):
+        assert getattr(memory, part) == found["peak"][part]
+    assert memory.total == pytest.approx(found["peak"]["total"], rel=0.1)
+    for row in found["traffic"]:
+        del row["sent"]
+    counted = rows_of(traffic(workload, topology, rank))
+    measured = rows_of([Traffic(**row) for row in found["traffic"]])
+    assert counted.keys() == measured.keys()
+    for key, (_, size) in counted.items():
+        # Beside the sums of whole tensors there are small ones of losses and norms.
+        assert abs(size - measured[key][1]) <= SMALL
