@@ -1,8 +1,8 @@
 """The plan by arithmetic: how long it takes, and how near it is: `python -m plan.arithmetic`.
 
-First `setpoint check --plan` as a process, from its start to its end, for Llama 3.1 70B on 1,024 and
-on 100,000 ranks; it must not import torch. Then the peak of a rank by arithmetic beside that of a
-dry run, for the jobs of `plan.memory`.
+First `setpoint check --plan` as a process, from its start to its end, for Llama 3.1 70B on 1,024
+and on 100,000 ranks; it must not import torch. Then the peak of a rank by arithmetic beside that of
+a dry run, for the jobs of `plan.memory`.
 """
 
 from __future__ import annotations

@@ -136,8 +136,10 @@ def variants() -> Iterator[tuple[str, ...]]:
         for more in ((), ("model.embedding_scale=2",), ("model.embedding_dropout=0.1",)):
             for position in ("rotary", "learned", "none"):
                 yield (*base, *more, f"model.positions={position}")
-                if not more:
-                    yield from ((*base, f"model.positions={position}", *each) for each in MASKS)
+                if "model.embedding_dropout=0.1" not in more:
+                    yield from (
+                        (*base, *more, f"model.positions={position}", *each) for each in MASKS
+                    )
 
 
 def _attention_variants() -> Iterator[tuple[str, ...]]:
@@ -145,11 +147,12 @@ def _attention_variants() -> Iterator[tuple[str, ...]]:
         (f"model.positions={position}", *merged, *more)
         for merged in ((), ("model.merge_qkv=true",))
         for position in ("rotary", "learned")
-        for more in ((), ("model.qkv_bias=true",), (QK,))
+        for more in ((), (QK,))
     ]
     for backend in ("model.attention_backend=eager", CAPPED, "model.attention_backend=sdpa_math",
                     ISOLATED, "model.attention_dropout=0.1"):  # fmt: skip
         found += [(backend,), (backend, QK)]
+    found += [("model.positions=learned", "model.attention_dropout=0.1")]
     found += [WINDOW, (*WINDOW, QK), (*WINDOW, CAPPED), (ISOLATED, CAPPED),
               ("model.positions=none",), ("model.norm=layer_norm", QK), (CENTERED, QK),
               (CENTERED, QK, *WINDOW)]  # fmt: skip
@@ -448,7 +451,7 @@ def entry_of(key: str, samples: list[tuple[dict[str, int], Measured]]) -> dict[s
         found = np.round(found / scale * 2) / 2
         if np.abs(matrix @ found - wanted).max() > 8:
             raise ValueError(f"{key}: {names} do not give {values[:4]}")
-        return {name: float(each) for name, each in zip(names, found, strict=True) if each}
+        return {n: _tidy(float(each)) for n, each in zip(names, found, strict=True) if each}
 
     counts = {len(found.alive) for _, found in samples}
     if len(counts) > 1:
@@ -465,6 +468,10 @@ def entry_of(key: str, samples: list[tuple[dict[str, int], Measured]]) -> dict[s
         "kernel": solve([found.kernel for _, found in samples]),
     }
     return entry
+
+
+def _tidy(number: float) -> float:
+    return int(number) if number == int(number) else number
 
 
 def _highest(curves: list[dict[str, float]], key: str) -> list[dict[str, float]]:

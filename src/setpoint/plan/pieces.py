@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 Role = Literal["norm", "attention", "feed_forward", "experts", "dropout", "embedding", "output"]
 SIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
-COMPOSED = ("eager", "sdpa_math")
-"""Backends of attention that hold the weights of all pairs of positions."""
+COMPOSED = {"eager": "eager", "sdpa_math": "math"}
+"""Words for backends of attention that hold the weights of all pairs of positions."""
 
 
 class Piece(NamedTuple):
@@ -89,7 +89,7 @@ def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterat
 
 def _masks(job: Job, c: Transformer) -> list[str]:
     """What decides which masks all layers share, made beside the embedding."""
-    words = ["composed"] if chosen(c) in COMPOSED else []
+    words = ["eager"] if chosen(c) == "eager" else []
     if job.data.packing.isolate:
         words.append("documents")
     windows = [_has_window(job, c, layer) for layer in range(c.layers)]
@@ -127,7 +127,6 @@ def _attention(job: Job, c: Transformer, layer: int) -> Piece:
         sizes |= {"K": c.kv_heads, "Q": c.head_dim}
         words += ["merged"] if c.merge_qkv else []
         words += [_norm(job, c)] if c.qk_norm else []
-        words += ["bias"] if c.qkv_bias else []
     else:
         m = c.mla
         sizes |= {"N": m.nope_head_dim, "R": m.rope_head_dim, "W": m.value_head_dim}
@@ -135,11 +134,13 @@ def _attention(job: Job, c: Transformer, layer: int) -> Piece:
         words += ["query"] if m.query_rank else []
         words.append(_norm(job, c))
     words += ["rotary"] if c.positions == "rotary" else []
-    words.append("composed" if backend in COMPOSED else "kernel")
+    words.append(COMPOSED.get(backend, "kernel"))
     words += ["capped"] if c.attention_soft_cap is not None else []
     words += ["dropout"] if c.attention_dropout else []
-    if _has_window(job, c, layer) or job.data.packing.isolate:
+    if job.data.packing.isolate:
         words.append("masked")
+    elif _has_window(job, c, layer):
+        words.append("window")
     return Piece("attention", " ".join([*words, _formats(job)]), tuple(sizes.items()))
 
 
