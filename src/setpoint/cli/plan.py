@@ -113,8 +113,8 @@ def _limit(arguments: Arguments, asked: Asked) -> int:
         return int(has * SHARE)
     try:
         limit = ByteSize(given)
-    except ValueError as error:
-        raise SetpointError(f"--memory: {error}") from None
+    except (SetpointError, ValueError):
+        raise SetpointError(f"--memory is a size such as 72GiB, got {given!r}") from None
     if not 0 < limit <= has:
         raise SetpointError(
             f"--memory {given}: {asked.machine.title or asked.name} has {in_units(has)}\n"
