@@ -182,3 +182,9 @@ def test_the_time_of_dry_runs_is_printed(load: Any, capsys: Any) -> None:
 def test_the_time_of_searches_is_printed(load: Any, capsys: Any) -> None:
     load("plan.search").main(["--sizes", "8", "--source", "llama3-8b"])
     assert "(aim 10 s)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_counted_memory_stands_beside_a_dry_run(load: Any, capsys: Any) -> None:
+    load("plan.arithmetic").main(["--small", "--repeats", "1", "--jobs", "one rank"])
+    assert "furthest off" in capsys.readouterr().out

@@ -82,6 +82,29 @@ def test_the_plan_shows_groups(cli: CommandLine) -> None:
     assert "plan" not in json.loads(cli.ok("check small.toml --json"))
 
 
+def test_the_plan_of_any_rank(cli: CommandLine) -> None:
+    flags = "--world-size 8 --parallel.shard 4 --parallel.tensor 2 --batch.global_size 8 --plan"
+    words = f"check tiny {flags} --rank 5"
+    text = cli.ok(words)
+    assert "rank 5 of 8 (shard 2, tensor 1)" in text
+    assert "  shard   4       2   1 3 [5] 7" in text and "reduce_scatter" in text
+    plan = json.loads(cli.ok(f"{words} --json"))["plan"]
+    assert plan["mesh"]["at"] == {
+        "pipeline": 0, "replicate": 0, "shard": 2, "ring": 0, "ulysses": 0, "tensor": 1
+    }  # fmt: skip
+    memory = plan["memory"]
+    assert memory["total"] == sum(
+        memory[part]
+        for part in ("weights", "masters", "optimizer", "buffers", "gradients", "activations",
+                     "recomputed", "logits", "gathered")
+    )  # fmt: skip
+    assert "there is no rank 8: the job has 8\nValid: 0 to 7" in cli.refused(
+        f"check tiny {flags} --rank 8"
+    )
+    said = "--rank has no effect without --plan or --dry-run. Leave it out"
+    assert said in cli.refused("check tiny --rank 1")
+
+
 def test_what_is_held_out(cli: CommandLine) -> None:
     cli.file("val.txt", "a line of text\n" * 99)
     validation = "--data.validation text --data.validation.0.paths val.txt"
