@@ -37,7 +37,6 @@ def test_bad_input_is_answered_in_words(cli: CommandLine) -> None:
         f"{SMALL} --memory 100GiB",
         f"{SMALL} --memory lots",
         f"{SMALL} --parallel.shard 3",
-        f"{SMALL} --memory 100KiB",
         f"{SMALL} --duration '1e-6 s'",
         "plan tiny --gpu h100 --world-size 6 --batch.global_size 7 --parallel.shard 6",
         f"{SMALL} --adapter lora",
@@ -48,3 +47,10 @@ def test_bad_input_is_answered_in_words(cli: CommandLine) -> None:
         f"$ setpoint {line}\n{answer.err}" for line, answer in zip(lines, answers, strict=True)
     )
     compare("cli/plan_refused", "\n".join(texts))
+
+
+def test_where_nothing_fits_it_says_by_how_much_and_what_would(cli: CommandLine) -> None:
+    text = cli.refused(f"{SMALL} --memory 100KiB")
+    assert "no topology of 4 ranks fits in 100 KiB: the one that needs least needs" in text
+    assert "KiB too much (weights" in text and "\nIt is: --parallel.pipeline=" in text
+    assert "against the largest part, " in text
