@@ -252,6 +252,7 @@ def _facts(space: Space, found: Found, best: list[Resolved]) -> dict[str, Any]:
         "fixed": dict(space.fixed),
         "meshes": found.meshes,
         "timed": found.timed,
+        "unknown": found.unknown,
         "best": [
             {
                 "overrides": overrides,
@@ -273,6 +274,8 @@ def _lines(title: str, space: Space, found: Found, best: list[Resolved]) -> Iter
         f"  {found.meshes:,} meshes, {found.timed:,} topologies timed; at most "
         f"{in_units(space.limit)} a rank"
     )
+    if found.unknown:
+        yield f"  left out where the memory is not known here: {found.unknown}"
     if space.fixed:
         names = ", ".join(f"{name} = {value}" for name, value in space.fixed.items())
         yield f"  fixed: {names}"

@@ -90,11 +90,13 @@ class Found(NamedTuple):
         best: the fastest first.
         meshes: that there are.
         timed: topologies whose step was timed.
+        unknown: why the memory of some is not known, which are left out; empty where it is.
     """
 
     best: list[Candidate]
     meshes: int
     timed: int
+    unknown: str = ""
 
 
 class Least(NamedTuple):
@@ -145,13 +147,13 @@ def search(space: Space, wanted: int) -> Found:
         if len(best) == most and time.seconds >= best[-1][0]:
             continue
         memory = most_memory(space.workload, topology)
-        if memory.total > space.limit:
+        if memory.unknown or memory.total > space.limit:
             continue
         best.append((time.seconds, memory.total, number, Candidate(topology, memory, time)))
         number += 1
         best.sort(key=lambda each: each[:3])
         del best[most:]
-    return Found([candidate for *_, candidate in best], len(all_meshes), timed)
+    return Found([candidate for *_, candidate in best], len(all_meshes), timed, bounds.unknown)
 
 
 def least_memory(space: Space) -> Least:
@@ -180,7 +182,11 @@ def _least(space: Space) -> tuple[Topology, RankMemory]:
     ]
     if not leaves:
         raise SetpointError(_no_mesh(space))
-    topology = min(leaves, key=lambda each: (_at_ends(space, each).total, each.accumulation))
+    held = [(_at_ends(space, each), each) for each in leaves]
+    known = [(memory.total, each) for memory, each in held if not memory.unknown]
+    if not known:
+        raise SetpointError(f"the memory of a step is not known here: {held[0][0].unknown}")
+    topology = min(known, key=lambda each: (each[0], each[1].accumulation))[1]
     return topology, most_memory(space.workload, topology)
 
 
@@ -355,6 +361,7 @@ class _Bounds:
         moved = 2 * (w.formats.master or w.formats.params) + 4 * w.formats.gradient
         self.update = numbers * moved / bandwidth
 
+        self.unknown = ""
         self.active: dict[Topology, float] = {}
         """Bytes of activations for each sequence of a micro-batch, of topologies that differ in
         its size and in what divides weights only."""
@@ -383,6 +390,9 @@ class _Bounds:
         if weights + ROUNDED * rows * self.active.get(key, 0.0) > space.limit:
             return False
         memory = _at_ends(space, topology)
+        if memory.unknown:
+            self.unknown = memory.unknown
+            return False
         active = memory.activations + memory.recomputed + memory.logits
         self.active[key] = max(self.active.get(key, 0.0), active / rows)
         return memory.total <= space.limit
