@@ -209,7 +209,7 @@ def refuse_large_files(
     store, said = shared(trial, world, FAILS.keep), ""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if world.rank == victim:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
         FAILS.act(store, place)
     except SetpointError as error:
