@@ -1,4 +1,4 @@
-"""Run by test_ranks.py in a process of its own: what two ranks send of a model with an adapter."""
+"""Run by test_ranks.py in a process of its own: what two ranks send, and hold, with an adapter."""
 
 import sys
 import tempfile
@@ -10,7 +10,11 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from setpoint.parallel.tensor import summed_gradients
+from setpoint.plan.shards import shards_of
+from setpoint.plan.workload import Topology, Workload
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.placed import part_here
 from setpoint.train.build.components import build_components
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -64,11 +68,28 @@ def frozen_weights_are_not_summed(folder: Path) -> None:
         assert every > 2 * numbers
 
 
+def ranks_hold_what_is_planned(folder: Path) -> None:
+    """Where they divide the inner width of experts: by bytes, and what of it they sum."""
+    for section in ("type: dora", "type: dora, quantize: {type: fp8, group_size: 8}"):
+        adapter = f"adapter={{{section}, rank: 2, targets: [experts]}}"
+        job = small_job(folder, *FLAGS, "parallel.tensor=2", "parallel.expert_tensor=2",
+                        "model.moe.experts=4", adapter)  # fmt: skip
+        model = build_components(job).model
+        planned = shards_of(Workload.of(job, 257), Topology.of(job), dist.get_rank())
+        assert sum(part_here(each).nbytes for each in model.parameters()) == planned.stored
+        names = {id(each): name for name, each in model.named_parameters()}
+        terms = {names[id(each)]: part_here(each).numel() for each in summed_gradients(model)}
+        assert sum(terms.values()) == planned.terms
+        ends = {name.partition(".experts.adapter.")[2] for name in terms}
+        assert ends == {"gate.a", "up.a", "down.b", "down.magnitude"}
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     with tempfile.TemporaryDirectory() as folder:
         frozen_weights_are_not_summed(Path(folder))
+        ranks_hold_what_is_planned(Path(folder))
     dist.destroy_process_group()
 
 

@@ -1,6 +1,7 @@
 """Run by tests in a process of its own: a run of experts goes on where ranks divide it otherwise.
 
-Its arguments are how experts lie before and after the resume, as degrees; `1` is one rank.
+Its arguments are how experts lie before and after the resume, as degrees; `1` is one rank; then
+other flags of the job.
 """
 
 import os
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from setpoint.model.pretrained.load import load_pretrained
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.load import load
 from setpoint.parallel.config import AXES
 from setpoint.train.run import train
 
@@ -27,13 +31,13 @@ COMMON = (
 )  # fmt: skip
 
 
-def run(folder: Path, degrees: str, steps: int) -> int:
+def run(folder: Path, degrees: str, steps: int, more: tuple[str, ...]) -> int:
     """Train to a step on as many ranks as the degrees ask for."""
     given = dict(each.split("=") for each in degrees.split(",") if "=" in each)
     world = prod(int(degree) for axis, degree in given.items() if axis in AXES)
     flags = [f"parallel.{each}" for each in degrees.split(",") if world > 1]
     job = small_job(
-        folder, *COMMON, f"duration={steps} steps", f"schedule.horizon={STEPS} steps",
+        folder, *COMMON, *more, f"duration={steps} steps", f"schedule.horizon={STEPS} steps",
         f"parallel.world_size={world}", *flags, without=("micro_size",),
     )  # fmt: skip
 
@@ -50,20 +54,25 @@ def run(folder: Path, degrees: str, steps: int) -> int:
     return fork(one_rank, world)
 
 
-def main(before: str, after: str) -> int:
+def merged(run: Path, step: int) -> nn.Module:
+    """The model of a checkpoint, with its adapter merged if it has one."""
+    weights = Weights(path=str(run), checkpoint=step)
+    return load(complete(Inference(weights=weights, evaluation=Evaluation()))).model
+
+
+def main(before: str, after: str, *more: str) -> int:
     with tempfile.TemporaryDirectory() as place:
         whole, parts = Path(place) / "whole", Path(place) / "parts"
         for folder in (whole, parts):
             folder.mkdir()
-        status = run(whole, "1", STEPS) or run(parts, before, 3)
+        status = run(whole, "1", STEPS, more) or run(parts, before, 3, more)
 
         def loads(rank: int, store: str) -> None:
             """One process takes the weights out of what several have written."""
-            step = f"run/checkpoints/step-{3:08}"
-            one, other = (load_pretrained(folder / step).state_dict() for folder in (whole, parts))
+            one, other = (merged(folder / "run", 3).state_dict() for folder in (whole, parts))
             torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-4)
 
-        status = status or fork(loads, 1) or run(parts, after, STEPS)
+        status = status or fork(loads, 1) or run(parts, after, STEPS, more)
         if status:
             return status
         expected, found = (rows(folder / "run") for folder in (whole, parts))

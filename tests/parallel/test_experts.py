@@ -25,6 +25,32 @@ def test_a_run_goes_on_with_its_experts_on_other_ranks(before: str, after: str) 
     forked("tests.parallel.resumed_experts", before, after)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["1", "shard=2,expert=2"])
+def test_adapters_of_experts_whose_width_ranks_divide_go_on_elsewhere(after: str) -> None:
+    adapter = "adapter={type: dora, rank: 2, b_std: 0.1, quantize: {type: nf4, group_size: 8}}"
+    forked("tests.parallel.resumed_experts", "tensor=2,expert_tensor=2", after, adapter)
+
+
+def test_blocks_of_quantized_experts_are_not_cut(tmp_path: Path) -> None:
+    widths = (
+        "model.moe={experts: 4, expert_dim: 64}",
+        "parallel.tensor=4",
+        "model.heads=4",
+        "model.dim=32",
+    )
+    flags = (*widths, *RANKS, "parallel.shard=2", "parallel.expert_tensor=4")
+    adapter = "adapter={{type: lora, rank: 2, quantize: {{type: nf4, group_size: {}}}}}"
+    small_job(tmp_path, *flags, adapter.format(16), without=("micro_size",))
+    with pytest.raises(ConfigError) as refused:
+        small_job(tmp_path, *flags, adapter.format(32), without=("micro_size",))
+    (problem,) = refused.value.problems
+    assert problem.path == "parallel.expert_tensor"
+    assert "16 of the 64 inputs of layers.0.feed_forward.experts.down" in problem.message
+    assert tuple(problem.valid) == ("1", "2 (with parallel.tensor = 2)")
+    assert "adapter.quantize.group_size = 16" in problem.hint
+
+
 RANKS = ("parallel.world_size=8", "batch.global_size=16", "batch.accumulation=1")
 
 

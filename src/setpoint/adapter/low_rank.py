@@ -209,6 +209,19 @@ class EmbeddingAdapter(LowRank):
 class ExpertAdapter(LowRank):
     """The update of one packed matrix (E, in, out): A is (E, in, rank), and B (E, rank, out)."""
 
+    def follow(
+        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
+    ) -> tuple[dict[str, int], tuple[str, ...]]:
+        """See `setpoint.shapes.adapted.FollowsDivision`: by `row` and `column` alone."""
+        del rows
+        if word == "row":
+            self.sum_squares = peers.reduce
+            return {"a": 1}, ()
+        if word == "column":
+            magnitude = {} if self.magnitude is None else {"magnitude": 1}
+            return {"b": 2, **magnitude}, ()
+        return {}, ()
+
     def delta(self) -> Tensor:
         """See `LowRank.delta`: (E, in, out), of the experts that this rank has."""
         return self.delta_of(part_here(self.a), part_here(self.b))

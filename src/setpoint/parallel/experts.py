@@ -10,6 +10,8 @@ from torch import nn
 from setpoint.parallel.config import AXES
 from setpoint.parallel.sharding import offloading
 from setpoint.parallel.world import ranks_by
+from setpoint.shapes.adapted import FollowsDivision
+from setpoint.shapes.expert_parts import side_to_shard
 from setpoint.shapes.peers import Peers
 
 if TYPE_CHECKING:
@@ -78,19 +80,40 @@ def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
     Arguments:
         parts: the same on all ranks; on the meta device, where they have no values yet.
     """
-    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     for module, widths in parts:
+        inner = _inner_widths(ranks, module, widths) if ranks.divides else {}
         for name, parameter in list(module.named_parameters()):
             mesh, placements = ranks.mesh["expert"], [Shard(0)]
             if ranks.divides:
                 mesh = ranks.mesh["expert", "expert_tensor"]
-                placements.append(Shard(widths[name]))
+                placements.append(Shard(inner[name]) if name in inner else Replicate())
             # All ranks have the same: nothing is sent.
             placed = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=None)
             path, _, own = name.rpartition(".")
             holder = module.get_submodule(path)
             setattr(holder, own, nn.Parameter(placed, parameter.requires_grad))
+
+
+def _inner_widths(
+    ranks: ExpertRanks, module: nn.Module, widths: Mapping[str, int]
+) -> dict[str, int]:
+    """The dimension along which each parameter is divided with the inner width.
+
+    Of the others each rank finds a term of the gradient, which `summed_gradients` tells.
+    """
+    assert ranks.alike is not None
+    found = dict(widths)
+    for path, child in module.named_modules():
+        if not isinstance(child, FollowsDivision):
+            continue
+        word = "row" if widths[path.rpartition(".")[2]] == 1 else "column"
+        divided, _ = child.follow(word, (), ranks.alike)
+        found |= {f"{path}.{name}": dim for name, dim in divided.items()}
+        held: Any = child
+        held._summed = tuple(name for name, _ in held.named_parameters() if name not in divided)
+    return found
 
 
 def shard_experts(
@@ -101,8 +124,7 @@ def shard_experts(
 ) -> None:
     """Divide the experts that several ranks of a copy share, and keep copies alike (FSDP2).
 
-    They are divided by experts where that comes out even, so that each rank has whole ones, which
-    Muon needs; else by that side of their matrices which is not the inner width.
+    See `side_to_shard` for how they are divided.
     """
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard
@@ -113,14 +135,10 @@ def shard_experts(
     for module, widths in parts:
         sides: dict[int, int] = {}
         for name, parameter in module.named_parameters():
-            whole = parameter.shape[0] // config.expert % size == 0
-            if whole:
-                sides[id(parameter)] = 0
-            elif name in widths:
-                sides[id(parameter)] = 3 - widths[name]
-            else:  # of an adapter: any side that comes out even
-                even = (d for d, n in enumerate(parameter.shape) if d and n % size == 0)
-                sides[id(parameter)] = next(even, 0)
+            placed: Any = parameter
+            dims = [each.dim for each in placed.placements[1:] if each.is_shard()]
+            inner = dims[0] if dims else widths.get(name, 0)
+            sides[id(parameter)] = side_to_shard(placed.to_local().shape, inner, size)
 
         def place(parameter: Any, sides: dict[int, int] = sides) -> Shard:
             return Shard(sides[id(parameter)])

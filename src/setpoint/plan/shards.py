@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from setpoint.plan.mesh import coordinates, index_along
 from setpoint.plan.workload import Topology, Weight, Workload, stages_of
+from setpoint.shapes.expert_parts import side_to_shard
 
 
 class Unit(NamedTuple):
@@ -78,9 +79,8 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Held:
     whole = prod(shape)
     is_expert = weight.division == "experts" and topology.divides_experts
     if is_expert:
-        shards, dim = topology.expert_shards, 0
-        if shape[0] % shards:
-            dim = 3 - weight.inner
+        shards = topology.expert_shards
+        dim = side_to_shard(shape, weight.inner, shards)
         rows = -(-shape[dim] // shards)
         padded = whole // shape[dim] * rows
         own = padded
@@ -111,7 +111,7 @@ def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[in
     shape, ranks = weight.shape, topology.tensor
     if weight.division == "experts" and topology.divides_experts:
         found = [shape[0] // topology.expert, *shape[1:]]
-        if topology.expert_tensor > 1:
+        if topology.expert_tensor > 1 and weight.inner:
             found[weight.inner] //= topology.expert_tensor
         return tuple(found)
     if ranks == 1 or weight.division in ("whole", "experts"):
@@ -202,8 +202,8 @@ def _has_terms(weight: Weight, topology: Topology) -> bool:
     """Whether each rank of `tensor` finds a term of the gradient of a weight that it has whole."""
     if topology.tensor == 1:
         return False
-    if local_shape(weight, topology) != weight.shape:
-        return False
     if weight.division == "experts":
+        return topology.expert_tensor > 1 and not weight.inner
+    if local_shape(weight, topology) != weight.shape:
         return False
     return weight.division == "heads" or topology.sequence_parallel

@@ -58,7 +58,7 @@ class Weight(NamedTuple):
         shape: whole, of one of `times`.
         heads: of projections one above the other, by which `heads` are divided: their number, and
             whether several ranks may share one.
-        inner: of packed experts, the dimension of their inner width.
+        inner: of packed experts, the dimension of their inner width; 0: it has none.
         stored: bytes of one of them.
         state: bytes that the optimizer keeps for each number, and for each tensor; those of a
             factored state are counted from the shape instead, in bytes of a number.
@@ -672,7 +672,10 @@ def _division(
     if path == "feed_forward.experts":
         return "experts", (), 1 if own == "down" else 2
     if path.startswith("feed_forward.experts.adapter."):
-        return "experts", (), 1 if own == "b" else 2
+        # A of what runs from the inner width, B and magnitude of what runs to it.
+        if (own == "a") != path.endswith(".down"):
+            return "experts", (), 0
+        return "experts", (), 2 if own == "b" else 1
     if path.startswith("feed_forward.experts."):
         return "whole", (), 0
     if name in ("feed_forward.down.weight", "feed_forward.shared.down.weight"):

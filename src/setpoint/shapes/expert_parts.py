@@ -14,11 +14,26 @@ class ExpertPart(NamedTuple):
 
     Arguments:
         module: it is called with tokens, and owns parameters whose first dimension is the expert.
-        widths: by the name of each parameter, the dimension of the inner width of an expert.
+        widths: by the name of each projection, the dimension of the inner width of an expert.
+            Parameters that follow its division lie in modules of that name.
     """
 
     module: nn.Module
     widths: Mapping[str, int]
+
+
+def side_to_shard(shape: Sequence[int], inner: int, ranks: int) -> int:
+    """Choose the dimension along which ranks shard a tensor of experts.
+
+    It is that of the experts where that comes out even, so that each rank has whole ones, which
+    Muon needs; else one that does, rather not the inner width, and the experts if none does.
+
+    Arguments:
+        shape: what these ranks have together.
+        inner: the dimension of the inner width; 0: it has none.
+    """
+    sides = sorted(range(len(shape)), key=lambda dim: dim > 0 and dim == inner)
+    return next((dim for dim in sides if shape[dim] % ranks == 0), 0)
 
 
 @runtime_checkable

@@ -51,6 +51,11 @@ class StoredExperts(Stored, Protocol):
     That is None, or a `nn.ModuleDict` by the names of the tensors, which are None then.
     """
 
+    @property
+    def computed(self) -> tuple[int, int, int]:
+        """The shape of the matrices of all experts, of whose width ranks may have parts."""
+        ...
+
     def multiply(
         self, rows: Tensor, product: Callable[[Tensor, Tensor, Tensor], Tensor], ends: Tensor
     ) -> Tensor:

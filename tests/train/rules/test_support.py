@@ -49,13 +49,6 @@ MET: tuple[tuple[str, ...], ...] = (
     ("adapter={type=lora, rank=2, dropout=0.1}", *TENSOR),
     (*NOISE, "compile.fullgraph=true"),
     (*NOISE, "compile.scope=graph"),
-    (
-        "parallel.world_size=2",
-        "parallel.tensor=2",
-        "parallel.expert_tensor=2",
-        *MOE,
-        "adapter={type=lora, rank=2}",
-    ),
     ("adapter={type=relora, rank=2}", "optimizer=schedule_free_adamw", "schedule=none"),
     ("precision.compute=bf16", "precision.float8={}"),
     ("precision.optimizer_state=fp32", IMPORTED),

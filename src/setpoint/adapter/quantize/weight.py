@@ -248,6 +248,24 @@ class QuantizedExperts(QuantizedWeight):
     and unpacked experts have the same numbers and scales, and ranks may have any experts.
     """
 
+    shares = (1, 1)
+    """Into how many parts ranks divide the rows and the columns of a matrix."""
+
+    @property
+    def computed(self) -> tuple[int, int, int]:
+        """See `setpoint.shapes.stored.StoredExperts`."""
+        rows, columns = self.shares
+        return self.whole[0], self.columns // columns, self.rows // rows
+
+    def follow(
+        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
+    ) -> tuple[dict[str, int], tuple[str, ...]]:
+        """See `QuantizedWeight.follow`; experts come before the dimensions of a matrix."""
+        divided, of_rows = super().follow(word, rows, peers)
+        if divided:
+            self.shares = (1, peers.size) if word == "row" else (peers.size, 1)
+        return {name: dim + 1 for name, dim in divided.items()}, of_rows
+
     def _matrix(self) -> tuple[int, int]:
         return self.whole[2], self.whole[1]
 
@@ -308,7 +326,9 @@ class QuantizedExperts(QuantizedWeight):
         path, _, own = self.name.rpartition(".")
         first = self._held(next(self.parameters()))[1][0][0]
         names = (f"{path}.{first + number}.{own}.weight" for number in range(len(like)))
-        return torch.stack([self._drawn_by(key, name, like.device) for name in names])
+        drawn = torch.stack([self._drawn_by(key, name, like.device) for name in names])
+        row, column = self.first
+        return drawn[:, row : row + like.shape[1], column : column + like.shape[2]]
 
 
 class _Product(torch.autograd.Function):

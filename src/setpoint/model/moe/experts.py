@@ -77,7 +77,7 @@ class PackedExperts(nn.Module):
         stored: dict[str, Any] = {} if self.quantized is None else dict(self.quantized.items())
         dense = {name: self._dense(name) for name in self.projections if name not in stored}
         weights, slots, ends = weights.to(x.dtype), assigned.slots, assigned.ends
-        up = dense["up"] if "up" in dense else x.new_empty(1).expand(stored["up"].whole)
+        up = dense["up"] if "up" in dense else x.new_empty(1).expand(stored["up"].computed)
         if self._is_grouped(up):
             product, gradient, ends = grouped_product, grouped_gradient, ends.to(torch.int32)
         else:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from math import gcd
 from typing import TYPE_CHECKING
 
+from setpoint.adapter.plan import quantized_sites, sites_of
 from setpoint.config import Problem
 from setpoint.model.config import Transformer
 from setpoint.model.divisors import nearest_divisors
+from setpoint.model.parameters import parameters_of
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -37,6 +39,8 @@ def expert_problems(job: Job) -> Iterator[Problem]:
             valid=("1",),
             also=(field, "parallel.tensor"),
         )
+    else:
+        yield from _cut_blocks(job, width)
     here, shards = experts // parallel.expert, parallel.expert_shards
     if here % shards and model.dim % shards:
         yield Problem(
@@ -50,3 +54,32 @@ def expert_problems(job: Job) -> Iterator[Problem]:
             ],
             also=("model.moe.experts", "model.dim"),
         )
+
+
+def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
+    """Find quantized experts of which ranks would have parts of blocks."""
+    model, ranks, adapter = job.model, job.parallel.expert_tensor, job.adapter
+    if ranks == 1 or adapter is None or adapter.quantize is None or not adapter.can_be_searched:
+        return
+    assert isinstance(model, Transformer)
+    quantize = adapter.quantize
+    for site in quantized_sites(adapter, sites_of(parameters_of(model, 1))):
+        if site.form != "experts":
+            continue
+        into = site.path.endswith(".down")
+        block = (quantize.columns or 1) if into else quantize.rows
+        if width // ranks % block == 0:
+            continue
+        degrees = [n for n in range(2, ranks) if width % (n * block) == 0]
+        sizes = [n for n in range(2, block, 2) if width // ranks % n == 0]
+        smaller = f"set adapter.quantize.group_size = {sizes[-1]}, or " if sizes else ""
+        yield Problem(
+            "parallel.expert_tensor",
+            f"leaves each of {ranks} ranks {width // ranks} of the {width} "
+            f"{'inputs' if into else 'outputs'} of {site.path}, and would cut its blocks of "
+            f"{block} quantized weights",
+            valid=["1", *(f"{n} (with parallel.tensor = {n})" for n in degrees)],
+            also=("adapter.quantize", "parallel.tensor"),
+            hint=f"Or {smaller}leave it out by adapter.quantize.exclude.",
+        )
+        return

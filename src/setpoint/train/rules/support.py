@@ -543,10 +543,6 @@ CONFLICTS = (
         "without sequence parallelism", ("0",),
         where=_has_tensor, hint="Or set parallel.sequence_parallel to true."),
     Conflict(
-        "parallel.expert_tensor that is more than 1", ("adapter = set", "model.moe = set"),
-        "divides the inner width of experts, and their adapters are divided by experts alone",
-        ("1",), where=lambda job: job.parallel.expert_tensor > 1),
-    Conflict(
         "checkpoint.frozen = false", ("adapter.merge = set",),
         "leaves out the base, and merges change it: what was merged would be lost", ("true",)),
     Conflict(
