@@ -38,9 +38,10 @@ def test_the_table(runs: CommandLine) -> None:
         runs.ok("compare runs --sort train.loss.max --reverse --metric train.loss"),
         runs.ok("compare runs/r0 runs/r1 --metric loss --metric train.loss.min --csv"),
         runs.ok("compare small.toml runs/r2"),
-        runs.ok("compare small.toml"),
+        runs("compare small.toml").out,
     ]
     compare("cli/compare", "\n".join(texts))
+    assert "nothing to show: it is the only one" in runs("compare small.toml").err
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(runs: CommandLine) -> None:

@@ -72,6 +72,13 @@ def test_a_session_ends_after_the_step_that_it_is_asked_to(trained: Path, tmp_pa
     assert_same_run(whole, trained)
 
 
+def test_a_session_that_is_to_end_before_it_begins_says_so(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=3 steps", "evaluation=null")
+    train(job, tmp_path / "run", until=2)
+    late = train(job, tmp_path / "run", until=1)
+    assert late.reason == "nothing was trained: it was to stop after step 1, and is at 2"
+
+
 def test_what_is_as_recorded_is_equal_to_the_bit(run: Path, command: Call) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     status, said, _ = command("verify", run)
@@ -326,5 +333,6 @@ def test_a_run_of_two_ranks(tmp_path: Path) -> None:
     (run,) = (tmp_path / "runs").iterdir()
     said = setpoint("verify", str(run))
     assert "steps 8 to 12 trained again: 6 rows of metrics and the weights are equal" in said
+    assert "no SHA-256 as a whole" in said and "step-00000012/manifest.json has one" in said
     said = setpoint("rerun", str(run))
     assert "steps 0 to 12 trained again: 16 rows of metrics and the weights are equal" in said

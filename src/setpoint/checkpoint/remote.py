@@ -113,6 +113,29 @@ class RemoteRun:
         listed |= {self.pointer(name) for name in POINTERS}
         return sorted(step for step in listed if step is not None)
 
+    def is_there(self) -> bool:
+        """Whether anything lies at the URL.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        with self._asking():
+            return bool(self._names(self._root))
+
+    def require_writable(self) -> None:
+        """Write a small file and remove it again.
+
+        Raises:
+            RemoteError: if the service refuses.
+        """
+        marker = f"{self._root}/.writable"
+        try:
+            self._system.makedirs(self._root, exist_ok=True)
+            self._write(marker, b"\n")
+            self._remove(marker)
+        except Exception as error:
+            raise RemoteError(f"{self.url} cannot be written: {reason_of(error)}") from error
+
     def runs(self) -> list[str]:
         """The names of the folders at the URL that hold checkpoints, where it is one of runs.
 

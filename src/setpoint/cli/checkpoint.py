@@ -85,7 +85,13 @@ def folder_of(text: str) -> Folder:
     problem = protocol_problem(text, "remote")
     if problem:
         raise SetpointError(problem)
-    return RemotePlace(text)
+    place = RemotePlace(text)
+    if not place.run.is_there():
+        raise SetpointError(
+            f"{text} holds no checkpoints.\nValid: the URL of a run, of a folder of runs, or of a "
+            f"checkpoint"
+        )
+    return place
 
 
 def state_of(found: Found, names: list[str]) -> str:

@@ -251,6 +251,8 @@ class Command:
                 if option.name in parsed.options and option.metavar and not option.repeat:
                     raise SetpointError(f"{option.name} is given twice")
                 parsed.options.setdefault(option.name, []).append(text)
+            elif self._is_number(token, parsed):
+                parsed.positional.append(token)  # which is refused as what it is given as
             elif (token.startswith("-") and token != "-") or sets or _deletes(token):
                 if name == WORLD_SIZE.name and self.title == "setpoint train":
                     raise SetpointError(
@@ -271,6 +273,11 @@ class Command:
             self._source_on_standard_input(parsed)
             self._count(parsed.positional, parsed.overrides)
         return parsed
+
+    def _is_number(self, token: str, parsed: Arguments) -> bool:
+        """Whether a word is a number below zero in the place of an argument, as `replay RUN -3`."""
+        has_room = len(parsed.positional) < self.positional[1] and not parsed.overrides
+        return has_room and token[:1] == "-" and token[1:].isdecimal()
 
     def _takes_section(self, word: str) -> bool:
         """Whether a word is a flag such as `--model`, whose value may be that of a preset."""

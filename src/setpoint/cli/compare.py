@@ -63,6 +63,9 @@ def run(arguments: Arguments) -> int:
         read_metrics(entry, notes)
     wanted = arguments.options.get("--metric", [])
     result = comparison(shown, wanted)
+    if result.columns == ["run"]:
+        what = "their configurations do not differ" if len(shown) > 1 else "it is the only one"
+        notes.append(f"nothing to show: {what}, and there are no metrics")
     order = arguments.value("--sort")
     if order is not None:
         result.sort(_column(result, order, shown), arguments.has("--reverse"))

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from setpoint.cli.command import Arguments, Command, Option, refuse_overrides
 from setpoint.cli.runs import relabel, run_directories
+from setpoint.cli.style import print_notes
 from setpoint.config import SetpointError
-from setpoint.runs.labels import Labels
+from setpoint.runs.labels import Labels, read_labels
 
 COMMAND = Command(
     "runs tag",
@@ -30,9 +31,13 @@ def run(arguments: Arguments) -> int:
         raise SetpointError(f"{tag!r} is no tag\nValid: letters, digits and _ . : / + @ -")
     removes = arguments.has("--remove")
 
+    paths = run_directories(words)
+    if removes:
+        print_notes([f"{p} has no tag {tag}" for p in paths if tag not in read_labels(p).tags])
+
     def change(labels: Labels) -> Labels:
         rest = tuple(each for each in labels.tags if each != tag)
         return replace(labels, tags=rest if removes else (*rest, tag))
 
-    relabel(run_directories(words), change)
+    relabel(paths, change)
     return 0

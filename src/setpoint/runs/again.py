@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.checkpoint.layout import STATE, directory_name, list_checkpoints
+from setpoint.checkpoint.layout import MANIFEST, STATE, directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.pointers import point
 from setpoint.checkpoint.record import has_record
@@ -344,6 +344,11 @@ def compare_with_record(
     files = read_manifest(end).files
     if "model.safetensors" in files:
         found.digest = files["model.safetensors"].sha256
+    else:
+        found.notes.append(
+            "the weights have no SHA-256 as a whole: they are in several files, of each of which "
+            f"{end / MANIFEST} has one"
+        )
     return found
 
 

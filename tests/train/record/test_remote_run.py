@@ -157,6 +157,8 @@ def test_an_outage_stops_no_run_and_the_next_session_uploads(
 
         for name in ("info", "cat_file", "makedirs"):
             outage.setattr(system, name, out)
+        # The service goes away after the run has begun.
+        outage.setattr(RemoteRun, "require_writable", lambda run: None)
         with pytest.raises(RunError) as raised:
             train(job)
     assert "no route to host (ConnectionError)" in str(raised.value)
@@ -178,6 +180,13 @@ def assert_same_bytes(here: Path, there: Path, name: str) -> None:
 def test_a_url_that_cannot_be_reached(stopped: Path, tmp_path: Path) -> None:
     job = small_job(tmp_path, *FLAGS, "checkpoint.remote.url=faulty-start://bucket")
     with pytest.raises(SetpointError, match=r"unknown protocol, faulty-start"):
+        train(job)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_url_that_cannot_be_written_is_found_before_the_first_step(tmp_path: Path) -> None:
+    job = small_job(tmp_path, *FLAGS, "checkpoint.remote.url=file:///proc/nowhere")
+    with pytest.raises(RemoteError, match="cannot be written"):
         train(job)
     assert not (tmp_path / "runs").exists()
 

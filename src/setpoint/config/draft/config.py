@@ -200,6 +200,13 @@ class Config(Node, metaclass=ConfigMeta):
             (type(self), tuple(getattr(self, name) for name in type(self).__setpoint__.fields))
         )
 
+    def __setpoint_written__(self) -> dict[str, object]:
+        """The section as a file has it in a list: its type, and the values that were set."""
+        tag = type(self).__setpoint__.tag
+        held = {name: value_or_missing(self, name) for name in touched(self)
+                if chain_of(self, name)}  # fmt: skip
+        return held if tag is None else {"type": tag, **held}
+
     def __repr__(self) -> str:
         held = ((name, value_or_missing(self, name)) for name in touched(self))
         inside = ", ".join(

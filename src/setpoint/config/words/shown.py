@@ -94,6 +94,8 @@ def shown(value: object, level: int = 0) -> str:
         text = f"{{{', '.join(f'{key}: {shown(item, level + 1)}' for key, item in pairs)}}}"
     elif is_own(value):
         return shown(cast(Any, value).dump())
+    elif level and hasattr(type(value), "__setpoint_written__"):
+        return shown(cast(Any, value).__setpoint_written__(), level)
     elif type(value).__module__.partition(".")[0] == "pathlib":
         text = repr(str(value))
     elif isinstance(value, type):

@@ -33,6 +33,10 @@ class PeftFiles:
         self.path = Path(os.path.expanduser(path))
         try:
             self.keys: dict[str, Any] = json.loads((self.path / CONFIG).read_bytes())
+        except NotADirectoryError:
+            raise SetpointError(
+                f"{path} is a file\nValid: the directory with {CONFIG} and {WEIGHTS}"
+            ) from None
         except FileNotFoundError:
             raise SetpointError(f"{path} holds no {CONFIG}: it is no adapter of PEFT") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -74,7 +78,8 @@ def adapter_file_problems(config: Transformer) -> Iterator[Problem]:
             if isinstance(base, str) and base and config.pretrained is not None:
                 difference = _difference(base, config.pretrained)
         except SetpointError as error:
-            yield Problem(path, str(error))
+            message, _, valid = str(error).partition("\nValid: ")
+            yield Problem(path, message, valid=(valid,) if valid else ())
             continue
         if difference is not None:
             yield Problem(

@@ -118,7 +118,8 @@ def bring_back(
     Raises:
         SetpointError: if the run must not resume, the directory cannot be written, or nothing is
             whole at the URL or here.
-        RemoteError: if the service does not answer, and there is nothing to resume from here.
+        RemoteError: if the service does not answer, or cannot be written to, and there is nothing
+            to resume from here.
     """
     section = job.checkpoint.remote
     # A seed that is yet to be drawn makes a run that is nowhere yet.
@@ -150,6 +151,9 @@ def bring_back(
             )
 
     world.on_main(require_any)
+    if job.checkpoint.write and not list_checkpoints(path / FOLDER):
+        # A run that has begun goes on while a service is away; a new one had better not begin.
+        world.on_main(remote.require_writable)
     return reports
 
 

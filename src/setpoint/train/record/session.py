@@ -295,7 +295,10 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     status = 0 if loop.is_over and start.best.due is None else run.stop.status
     reason = loop.ended
     if loop.is_at_limit and not loop.is_over and not status:
-        status, reason = PREEMPTED, f"stopped after step {loop.until}, as it was asked to"
+        at, status = loop.position.step, PREEMPTED
+        reason = f"stopped after step {loop.until}, as it was asked to"
+        if loop.until is not None and at > loop.until:
+            reason = f"nothing was trained: it was to stop after step {loop.until}, and is at {at}"
     why = {} if reason is None else {"reason": reason}
     if status and run.stop.signal is not None:
         why["signal"] = run.stop.cause

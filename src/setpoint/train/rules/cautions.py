@@ -272,7 +272,7 @@ def _too_large(job: Job) -> Iterator[Caution]:
 
 
 def _model_cautions(job: Job) -> Iterator[Caution]:
-    """Positions that are never trained, and muP without Adam."""
+    """Positions that are never trained, adapters of random weights, and muP without Adam."""
     model, length = job.model, job.batch.sequence_length
     if not isinstance(model, Transformer):
         return
@@ -285,6 +285,19 @@ def _model_cautions(job: Job) -> Iterator[Caution]:
             f"stay random",
             valid=(str(length),),
             also=("batch.sequence_length", "model.positions"),
+        )
+    if (
+        job.adapter is not None
+        and job.adapter.merge is None
+        and model.pretrained is None
+        and job.checkpoint.load is None
+    ):
+        yield Caution(
+            "adapter-on-random-weights",
+            "adapter",
+            "the weights beneath it are random, and stay so",
+            also=("model.pretrained", "checkpoint.load"),
+            hint="Set model.pretrained to the model that it is to adapt.",
         )
     if model.mup is None:
         return
