@@ -151,3 +151,19 @@ def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
         "--plan --gpu h100 --price -1": "--price must be at least 0",
     }.items():
         assert found in cli.refused(f"check small.toml {words}"), words
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("check tiny --model.adapters '[{path=\"small.toml\"}]'", "[{path: 'small.toml'}]"),
+        (
+            "check tiny --model.pretrained . --model.adapters '[{path=\"small.toml\"}]'",
+            "small.toml is a file\n    valid: the directory with adapter_config.json",
+        ),
+        ("replay small.toml -3", "small.toml is no run directory"),
+        ("train -3", "there is no preset '-3'"),
+    ],
+)
+def test_what_is_given_is_named(cli: CommandLine, line: str, said: str) -> None:
+    assert said in cli.refused(line)
