@@ -33,6 +33,8 @@ def test_bad_input_is_answered_in_words(cli: CommandLine) -> None:
     lines = [
         "plan small.toml --world-size 4",
         "plan small.toml --gpu h100",
+        "plan small.toml --gpu h100 --world-size 1",
+        f"{SMALL} --memory 0",
         "plan small.toml --gpu h10 --world-size 4",
         f"{SMALL} --memory 100GiB",
         f"{SMALL} --memory lots",

@@ -18,8 +18,8 @@ from ..train.small import small_job
 FLAGS = ("model.dim=256", "model.layers=4", "model.heads=4", "batch.global_size=16")
 
 
-def space_of(folder: Path, limit: int = 2**40, **fixed: object) -> Space:
-    job = small_job(folder, *FLAGS, without=("micro_size", "accumulation"))
+def space_of(folder: Path, limit: int = 2**40, *flags: str, **fixed: object) -> Space:
+    job = small_job(folder, *FLAGS, *flags, without=("micro_size", "accumulation"))
     machine, network = machine_named("h100")
     workload = Workload.of(job, 257)
     return Space(workload, 8, Topology(), fixed, machine, network, Kernels(), limit)
@@ -51,6 +51,15 @@ def test_meshes_multiply_to_the_ranks_and_divide_the_model(tmp_path: Path) -> No
         assert mesh.world_size == 8
         assert 4 % mesh.tensor == 0 and mesh.pipeline <= 4 and 16 % mesh.data_ranks == 0
     assert {mesh.tensor for mesh in meshes(space_of(tmp_path, tensor=2))} == {2}
+
+
+def test_no_topology_is_tried_that_the_rule_of_experts_refuses(tmp_path: Path) -> None:
+    space = space_of(tmp_path, 2**40, "model.moe={experts: 4, top_k: 2}")
+    leaves = [leaf for mesh in meshes(space) for leaf in leaves_of(space, mesh)]
+    divided = [leaf for leaf in leaves if leaf.expert > 1]
+    operators = [leaf for leaf in divided if leaf.recompute.startswith("operators")]
+    assert operators and len(operators) < len(divided) / 3
+    assert all(leaf.expert_shards * leaf.replicate == 1 for leaf in operators)
 
 
 def test_where_nothing_fits_the_least_is_named(tmp_path: Path) -> None:

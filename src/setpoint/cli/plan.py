@@ -118,7 +118,7 @@ def _limit(arguments: Arguments, asked: Asked) -> int:
     if not 0 < limit <= has:
         raise SetpointError(
             f"--memory {given}: {asked.machine.title or asked.name} has {in_units(has)}\n"
-            f"Valid: up to that, or another --gpu"
+            f"Valid: more than 0, up to that, or another --gpu"
         )
     return limit
 
@@ -135,7 +135,10 @@ def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job
     given, batch, section = draft.parallel, draft.batch, draft.memory.activation_checkpointing
     size = given.world_size
     if size < 2:
-        raise SetpointError("--world-size N is missing: on how many GPUs the job runs")
+        raise SetpointError(
+            "--world-size N is missing, or 1: a topology is a way to divide a job among GPUs\n"
+            "Valid: 2 or more; `setpoint check --plan --gpu` expects the step of one GPU"
+        )
     for field, is_given in (("engine", given.uses_deepspeed), ("torchft", given.torchft)):
         if is_given:
             raise SetpointError(f"parallel.{field}: what it sends is not known here. Leave it out")

@@ -293,10 +293,18 @@ def _leaves(space: Space, mesh: Topology) -> Iterator[Topology]:
             for reshard in space.options("reshard", reshards):
                 for schedule, stages in _schedules(space, batch):
                     for expert in _experts(space, batch):
-                        yield batch._replace(
+                        leaf = batch._replace(
                             recompute=recompute, reshard=reshard, schedule=schedule,
                             stages_per_rank=stages, expert=expert,
                         )  # fmt: skip
+                        if not _is_refused(space, leaf):
+                            yield leaf
+
+
+def _is_refused(space: Space, leaf: Topology) -> bool:
+    """Whether a rule forbids it: operators of experts that FSDP2 holds are not told apart."""
+    held = leaf.shards_experts or (leaf.divides_experts and space.workload.weights_on_host)
+    return held and leaf.recompute.startswith("operators")
 
 
 def _schedules(space: Space, batch: Topology) -> Iterator[tuple[str, int]]:

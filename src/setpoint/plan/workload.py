@@ -354,6 +354,11 @@ class Topology(NamedTuple):
         return max(1, ranks // (self.expert * self.expert_tensor))
 
     @property
+    def shards_experts(self) -> bool:
+        """Whether several ranks share each expert by FSDP2, as `Parallel.shards_experts`."""
+        return self.divides_experts and self.expert_shards * self.replicate > 1
+
+    @property
     def uses_fsdp(self) -> bool:
         """Whether FSDP2 holds the weights, as `Parallel.uses_fsdp`."""
         within = self.pipeline * self.tensor
