@@ -66,6 +66,7 @@ def test_a_file_adds_machines_and_changes_those_of_the_table(tmp_path: Path) -> 
         ('[machines.ours]\nlike = "h100"\nnetwork = "ndr40"\n', "there is no network 'ndr40'"),
         ('[machines.ours]\nmemory = "3 GB"\n', "machines.ours.bandwidth\n    is required"),
         ("[machines.h100]\npower = 0\n", "machines.toml:2:1\n    is out of range"),
+        ("[machines.h100]\nmemory = 0\n", "machines.toml:2:1\n    is out of range"),
     ],
 )  # fmt: skip
 def test_errors_of_a_file_name_the_line(tmp_path: Path, text: str, found: str) -> None:

@@ -109,7 +109,7 @@ class Machine(Config, role=RUNTIME):
     title: str = ""
     """What it is called by its maker."""
 
-    memory: ByteSize
+    memory: ByteSize = field(gt=0)
     """Memory of a GPU."""
 
     bandwidth: float = field(gt=0, lt=inf)
