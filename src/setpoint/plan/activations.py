@@ -118,13 +118,26 @@ def missing(workload: Workload, topology: Topology) -> str:
     return ""
 
 
-@lru_cache(maxsize=65536)
 def held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> Held:
     """Look up what a part keeps, where nothing is `missing`.
 
     Arguments:
         number: of the layer among those of its stage, by which some are recomputed.
     """
+    return _held_by(kind, workload, _of_micro_batch(topology), number % topology.every)
+
+
+@lru_cache(maxsize=65536)
+def _of_micro_batch(topology: Topology) -> Topology:
+    """The same without what a micro-batch on one rank does not depend on."""
+    return topology._replace(
+        pipeline=1, replicate=1, shard=1, accumulation=1, reshard=None, schedule="1f1b",
+        stages_per_rank=1, split=None,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=65536)
+def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> Held:
     pieces = [_looked_up(piece, workload, topology) for piece in kind.pieces]
     stream = _beside(workload, topology) * workload.dim * workload.formats.params
     whole = sum(each.kept for each in pieces)
@@ -135,7 +148,7 @@ def held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> 
         work = max(work, each.peak + around - (whole - left) - each.kept)
         work = max(work, left - each.kept + each.peak + around - whole)
         left -= each.kept
-    if kind.name != "layer" or topology.recompute == "none" or number % topology.every:
+    if kind.name != "layer" or topology.recompute == "none" or number:
         return Held(whole, 0, work)
     policy, _, what = topology.recompute.partition(":")
     if policy == "full":
@@ -169,7 +182,6 @@ def _beside(workload: Workload, topology: Topology) -> int:
 def _looked_up(piece: Piece, workload: Workload, topology: Topology) -> _Piece:
     sizes = _sizes(piece, workload, topology)
     entry = known_keys()[_key(piece, sizes, topology)]
-
     return _Piece(
         piece.role,
         _sum(entry["kept"], sizes),

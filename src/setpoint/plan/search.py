@@ -359,6 +359,7 @@ class _Bounds:
         self.space = space
         self.links = Links.of(space.machine, space.network)
         self.passes: dict[Topology, float] = {}
+        self.sent: dict[Topology, float] = {}
         w = space.workload
         held = [each for number in w.order for each in w.kinds[number].weights]
         dense = [each for each in held if each.division != "experts"]
@@ -443,6 +444,12 @@ class _Bounds:
         """Seconds of messages of weights, those of experts left out."""
         if not t.uses_fsdp or t.shards == 1:
             return 0.0
+        key = t._replace(micro_size=1, recompute="none", every=1, expert=1)
+        if key not in self.sent:
+            self.sent[key] = self._seconds_of_weights(key)
+        return self.sent[key]
+
+    def _seconds_of_weights(self, t: Topology) -> float:
         turns = weight_turns(t, is_layer=True)
         axes = "+".join(axis for axis in t.sharding_axes if t.degrees[axis] > 1)
         group = group_of(t.degrees, axes, t.shards, self.links.node)

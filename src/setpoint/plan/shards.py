@@ -147,44 +147,74 @@ def _shards(
     stages = stages_of(workload, topology)[stage_rank]
     parts = [part for stage in stages for part in stage]
     tied = 0
+    sums: dict[int, _Sums] = {}
+    """By kinds, of which most layers have the same."""
     for stage in stages:
         around: list[tuple[Weight, _Held]] = []
         layers: list[tuple[int, list[tuple[Weight, _Held]]]] = []
         made: dict[tuple[int, ...], Unit] = {}
-        """By the kinds of their layers, most of which are alike."""
         for part in stage:
-            kind = workload.kinds[workload.order[part]]
-            held = [(each, _held(each, topology, tensor, shard)) for each in kind.weights]
+            number = workload.order[part]
+            if number not in sums:
+                kind = workload.kinds[number]
+                sums[number] = _sums(
+                    [(each, _held(each, topology, tensor, shard)) for each in kind.weights],
+                    topology,
+                )
+            own = sums[number]
             if part == last and workload.tied and first not in parts:
                 matrix = workload.kinds[workload.order[first]].weights[0]
-                held.append((matrix, _held(matrix, topology, tensor, shard)))
-                tied = held[-1][1].numbers
+                more = _held(matrix, topology, tensor, shard)
+                own, tied = _sums([*own.held, (matrix, more)], topology), more.numbers
             if part == first and workload.tied and last not in parts:
-                tied = held[0][1].numbers
-            if kind.name == "layer":
-                layers.append((workload.order[part], held))
+                tied = own.held[0][1].numbers
+            if workload.kinds[number].name == "layer":
+                layers.append((number, own.held))
             else:
-                around.extend(held)
-            for weight, own in held:
-                count = weight.times
-                stored += own.stored * count
-                state += own.state * count if weight.is_trained else 0
-                if weight.is_trained:
-                    numbers += own.numbers * count
-                    padded += own.padded * count
-                    tensors += [own.numbers] * count
-                    if _has_terms(weight, topology):
-                        terms += own.numbers * count
+                around.extend(own.held)
+            stored += own.stored
+            state += own.state
+            numbers += own.numbers
+            padded += own.padded
+            terms += own.terms
+            tensors += own.tensors
         step = topology.layers_per_unit
-        for number in range(0, len(layers), step):
-            own = layers[number : number + step]
-            kinds = tuple(kind for kind, _ in own)
+        for begin in range(0, len(layers), step):
+            together = layers[begin : begin + step]
+            kinds = tuple(kind for kind, _ in together)
             if kinds not in made:
-                made[kinds] = _unit([each for _, layer in own for each in layer], True)
+                made[kinds] = _unit([each for _, layer in together for each in layer], True)
             units.append(made[kinds])
         if around or not layers:
             units.append(_unit(around, False))
     return Shards(stored, numbers, padded, state, tuple(units), tuple(tensors), terms, tied)
+
+
+class _Sums(NamedTuple):
+    """The weights of one part, and over them what `Shards` has of all."""
+
+    held: list[tuple[Weight, _Held]]
+    stored: int
+    state: int
+    numbers: int
+    padded: int
+    terms: int
+    tensors: list[int]
+
+
+def _sums(held: list[tuple[Weight, _Held]], topology: Topology) -> _Sums:
+    trained = [(weight, own) for weight, own in held if weight.is_trained]
+    return _Sums(
+        held,
+        stored=sum(own.stored * weight.times for weight, own in held),
+        state=sum(own.state * weight.times for weight, own in trained),
+        numbers=sum(own.numbers * weight.times for weight, own in trained),
+        padded=sum(own.padded * weight.times for weight, own in trained),
+        terms=sum(
+            own.numbers * weight.times for weight, own in trained if _has_terms(weight, topology)
+        ),
+        tensors=[own.numbers for weight, own in trained for _ in range(weight.times)],
+    )
 
 
 def _unit(held: list[tuple[Weight, _Held]], is_layer: bool) -> Unit:

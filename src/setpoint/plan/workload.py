@@ -102,6 +102,10 @@ class Kind(NamedTuple):
     pieces: tuple[Piece, ...]
     size: Size
 
+    def __hash__(self) -> int:
+        # It is a key of many caches, and most jobs have few kinds.
+        return hash((self.name, self.products))
+
     @property
     def reach(self) -> float:
         """Positions that one meets on average under a causal mask."""
@@ -199,10 +203,13 @@ class Workload(NamedTuple):
     unknown: str
     steps: int | None
 
+    def __hash__(self) -> int:
+        return hash((self.dim, self.tokens, self.length, self.rows, len(self.order)))
+
     @property
     def layers(self) -> int:
         """How many there are."""
-        return sum(self.kinds[each].name == "layer" for each in self.order)
+        return _layers(self)
 
     @property
     def parameters(self) -> int:
@@ -237,6 +244,11 @@ class Workload(NamedTuple):
             SetpointError: only building the model tells its parameters, and that fails.
         """
         return _workload_of(job, vocabulary)
+
+
+@lru_cache(maxsize=64)
+def _layers(workload: Workload) -> int:
+    return sum(workload.kinds[each].name == "layer" for each in workload.order)
 
 
 class Topology(NamedTuple):
