@@ -55,10 +55,11 @@ def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
     degrees = topology.degrees
     at = coordinates(degrees, rank)
     shard = index_along(degrees, topology.sharding_axes, rank)
-    # Nothing of a step decides what is held.
+    # Nothing of a step decides what is held, and of replicas only whether there are any.
     topology = topology._replace(
-        micro_size=1, accumulation=1, recompute="none", every=1, reshard=None
-    )
+        micro_size=1, accumulation=1, recompute="none", every=1, reshard=None,
+        replicate=min(topology.replicate, 2),
+    )  # fmt: skip
     return _shards(workload, topology, at["pipeline"], at["tensor"], shard)
 
 
