@@ -23,7 +23,7 @@ FLAGS = ("precision.params=fp32", "precision.compute=bf16")
 
 
 def main(given: list[str] | None = None) -> int:
-    """Print time and result of each search; status 1 where all of them take longer than the aim."""
+    """Print time and result of each search; status 1 where one of them takes longer than the aim."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES)
     parser.add_argument("--source", default="llama3-70b")
@@ -31,7 +31,7 @@ def main(given: list[str] | None = None) -> int:
     machine, network = machine_named("h100")
     limit = int(machine.memory * 0.9)
     print(f"{'GPUs':>6} {'seconds':>8} {'CPU':>6} {'meshes':>7} {'timed':>6} {'MFU':>6}")
-    whole = 0.0
+    whole = longest = 0.0
     for size in chosen.sizes:
         # Sequences that so many ranks divide, about as many as the preset has.
         sequences = 512 if 512 % size == 0 else size * max(1, 512 // size)
@@ -43,14 +43,14 @@ def main(given: list[str] | None = None) -> int:
         began, used = time.perf_counter(), time.process_time()
         found = search(space, 10)
         seconds, cpu = time.perf_counter() - began, time.process_time() - used
-        whole += seconds
+        whole, longest = whole + seconds, max(longest, seconds)
         best = f"{found.best[0].time.mfu:6.1%}" if found.best else "  none"
         print(
             f"{size:>6,} {seconds:8.2f} {cpu:6.2f} {found.meshes:>7,} {found.timed:>6,} {best}",
             flush=True,
         )
-    print(f"all: {whole:.1f} s (aim {AIM:.0f} s)")
-    return int(whole > AIM)
+    print(f"longest: {longest:.1f} s (aim {AIM:.0f} s); all together: {whole:.1f} s")
+    return int(longest > AIM)
 
 
 if __name__ == "__main__":

@@ -340,9 +340,14 @@ def _experts(space: Space, batch: Topology) -> Sequence[int]:
 
 def _at_ends(space: Space, topology: Topology) -> RankMemory:
     """The memory of the first or of the last rank of a pipeline, whichever has more."""
-    last = (topology.pipeline - 1) * stride(topology.degrees, "pipeline")
-    found = [rank_memory(space.workload, topology, rank) for rank in {0, last}]
+    found = [rank_memory(space.workload, topology, rank) for rank in _ends(topology)]
     return max(found, key=lambda each: each.total)
+
+
+def _ends(topology: Topology) -> tuple[int, ...]:
+    if topology.pipeline == 1:
+        return (0,)
+    return (0, (topology.pipeline - 1) * stride(topology.degrees, "pipeline"))
 
 
 def most_memory(workload: Workload, topology: Topology) -> RankMemory:
@@ -398,13 +403,16 @@ class _Bounds:
         rows = topology.micro_size
         if weights + ROUNDED * rows * self.active.get(key, 0.0) > space.limit:
             return False
-        memory = _at_ends(space, topology)
-        if memory.unknown:
-            self.unknown = memory.unknown
-            return False
-        active = memory.activations + memory.recomputed + memory.logits
-        self.active[key] = max(self.active.get(key, 0.0), active / rows)
-        return memory.total <= space.limit
+        for rank in _ends(topology):
+            memory = rank_memory(space.workload, topology, rank)
+            if memory.unknown:
+                self.unknown = memory.unknown
+                return False
+            active = memory.activations + memory.recomputed + memory.logits
+            self.active[key] = max(self.active.get(key, 0.0), active / rows)
+            if memory.total > space.limit:
+                return False
+        return True
 
     def mesh(self, mesh: Topology) -> float:
         """Of the largest micro-batch, without recomputation."""
