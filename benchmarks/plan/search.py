@@ -23,7 +23,7 @@ FLAGS = ("precision.params=fp32", "precision.compute=bf16")
 
 
 def main(given: list[str] | None = None) -> int:
-    """Print time and result of each search; status 1 where one of them takes longer than the aim."""
+    """Print time and result of each search; status 1 where one takes longer than the aim."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES)
     parser.add_argument("--source", default="llama3-70b")
