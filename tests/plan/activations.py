@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, cast
@@ -98,6 +98,7 @@ MLA = "model.mla={kv_rank: 6, rope_head_dim: 4, nope_head_dim: 4, value_head_dim
 MLA_Q = MLA.replace("{", "{query_rank: 8, ")
 WINDOW = ("model.attention_pattern=[sliding]", "model.sliding_window=8")
 BOTH = ("model.attention_pattern=[sliding, full]", "model.sliding_window=8", "model.layers=2")
+DIVIDED = (("divided by ring",), ("divided by ulysses",), ("divided by ring", "divided by ulysses"))
 MASKS = [
     (*backend, *shown)
     for backend in ((), (CAPPED,))
@@ -108,9 +109,9 @@ MASKS = [
 def variants() -> Iterator[tuple[str, ...]]:
     """What is set in the configurations whose pieces the table has."""
     for base in FORMATS:
-        for axis in ("ring", "ulysses"):
+        for axes in DIVIDED:
             for more in ((), (QK,), (GROUPED,), (QK, GROUPED)):
-                yield (*base, f"divided by {axis}", *more)
+                yield (*base, *axes, *more)
         for norm in NORMS:
             for placement in ("pre", "post"):
                 yield (*base, norm, f"model.norm_placement={placement}")
@@ -225,20 +226,21 @@ def words_of(flags: tuple[str, ...]) -> str:
 
 
 @contextmanager
-def _groups(axis: str | None) -> Iterator[ContextGroups | None]:
-    """This rank of two that divide sequences, over a process group that sends nothing."""
-    if axis is None:
+def _groups(axes: Sequence[str]) -> Iterator[ContextGroups | None]:
+    """This rank of two along each axis that divides sequences; their groups send nothing."""
+    if not axes:
         yield None
         return
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    group = distributed.group.WORLD
+    size = 2 ** len(axes)
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
-        if axis == "ring":
-            yield ContextGroups(SequenceParts(ring=2), ring=group, whole=group)
-        else:
-            yield ContextGroups(SequenceParts(ulysses=2), ulysses=group, whole=group)
+        whole = distributed.group.WORLD
+        ring = distributed.new_group([0, size // 2]) if "ring" in axes else None
+        ulysses = distributed.new_group([0, 1]) if "ulysses" in axes else None
+        parts = SequenceParts(ring=2 if ring else 1, ulysses=2 if ulysses else 1)
+        yield ContextGroups(parts, cast(Any, ring), cast(Any, ulysses), whole)
     finally:
         distributed.destroy_process_group()
 
@@ -263,8 +265,8 @@ def measure(job: Job, rows: int, piece: Piece, words: str = "") -> tuple[dict[st
         if piece.role == "experts":  # how many tokens each has must not depend on numbers
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stored = DType(job.precision.params).torch()
-        axis = next((each for each in ("ring", "ulysses") if each in words.split()), None)
-        run = _Run(job, model, rows, piece, stack.enter_context(_groups(axis)))
+        axes = [each for each in ("ring", "ulysses") if each in words.split()]
+        run = _Run(job, model, rows, piece, stack.enter_context(_groups(axes)))
         trace = Trace(lambda group: ("none", 1))
         weights = [each for each in run.module.parameters() if each.is_floating_point()]
         for weight in weights:

@@ -41,6 +41,7 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "matrices, again": (2, 1, (*SEQUENCE, FULL)),
     "ring": (2, 1, ("parallel.ring=2",)),
     "heads": (2, 1, ("parallel.ulysses=2",)),
+    "ring and heads": (4, 3, ("parallel.ring=2", "parallel.ulysses=2")),
     "first stage": (2, 0, STAGES),
     "last stage": (2, 1, STAGES),
     "all stages at once": (2, 0, (*STAGES, "parallel.pipelining.schedule=gpipe")),

@@ -34,6 +34,26 @@ MONOMIALS = {
 """Products of sizes that what is alive in a piece is made of, by the first word of its key."""
 
 
+WORDS = {
+    "latent": "latent attention",
+    "rotary": "rotary positions",
+    "kernel": "a fused kernel",
+    "math": "sdpa_math",
+    "capped": "a soft cap",
+    "masked": "isolated documents",
+    "documents": "isolated documents",
+    "window": "a sliding window",
+    "both": "layers with and without a window",
+    "ring": "sequences divided by ring",
+    "ulysses": "sequences divided by ulysses",
+    "apart": "unpacked experts",
+    "packed": "packed experts",
+    "plain": "norms of a CPU",
+    "inside": "hidden states in the compute format",
+}
+"""What words of keys mean to people, where these do not say it themselves."""
+
+
 class Held(NamedTuple):
     """Bytes of one part of a model, of one micro-batch on one rank.
 
@@ -64,6 +84,21 @@ def monomials_of(key: str) -> tuple[str, ...]:
     if first == "output" and "chunked_cross_entropy" not in key:
         words = [each for each in words if "C" not in each]
     return tuple(words)
+
+
+def in_words(key: str) -> str:
+    """Spell out the key of a piece for people."""
+    first, *rest = key.split()
+    words = dict(WORDS)
+    words["shared"] = "shared experts" if first == "experts" else "shared key-value heads"
+    said: list[str] = []
+    for word in rest:
+        params, _, compute = word.partition("/")
+        if params.isdecimal() and compute:
+            said.append(f"weights of {params} bytes computed in {compute}")
+        else:
+            said.append(words.get(word, word))
+    return " with ".join([words.get(first, first), ", ".join(said)])
 
 
 def value_of(monomial: str, sizes: dict[str, int]) -> int:
@@ -114,7 +149,7 @@ def missing(workload: Workload, topology: Topology) -> str:
         for piece in kind.pieces:
             key = _key(piece, _sizes(piece, workload, topology), topology)
             if key not in known_keys():
-                return f"what this keeps was never measured: {key}"
+                return f"what this keeps was never measured: {in_words(key)}"
     return ""
 
 
