@@ -26,6 +26,21 @@ def test_rows_show_what_takes_most_of_each_column() -> None:
     assert "R gradients are reduced" in text
 
 
+def test_columns_of_many_micro_batches_show_their_shares() -> None:
+    events = [
+        Event("compute", kind, "x", 0.3 * number + begin, 0.3 * number + end, number % 2 == 0)
+        for number in range(300)
+        for kind, begin, end in (("forward", 0.0, 0.1), ("backward", 0.1, 0.3))
+    ]
+    text = draw(events)
+    assert max(len(line) for line in text.splitlines()) <= 100
+    row = text.splitlines()[1].removeprefix("compute  ").upper()
+    assert abs(row.count("F") - len(row) / 3) <= 1 and set(row) == {"F", "B"}
+    assert "BBB" not in row and "FF" not in row
+    assert "alternate by their shares" in " ".join(text.split())
+    assert "alternate" not in draw(EVENTS)
+
+
 def test_many_ranks_are_left_out_in_the_middle() -> None:
     events = [Event(f"pipeline {n}", "forward", "x", 0.0, 1.0, True) for n in range(64)]
     lines = draw(events).splitlines()

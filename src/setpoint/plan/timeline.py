@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
@@ -38,7 +39,8 @@ RECTANGLES = 20_000
 def draw(events: Sequence[Event], width: int = 100) -> str:
     """Draw events in characters: a row each rank or stream, time from left to right.
 
-    Each column has the letter of what takes most of its time, if that is enough to be seen.
+    Each column has the letter of what takes most of its time, if that is enough to be seen. Where
+    columns hold several kinds, as of many micro-batches, these alternate by their shares.
     """
     names = list(dict.fromkeys(event.row for event in events))
     end = max((event.end for event in events), default=0.0)
@@ -57,6 +59,8 @@ def draw(events: Sequence[Event], width: int = 100) -> str:
     legend = ", ".join(f"{SIGNS[kind]} {WORDS[kind]}" for kind in SIGNS if kind in used)
     if any(not event.critical for event in events):
         legend += "; in small letters off the critical path"
+    if any(count > columns for count in Counter(event.row for event in events).values()):
+        legend += "; where columns hold several, these alternate by their shares"
     return "\n".join([*lines, *_folded(legend, margin, width)])
 
 
@@ -83,10 +87,22 @@ def _row(events: Sequence[Event], end: float, columns: int) -> str:
             inside = min(event.end, (number + 1) * width) - max(event.start, number * width)
             cells[number][sign] = cells[number].get(sign, 0.0) + max(0.0, inside)
     signs: list[str] = []
+    owed: dict[str, float] = {}
     for cell in cells:
-        idle = width - sum(cell.values())
-        sign, most = max(cell.items(), key=lambda each: each[1], default=(IDLE, 0.0))
-        signs.append(sign if most > SEEN * idle else IDLE)
+        kinds: dict[str, float] = {}
+        for sign, time in cell.items():
+            kinds[sign.upper()] = kinds.get(sign.upper(), 0.0) + time
+        idle = width - sum(kinds.values())
+        if max(kinds.values(), default=0.0) <= SEEN * idle:
+            signs.append(IDLE)
+            owed = {}
+            continue
+        # What columns before it did not show of the kinds that go on.
+        owed = {kind: owed.get(kind, 0.0) + time for kind, time in kinds.items()}
+        kind = max(owed, key=lambda each: owed[each])
+        owed[kind] -= sum(kinds.values())
+        critical, other = cell.get(kind, 0.0), cell.get(kind.lower(), 0.0)
+        signs.append(kind if critical >= other else kind.lower())
     return "".join(signs)
 
 
