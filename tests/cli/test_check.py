@@ -89,6 +89,7 @@ def test_the_plan_of_any_rank(cli: CommandLine) -> None:
     assert "rank 5 of 8 (shard 2, tensor 1)" in text
     assert "  shard   4       2   1 3 [5] 7" in text and "reduce_scatter" in text
     plan = json.loads(cli.ok(f"{words} --json"))["plan"]
+    assert plan["flops_per_token"] and "causal mask" in plan["flops_formula"]
     assert plan["mesh"]["at"] == {
         "pipeline": 0, "replicate": 0, "shard": 2, "ring": 0, "ulysses": 0, "tensor": 1
     }  # fmt: skip
@@ -142,11 +143,12 @@ def test_the_expected_time_and_cost_of_a_step(cli: CommandLine) -> None:
 def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
     cli.file("notes.html", "mine")
     for words, found in {
-        "--price 2 --plan": "--price has no effect without --gpu. Leave it out",
+        "--price 2 --plan": "--price has no effect without --gpu. Add --gpu NAME",
         "--gpu h100": "--gpu has no effect without --plan. Add that",
         "--plan --gpu h10": "there is no machine 'h10'. Did you mean h100?",
         "--plan --gpu h100 --machines none.toml": "none.toml: no such file",
         "--plan --gpu h100 --timeline notes.html": "give another --timeline, or remove it",
+        "--plan --gpu h100 --timeline /proc/t.html": "/proc/t.html cannot be written: ",
         "--plan --gpu h100 --duration '1e-9 s'": "ends before the first step",
         "--plan --gpu h100 --price -1": "--price must be at least 0",
     }.items():

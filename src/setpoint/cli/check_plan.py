@@ -33,6 +33,11 @@ PARTS = {
     "gathered": "gathered weights and gradients",
     "on_host": "of which on the host",
 }
+FLOPS_FORMULA = (
+    "3 times the forward pass: 2 for each parameter in matrix products, those of adapters "
+    "included, and attention as a causal mask leaves it (palm_causal without adapters)"
+)
+"""By what the plan counts; the fact "FLOPs per token" follows `tracking.flops` instead."""
 MOMENTS = {
     "loss": "when the loss is computed",
     "backward": "when the backward pass begins",
@@ -74,6 +79,7 @@ class Plan:
             "mesh": {"degrees": self.topology.degrees, "rank": self.rank, "at": at},
             "parameters": {"model": self.workload.parameters, "trained_here": held.numbers},
             "flops_per_token": self.workload.flops_per_token,
+            "flops_formula": FLOPS_FORMULA,
             "checkpoint": self.checkpoint,
             "memory": None if self.memory is None else self.memory.to_json(),
             "traffic": [{**row._asdict(), "sent": row.sent} for row in self.traffic],

@@ -55,7 +55,7 @@ def asked_of(arguments: Arguments) -> Asked:
     name = arguments.value(GPU.name)
     if name is None:
         given = next(each.name for each in GPU_OPTIONS if arguments.has(each.name))
-        raise SetpointError(f"{given} has no effect without --gpu. Leave it out")
+        raise SetpointError(f"{given} has no effect without {GPU.name}. Add {GPU.name} NAME")
     from setpoint.plan.machines import machine_named
 
     machine, network = machine_named(name, arguments.value(MACHINES.name))

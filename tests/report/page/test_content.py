@@ -124,6 +124,11 @@ def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path) -> None:
         refuse_foreign(run)
     with pytest.raises(SetpointError, match="there is no folder"):
         refuse_foreign(tmp_path / "none" / "a.html")
+    link = tmp_path / "link.html"
+    link.symlink_to("gone.html")
+    with pytest.raises(SetpointError, match=r"link to gone\.html, which is not there"):
+        refuse_foreign(link)
+    assert not list(tmp_path.glob("*.tmp-*"))
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -66,19 +66,25 @@ def hash_of(text: str) -> str:
 
 
 def refuse_foreign(path: Path, option: str = "--output") -> None:
-    """Refuse to replace a file that is no page of ours.
+    """Refuse to replace a file that is no page of ours, or to begin what cannot be written.
 
     Arguments:
         option: by which another one is given.
 
     Raises:
-        SetpointError: if it is something else, or its folder is not there.
+        SetpointError: if it is something else, a link to nothing, or no file can be made beside it.
     """
     if not path.parent.is_dir():
         raise SetpointError(f"{path}: there is no folder {path.parent}")
     if path.is_dir():
         raise SetpointError(f"{path} is a folder; give the name of a file, such as {path / NAME}")
+    if path.is_symlink() and not path.exists():
+        raise SetpointError(
+            f"{path} is a link to {os.readlink(path)}, which is not there, and is not replaced; "
+            f"give another {option}, or remove it"
+        )
     if not path.exists():
+        _refuse_read_only(path)
         return
     try:
         is_report = False
@@ -92,6 +98,22 @@ def refuse_foreign(path: Path, option: str = "--output") -> None:
             f"{path} is no report of setpoint and is not replaced; give another {option}, or "
             f"remove it"
         )
+    _refuse_read_only(path)
+
+
+def _refuse_read_only(path: Path) -> None:
+    """Refuse a path beside which no file can be made: permissions alone do not tell root."""
+    staged = _staged(path)
+    try:
+        staged.unlink(missing_ok=True)
+        staged.open("xb").close()
+        staged.unlink()
+    except OSError as error:
+        raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _staged(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tmp-{os.getpid()}")
 
 
 def write_html(content: Mapping[str, Any], path: Path) -> int:
@@ -109,7 +131,7 @@ def write_page(page: str, path: Path) -> int:
         RunError: if it cannot be written; what was there before is unchanged.
     """
     data = page.encode("utf-8", "xmlcharrefreplace")
-    staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    staged = _staged(path)
     try:
         # It can be made again at any time, so that nothing waits for the disk.
         staged.unlink(missing_ok=True)
