@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
+from setpoint.cli.check_plan import render_dry_run
 from setpoint.config import SetpointError
 from setpoint.dry_run.extend import few_layers
+from setpoint.dry_run.loads import rows_by_rank
 from setpoint.dry_run.step import DryRun, dry_run, measured_run
 from setpoint.model.config import Transformer
 from setpoint.model.flops import training_flops
@@ -20,11 +22,16 @@ from ..ranks import fork
 from ..train.small import small_job
 
 WIDE = ("model.dim=64", "model.layers=4", "batch.global_size=8", "evaluation=null")
+EXPERTS = "model.moe={experts: 2, top_k: 2}"
+"""Each token goes to all of them, so that their loads are even in a run as well."""
 JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
     "alone": (1, ("memory.activation_checkpointing=full",)),
     "sharded": (2, ("parallel.shard=2", "batch.accumulation=2")),
     "stages": (2, ("parallel.pipeline=2", "batch.accumulation=4")),
     "matrices": (2, ("parallel.tensor=2",)),
+    "widths of experts": (2, (EXPERTS, "parallel.tensor=2", "parallel.expert_tensor=2")),
+    "experts": (2, (EXPERTS, "parallel.shard=2", "parallel.expert=2")),
+    "experts, tokens divided": (2, (EXPERTS, "parallel.tensor=2", "parallel.expert=2")),
 }
 
 
@@ -84,6 +91,7 @@ EXTENDED: dict[str, tuple[str, ...]] = {
     "matrices": (*SHARDED, "parallel.tensor=2", "parallel.world_size=4", "optimizer=lion"),
     "sequences": ("parallel={world_size: 4, ring: 2, ulysses: 2}",),
     "experts": (*SHARDED, "model.moe={experts: 4, every: 2}"),
+    "divided experts": (*SHARDED, "model.moe={experts: 4, every: 2}", "parallel.expert=2"),
     "adapter": ("adapter={type: lora, rank: 2}", "optimizer=muon"),
 }
 
@@ -94,7 +102,7 @@ EXTENDED: dict[str, tuple[str, ...]] = {
 )  # fmt: skip
 def test_few_layers_and_micro_batches_say_what_all_take(tmp_path: Path, name: str) -> None:
     flags = (*WIDE, "model.layers=13", *EXTENDED[name], "parallel.device=cpu")
-    if name in ("recomputed", "experts"):
+    if name in ("recomputed", "experts", "divided experts"):
         flags = (*flags, "model.layers=14")
     job = small_job(tmp_path, *flags, without=SIZES)
     whole, few = dry_run(job, whole=True), dry_run(job)
@@ -133,9 +141,21 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
         dry_run(small_job(tmp_path), 2)
     with pytest.raises(SetpointError, match=r"parallel\.engine cannot be planned"):
         dry_run(small_job(tmp_path, "parallel={world_size: 2, engine: deepspeed}"))
-    experts = ("model.moe={experts: 2}", "parallel={world_size: 2, shard: 2, expert: 2}")
-    with pytest.raises(SetpointError, match=r"parallel\.expert cannot be planned"):
-        dry_run(small_job(tmp_path, *WIDE, *experts, without=SIZES))
+    with pytest.raises(SetpointError, match=r"moe\.capacity_factor cannot be planned"):
+        dry_run(small_job(tmp_path, "model.moe={experts: 4, capacity_factor: 1.5}"))
+    with pytest.raises(SetpointError, match=r"moe\.packed = false cannot be planned"):
+        dry_run(small_job(tmp_path, "model.moe={experts: 2, packed: false}"))
+
+
+def test_even_loads_lose_no_row_and_are_told(tmp_path: Path) -> None:
+    sent = [rows_by_rank(rank, 3)(None, None, 257 * 2) for rank in range(3)]
+    assert [to for to, _ in sent] == [[172, 171, 171]] * 3
+    for rank, (_, received) in enumerate(sent):
+        assert received == [to[rank] for to, _ in sent]
+    found = dry_run(job_of(tmp_path, "experts"), 1)
+    assert found.to_json()["even_loads"]
+    assert "even loads" in render_dry_run(found)
+    assert "even loads" not in render_dry_run(found._replace(even_loads=False))
 
 
 def test_stages_with_an_adapter(tmp_path: Path) -> None:

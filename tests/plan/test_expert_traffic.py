@@ -1,4 +1,4 @@
-"""What ranks send for experts that they divide, which no dry run takes: against real ranks."""
+"""What ranks send for experts that they divide: against a dry run of even loads, and real ranks."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
         ("parallel.tensor=2", "parallel.expert=2", "parallel.sequence_parallel=true"),
     ),
     "widths 2": (2, ("parallel.tensor=2", "parallel.expert_tensor=2")),
+    "experts 2 of 4, outside": (
+        4,
+        ("parallel.shard=4", "parallel.expert=2", "parallel.expert_outside=true"),
+    ),
+    "experts 2 and widths 2": (
+        4,
+        ("parallel.shard=2", "parallel.tensor=2", "parallel.expert=2", "parallel.expert_tensor=2"),
+    ),
 }
 
 
@@ -48,8 +56,8 @@ def by_kind(rows: Iterable[tuple[str, int, int, int]]) -> dict[tuple[str, int], 
     return {key: (calls, size) for key, (calls, size) in found.items()}
 
 
-def planned(job: Job) -> dict[tuple[str, int], tuple[int, int]]:
-    rows = traffic(Workload.of(job, 257), Topology.of(job))
+def planned(job: Job, rank: int = 0) -> dict[tuple[str, int], tuple[int, int]]:
+    rows = traffic(Workload.of(job, 257), Topology.of(job), rank)
     return by_kind((row.kind, row.ranks, row.calls, row.bytes) for row in rows)
 
 
@@ -60,6 +68,34 @@ def test_each_row_travels_there_and_back(tmp_path: Path) -> None:
     rows = tokens * 2 * workload.layers
     size = rows * (4 * workload.dim * workload.formats.compute + 2 * 4) + workload.layers * 4 * 8
     assert planned(job)["all_to_all", 2] == (7 * workload.layers, size)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [each if each == "experts 2" else pytest.param(each, marks=pytest.mark.slow) for each in JOBS],
+)
+def test_a_dry_run_sends_as_much(tmp_path: Path, name: str) -> None:
+    from setpoint.dry_run.step import dry_run
+
+    job, last = job_of(tmp_path, name), JOBS[name][0] - 1
+
+    def run(_: int, store: str) -> None:
+        del store
+        found = dry_run(job, last)
+        rows = [(row.kind, row.ranks, row.calls, row.bytes) for row in found.traffic]
+        (tmp_path / "found").write_text(json.dumps(rows))
+
+    assert fork(run, 1) == 0
+    found, expected = by_kind(json.loads((tmp_path / "found").read_text())), planned(job, last)
+    assert set(found) == set(expected)
+    for key, (calls, size) in found.items():
+        if key[0] == "all_reduce":  # small sums of a step, among the rows or not
+            assert (calls, size) == (
+                pytest.approx(expected[key][0], abs=1),
+                pytest.approx(expected[key][1], rel=0.02),
+            )
+        else:
+            assert (calls, size) == expected[key], key
 
 
 @pytest.mark.slow

@@ -220,6 +220,8 @@ def render_dry_run(found: DryRun) -> str:
     if found.layers is not None:
         few, more = found.layers
         parts.append(f"  layers that are alike: from steps of {few} and of {more} layers")
+    if found.even_loads:
+        parts.append("  experts: even loads, as many tokens to those of each rank")
     if found.traffic:
         parts += ["", _traffic(found.traffic)]
     return "\n".join(parts)

@@ -28,11 +28,14 @@ from setpoint.dry_run.extend import (
     extended,
     few_layers,
 )
+from setpoint.dry_run.loads import even_loads
 from setpoint.dry_run.meter import Meter, Peak, axes_of, metering, size_of
+from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.norm.norms import FUSED
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.optim.frozen import is_frozen
+from setpoint.parallel.config import DeepEP
 from setpoint.parallel.context import sequence_parts
 from setpoint.parallel.pipeline import part_of, split_of
 from setpoint.parallel.replicas import Replicas
@@ -69,6 +72,7 @@ class DryRun(NamedTuple):
         seconds: that the dry run took.
         layers: of two models of fewer layers, from whose steps this one follows; None where all
             layers were gone through.
+        even_loads: whether experts are divided, and as many rows were sent to those of each rank.
     """
 
     rank: int
@@ -81,6 +85,7 @@ class DryRun(NamedTuple):
     traffic: list[Traffic]
     seconds: float
     layers: tuple[int, int] | None = None
+    even_loads: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The dry run for machines."""
@@ -99,7 +104,8 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
 
     Raises:
         SetpointError: there is no such rank, this process has ranks already, or the job has a part
-            that cannot be planned: DeepSpeed, torchft, float8, experts divided among ranks.
+            that cannot be planned: DeepSpeed, torchft, float8, DeepEP, experts that are not packed
+            or have a capacity.
     """
     size = job.parallel.world_size
     if not 0 <= rank < size:
@@ -117,7 +123,8 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
         layers = None if few is None or found is None else few.layers
         if found is None:
             found = _planned(job, vocabulary, world, whole)
-    return _run_of(world, found, time.perf_counter() - began, layers)
+    run = _run_of(world, found, time.perf_counter() - began, layers)
+    return run._replace(even_loads=job.parallel.divides_experts)
 
 
 def measured_run(job: Job, world: World) -> DryRun:
@@ -145,6 +152,7 @@ def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Me
             materialize(model, device, dtype)
 
         parts = build_trained(job, vocabulary, world, empty=empty)
+        even_loads(parts.model)
         converter.tensor_memo = memo
         buckets = _buckets(parts)
         if not meter.now:
@@ -255,12 +263,15 @@ class _Once(dict[Any, Any]):
 
 
 def _refuse(job: Job) -> None:
+    moe = job.model.moe if isinstance(job.model, Transformer) else None
     parts = {
         "parallel.engine": job.parallel.uses_deepspeed,
         "parallel.torchft": job.parallel.torchft is not None,
         "precision.float8": job.precision.float8 is not None,
-        # How many tokens reach the experts of a rank is known in a run only.
-        "parallel.expert": job.parallel.divides_experts,
+        "parallel.dispatch = deepep": isinstance(job.parallel.dispatch, DeepEP),
+        # How many rows there are is asked of the router, and not only whose they are.
+        "model.moe.capacity_factor": moe is not None and moe.capacity_factor is not None,
+        "model.moe.packed = false": moe is not None and not moe.packed,
     }
     for name, given in parts.items():
         if given:

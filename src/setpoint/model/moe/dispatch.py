@@ -84,7 +84,7 @@ class AllToAll:
         arriving = torch.empty_like(leaving)
         distributed.all_to_all_single(arriving, leaving, group=self.group)
         leaving, arriving = leaving.view(self.ranks, -1), arriving.view(self.ranks, -1)
-        sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
+        sent, received = self.rows_by_rank(leaving, arriving, len(slots))
 
         rows = gather(cast_once(x), slots, top_k)
         own = weights.flatten().index_select(0, slots).unsqueeze(1)
@@ -108,6 +108,19 @@ class AllToAll:
             return spread(back, slots, weights.numel()).unflatten(0, weights.shape).sum(dim=1)
 
         return finish
+
+    def rows_by_rank(
+        self, leaving: Tensor, arriving: Tensor, rows: int
+    ) -> tuple[list[int], list[int]]:
+        """How many rows go to each rank, and come from each.
+
+        Arguments:
+            leaving, arriving: (ranks, experts of a rank) rows for each expert.
+            rows: that leave, of all.
+        """
+        del rows  # a dry run, which has no numbers, tells the others from it
+        sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
+        return sent, received
 
     def exchange(
         self,
@@ -150,11 +163,11 @@ class OverTensor:
         """See `Exchange`; the result is the same on all these ranks."""
         x, weights = sum_gradients(x, self.peers), sum_gradients(weights, self.peers)
         if not self.divides:
-            assigned, factors = self._share(len(x), weights.shape[1], assigned, factors)
+            assigned, factors = self.share(len(x), weights.shape[1], assigned, factors)
         finish = self.inner(experts, x, weights, assigned, factors)
         return lambda: sum_parts(finish(), self.peers)
 
-    def _share(
+    def share(
         self, tokens: int, top_k: int, assigned: Assignments, factors: Tensor | None
     ) -> tuple[Assignments, Tensor | None]:
         """Leave the rows of this rank's share of the tokens."""
