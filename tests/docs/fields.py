@@ -41,6 +41,7 @@ SHORT = (
     (r"a duration such as .*?, or a list of them", "duration"),
     (r"a length such as .*? or '5 %'", "length"),
     (r"a period such as .*? or 'never'", "period"),
+    (r"a time such as .*? or 'never'", "time limit"),
     (r"a size in bytes such as .*? or 512", "size"),
     (r"an import path such as '.*?'", "import path"),
     (r"a list of values, each ", "list of "),

@@ -4,10 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import Literal
+from typing import Literal, Self
 
-from setpoint.config import RUNTIME, Config, Problem, check, field
-from setpoint.units import Period
+from setpoint.config import RUNTIME, Config, Invalid, Problem, check, field, shown
+from setpoint.units import Length, Period
+from setpoint.units.quantity import NUMBER, SECONDS
+
+TIMES = ("never", "3600 s", "90 min", "12 h")
+
+
+class TimeLimit(Period):
+    """A wall-clock limit: a time such as `"90 min"`, or `"never"`.
+
+    Raises:
+        Invalid: if the text is neither.
+    """
+
+    __slots__ = ()
+    __setpoint_scalar__ = "a time such as '3600 s', '90 min' or '12 h', or 'never'"
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": "string",
+        "pattern": rf"^(\s*{NUMBER}\s*({'|'.join(SECONDS)})\s*|never)$",
+    }
+
+    def __init__(self, text: str | int) -> None:
+        try:
+            super().__init__(text)
+        except Invalid as error:
+            whole = Invalid(error.message, TIMES, hint=error.hint)
+            raise whole.called("TimeLimit", text) from None
+        if self.unit not in ("never", "seconds"):
+            hint = "Or end the run there with duration."
+            error = Invalid(f"{self} is no time", TIMES, hint=hint)
+            raise error.called("TimeLimit", text)
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Period | Length):
+            value = str(value)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return cls(value)
+        raise Invalid(f"is no time: got {shown(value)}", TIMES)
 
 
 class GarbageCollection(Config, role=RUNTIME):
@@ -138,7 +182,9 @@ class TrainingResilience(Resilience, role=RUNTIME):
     then the process exits without one, but finishes a save in progress. Keep it below the kill
     timeout of your scheduler."""
 
-    time_limit: Period = field(default=Period("never"), also_called=("walltime", "time_budget"))
+    time_limit: TimeLimit = field(
+        default=TimeLimit("never"), also_called=("walltime", "time_budget")
+    )
     """Wall-clock limit, from the start of the process or of its launcher: before it the run saves a
     checkpoint and exits with status 75, early enough for two steps and a save. never: none."""
 
@@ -192,16 +238,6 @@ class TrainingResilience(Resilience, role=RUNTIME):
     def rollbacks(self) -> list[str]:
         """The fields that ask for a rollback."""
         return [name for name, each in self.policies.items() if isinstance(each, RollBack)]
-
-    @check
-    def _check_limit(self) -> Iterator[Problem]:
-        if self.time_limit.unit not in ("never", "seconds"):
-            yield Problem(
-                "time_limit",
-                f"{self.time_limit} is no time",
-                valid=("never", "3600 s", "90 min", "12 h"),
-                hint="Or end the run there with duration.",
-            )
 
     @check
     def _check_file(self) -> Iterator[Problem]:
