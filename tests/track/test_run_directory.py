@@ -187,12 +187,12 @@ def test_a_full_disk_frees_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def full(path: str, *arguments: object) -> None:
         if str(path).endswith("traces"):
-            raise OSError(28, "No space left on device")
+            raise OSError(28, "No space left on device", str(path))
         mkdir(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", full)
-        with pytest.raises(SetpointError, match="cannot be written: No space left on device"):
+        with pytest.raises(SetpointError, match="cannot be written: .*: No space left on device"):
             RunDirectory.create(tmp_path / "run")
     RunDirectory.create(tmp_path / "run").close()
 

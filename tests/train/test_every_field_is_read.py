@@ -100,6 +100,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "memory.activation_checkpointing=operators",
     ),
     "rex, any precision, sliding": (
+        "data.sources=[{type=questions, documents=200}]",
         "schedule=rex",
         "optimizer=anyprecision_adamw",
         "precision.optimizer_state=bf16",

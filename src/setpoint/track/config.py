@@ -109,7 +109,7 @@ class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
 class Aim(ServiceConfig, type="aim", **_SERVICE):
     """Aim: a repository in a folder or on a server."""
 
-    packages = (("aim", "aim"),)
+    packages = (("aim", "aim"), ("pkg_resources", "setuptools<81"))
     extra = "aim"
 
     repo: str | None = None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Problem
 
+from .atomic import write_text
 from .background import Background
 from .tracker import RunFacts, Tracker
 
@@ -31,6 +32,9 @@ PROJECT = "setpoint"
 
 ID_TAG = "setpoint.run_id"
 """The tag by which MLflow finds the run of a run directory again."""
+
+AIM_RUN = "aim-run"
+"""File among the logs with what Aim calls the run."""
 
 BATCH = 100
 """Parameters that MLflow takes at once."""
@@ -234,22 +238,27 @@ class MlflowTracker(Service):
 
 
 class AimTracker(Service):
-    """A repository of Aim."""
+    """A repository of Aim, which names its runs itself: the name is kept beside the rank's log."""
 
     config: Aim
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Open the run by its hash."""
+        """Take up the run of the sessions before, or create it."""
         aim, config = importlib.import_module("aim"), self.config
+        repo = aim.Repo.from_path(config.repo or str(self.run_directory.logs), init=True)
+        known = self.run_directory.logs / AIM_RUN
+        name = known.read_text(encoding="utf-8", errors="replace") if known.is_file() else None
         self.run: Any = aim.Run(
-            run_hash=state["id"][:24],
-            repo=config.repo or str(self.run_directory.logs),
+            run_hash=name if name is not None and repo.run_exists(name) else None,
+            force_resume=True,  # a session that was killed has left its lock
+            repo=repo,
             experiment=config.experiment or self.facts.experiment or PROJECT,
             system_tracking_interval=config.system_interval,
             log_system_params=config.system_parameters,
             capture_terminal_logs=config.terminal,
         )
         self.run.name = self.name
+        write_text(known, str(self.run.hash))
         self.run["config"], self.run["run"] = self.facts.config, self.properties
         for tag in config.tags:
             self.run.add_tag(tag)
