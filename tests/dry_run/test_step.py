@@ -145,6 +145,9 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
         dry_run(small_job(tmp_path, "model.moe={experts: 4, capacity_factor: 1.5}"))
     with pytest.raises(SetpointError, match=r"moe\.packed = false cannot be planned"):
         dry_run(small_job(tmp_path, "model.moe={experts: 2, packed: false}"))
+    offload = ("parallel.device=cuda", "memory.activation_offload.limit=0")
+    with pytest.raises(SetpointError, match=r"activation_offload cannot be planned"):
+        dry_run(small_job(tmp_path, *offload))
 
 
 def test_even_loads_lose_no_row_and_are_told(tmp_path: Path) -> None:

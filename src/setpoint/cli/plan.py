@@ -182,7 +182,7 @@ def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job
     if workload.unknown:
         raise SetpointError(
             f"the memory of a step is not known here: {workload.unknown}\n"
-            f"Valid: `setpoint check --dry-run` of a topology measures it"
+            f"Valid: `setpoint check --dry-run` of one topology, which may know"
         )
     kernels = Kernels.of(job)
     space = Space(workload, size, start, fixed, asked.machine, asked.network, kernels, limit)

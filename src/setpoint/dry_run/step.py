@@ -268,6 +268,9 @@ def _refuse(job: Job) -> None:
         "parallel.engine": job.parallel.uses_deepspeed,
         "parallel.torchft": job.parallel.torchft is not None,
         "precision.float8": job.precision.float8 is not None,
+        # Fake tensors stand for one memory, the host's.
+        "memory.activation_offload": job.memory.activation_offload is not None,
+        "parallel.sharding.offload": job.parallel.sharding.offload,
         "parallel.dispatch = deepep": isinstance(job.parallel.dispatch, DeepEP),
         # How many rows there are is asked of the router, and not only whose they are.
         "model.moe.capacity_factor": moe is not None and moe.capacity_factor is not None,
