@@ -19,7 +19,7 @@ import pytest
 
 from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.cli.main import main
-from setpoint.parallel.rank import is_said_first, leave
+from setpoint.parallel.rank import ask, is_said_first, leave
 
 from ..forks import Forks, is_running
 from ..train.small import rows, write_config
@@ -146,6 +146,26 @@ def test_all_ranks_stop_at_the_same_step_and_save_once(
     assert len(saves) == 2 and 3 <= saves[0] <= saves[1] == end
     files = verified_files(log.parent / "checkpoints" / f"step-{saves[0]:08d}")
     assert "model-00001-of-00002.safetensors" in files and "state.json" in files
+
+
+def test_one_rank_is_asked_to_save_and_all_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others hear of a save in the step that it is made after; each by itself might later."""
+    sent: list[tuple[int, int]] = []
+
+    def kill(pid: int, number: int) -> None:
+        if pid == 10:
+            raise ProcessLookupError
+        sent.append((pid, number))
+
+    monkeypatch.setattr("os.kill", kill)
+    for local in range(3):
+        (tmp_path / f"pid-{local}").write_text(str(10 + local))
+    ask(tmp_path, signal.SIGUSR2)
+    assert sent == [(11, signal.SIGUSR2)] and not (tmp_path / "signal").exists()
+    ask(tmp_path, signal.SIGTERM)
+    assert sent[1:] == [(11, signal.SIGTERM), (12, signal.SIGTERM)]
 
 
 def verified_files(directory: Path) -> set[str]:

@@ -88,6 +88,78 @@ def test_a_request_for_a_checkpoint_stops_nothing() -> None:
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
+def test_a_request_that_was_answered_is_not_answered_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ranks may have agreed on it before all of them, or one of them twice, have heard it."""
+    clock = [100.0]
+    monkeypatch.setattr(signals.time, "monotonic", lambda: clock[0])
+    asked: list[bool] = []
+    with StopRequest() as stop:
+        for wait in (0.0, 0.5, signals.REPEATED, 1.0):
+            clock[0] += wait
+            os.kill(os.getpid(), signal.SIGUSR2)
+            asked.append(stop.saves_now)
+            clock[0] += 0.1
+            if len(asked) != 3:
+                stop.answer_save()
+                assert not stop.saves_now
+    # The fourth comes before the third is answered.
+    assert asked == [True, False, True, True]
+
+
+def test_the_thread_takes_requests_while_the_main_one_is_busy(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """When it came counts, not when a long call lets the main thread hear of it."""
+    ends = time.monotonic() + 20
+    with StopRequest() as stop:
+        stop.watch()
+        for answered in (False, True):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            said = ""
+            while "SIGUSR2" not in said:
+                assert time.monotonic() < ends
+                said = capfd.readouterr().err
+                time.sleep(0.01)
+            assert ("answers this one" in said) == answered
+            assert stop.saves_now != answered
+            stop.answer_save()
+
+
+def test_what_all_ranks_stop_for_is_no_second_signal() -> None:
+    with StopRequest() as stop:
+        stop.busy = stop.resumable = True
+        stop.agree(signal.SIGINT, None)
+        os.kill(os.getpid(), signal.SIGINT)  # the same one, late
+        assert (stop.status, stop.cause) == (130, "Ctrl-C")
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+LATE = """
+    import os, signal, time
+    from setpoint.resilience.signals import StopRequest
+
+    with StopRequest() as stop:
+        stop.busy, stop.defers, stop.owns_process, stop.grace = True, True, True, 0.01
+        stop.watch()
+        stop.agree(signal.SIGTERM, None)
+        stop.answer()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+        print(stop.status)
+    """
+
+
+def test_a_signal_that_comes_after_the_last_step_starts_no_grace_period() -> None:
+    """A rank that hears late what the others have heard before has as long as they."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LATE)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "143\n", "")
+
+
 def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -79,8 +79,8 @@ def enter() -> None:
     # Ranks that start again overwrite what those before them have left, whatever their numbers are.
     local = _local()
     (place / f"ended-{local}").unlink(missing_ok=True)
-    (place / f"pid-{local}").write_text(str(os.getpid()))
-    (place / f"local-{local}").write_text(str(own_rank()))
+    _write(place / f"pid-{local}", str(os.getpid()))
+    _write(place / f"local-{local}", str(own_rank()))
     asked, launcher = place / "signal", place / "launcher"
     if asked.exists():
         signal.raise_signal(int(asked.read_text()))
@@ -112,7 +112,7 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
     note = place / f"ended-{_local()}"
     if error or not note.exists():  # what was said first counts
         with suppress(OSError):
-            note.write_text(json.dumps(ended._asdict()))
+            _write(note, json.dumps(ended._asdict()))
     return True
 
 
@@ -139,12 +139,18 @@ def is_said_first(error: str) -> bool:
 
 
 def ask(place: Path, number: int) -> None:
-    """Forward a signal to the ranks; a stop to those that are still starting as well."""
+    """Forward a signal to the ranks: a stop to all, to those that are still starting as well.
+
+    SIGUSR2 goes to one, from which the others hear in the same step: it would reach each of them at
+    a moment of its own, and some in a step after that which is saved.
+    """
     if number != signal.SIGUSR2:
-        (place / "signal").write_text(str(number))
-    for note in place.glob("pid-*"):
-        with suppress(ProcessLookupError, ValueError):
+        _write(place / "signal", str(number))
+    for note in sorted(place.glob("pid-*")):
+        with suppress(ProcessLookupError):
             os.kill(int(note.read_text()), number)
+            if number == signal.SIGUSR2:
+                return
 
 
 def was_asked(place: Path) -> bool:
@@ -164,6 +170,13 @@ def endings(place: Path) -> list[Ended]:
 
     found = [Ended(**json.loads(note.read_text())) for note in place.glob("ended-*")]
     return sorted(found, key=lambda each: (not each.error, each.is_lost, each.time))
+
+
+def _write(note: Path, text: str) -> None:
+    """Write a note that others read, or that a rank does which is ended by force: whole or not."""
+    new = note.with_name(f".{note.name}")
+    new.write_text(text)
+    new.replace(note)
 
 
 def _local() -> str:

@@ -5,6 +5,10 @@ checkpoint holds, the step is finished and saved first. Python runs handlers of 
 of its own instructions only, and a step or a compilation may take minutes: a thread hears of
 signals at once, says what will happen, and sees to it that the grace period is kept. SIGUSR2 asks a
 run for a checkpoint, after which it goes on; other commands do nothing on it.
+
+One request may reach a process several times (directly, and from a launcher), and the ranks of a
+job at different moments: after some of them have agreed on it and gone on. What all ranks agreed on
+answers the request of each of them, whenever its own signal comes.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ NAMES = {
 SAVE = signal.SIGUSR2
 REPEATED = 2.0
 """Seconds within which one more signal of the same kind is taken for the same one: launchers pass
-on what the process group has got already."""
+on what the process group has got already, and ranks of several machines get it one by one."""
 UNWINDING = 5.0
 """Seconds that the main thread gets to leave where it need not finish anything."""
 LOOK = 0.2
@@ -103,8 +107,6 @@ class StopRequest:
         """Whether a checkpoint is being saved, which the grace period does not cut short."""
         self.writing: Callable[[], bool] = lambda: False
         """Whether one is being written in the background, which it does not cut short either."""
-        self.saves_now = False
-        """Whether a checkpoint is asked for after the present step, and training then goes on."""
         self.keeps = True
         """Whether the run saves checkpoints, so that a stop in the middle of training saves one."""
         self.resumable = False
@@ -130,6 +132,10 @@ class StopRequest:
         self._since: float | None = None
         self._forced = False
         self._is_said = False
+        # Whether all ranks stop for the same request, and whether the step has ended after one.
+        self._agreed = self._answered = False
+        # When SIGUSR2 came last, and when a save was agreed on last.
+        self._save_asked = self._save_answered = float("-inf")
         # When a signal came first, in the main thread and in the one that hears of it.
         self._handled: dict[int, float] = {}
         self._heard: dict[int, float] = {}
@@ -141,6 +147,16 @@ class StopRequest:
         if self._reason is not None and self.signal == PREEMPT:
             return self._reason
         return "" if self.signal is None else named(self.signal)
+
+    @property
+    def reason(self) -> str | None:
+        """What asked to stop other than a signal, in words; None where nothing did."""
+        return self._reason
+
+    @property
+    def saves_now(self) -> bool:
+        """Whether a checkpoint is asked for after the present step, and training then goes on."""
+        return self._save_asked > self._save_answered
 
     @property
     def requested(self) -> bool:
@@ -177,9 +193,24 @@ class StopRequest:
         else:
             self.request(PREEMPT)
 
+    def agree(self, number: int, reason: str | None) -> None:
+        """Stop for the request that all ranks stop for; this rank's own signal may be yet to come.
+
+        Arguments:
+            number, reason: `signal` and `reason` of the rank that was asked.
+        """
+        self._agreed, self.signal, self._reason = True, number, reason
+
     def answer(self) -> None:
         """Note that the step has ended: what remains to be done takes the time that it takes."""
-        self._since = None
+        self._since, self._answered = None, self.requested
+
+    def answer_save(self) -> None:
+        """Note that all ranks save after this step: SIGUSR2 until now asked for that.
+
+        So does one that follows within `REPEATED` seconds.
+        """
+        self._save_answered = time.monotonic()
 
     def check(self) -> None:
         """Leave work that can be done again, such as an evaluation.
@@ -250,10 +281,11 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Answer a signal in the main thread."""
-        again = self.signal is not None
-        if not again:
+        # That of other ranks is no reason to take the first one here for a second one.
+        again = self.signal is not None and not (self._agreed and not self._handled)
+        if self.signal is None:
             self.signal = number
-        insists = number == signal.SIGINT or self._comes_again(self._handled, number)
+        insists = self._comes_again(self._handled, number) or number == signal.SIGINT
         if (again and not insists) or (self._finishes and not again):
             return
         outlook = self.outlook()
@@ -272,7 +304,20 @@ class StopRequest:
         raise stopped
 
     def _ask_to_save(self, number: int, frame: FrameType | None) -> None:
-        self.saves_now = True
+        if self._pipe is None:  # otherwise the thread does, which knows when it came
+            self._hear_save()
+
+    def _hear_save(self) -> str:
+        """Take a request for a checkpoint.
+
+        Returns:
+            what is to be said of it.
+        """
+        now = time.monotonic()
+        if now - self._save_answered < REPEATED:
+            return "SIGUSR2 again: the checkpoint that was just asked for answers this one, too"
+        is_new, self._save_asked = not self.saves_now, now
+        return "SIGUSR2: saving a checkpoint after this step, and going on" if is_new else ""
 
     def _watch(self, reading: int) -> None:
         """Hear of signals, in a thread of its own."""
@@ -289,16 +334,19 @@ class StopRequest:
                     return
                 if number in NAMES:
                     self._hear(number)
-                elif number == SAVE and self.keeps:
-                    _say("SIGUSR2: saving a checkpoint after this step, and going on")
+                elif number == SAVE and (said := self._hear_save()) and self.keeps:
+                    _say(said)
 
     def _hear(self, number: int) -> None:
         """Say what a signal will lead to."""
         if self._first is None:
-            self._first, self._since = number, time.monotonic()
+            self._first = number
             # Where nothing has to be finished, the main thread is about to say that it has left.
             self._is_said = self._finishes
             self._comes_again(self._heard, number)
+            if self._answered and self._finishes:
+                return  # what it asked for is being done
+            self._since = time.monotonic()
             if self._finishes:
                 _say(f"{self._called(number)}: {self._prospect()}")
         elif number == signal.SIGINT or self._comes_again(self._heard, number):

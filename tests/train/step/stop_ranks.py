@@ -71,6 +71,7 @@ def check(rank: int, store: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ends_alike(folder, rank)
+        answers_once(folder, rank)
         refuses_alike(folder, rank, Path(store).parent)
         skips_spikes_alike(folder, rank)
         names_slow_ranks(folder, rank)
@@ -118,6 +119,52 @@ def ends_alike(folder: Path, rank: int) -> None:
     loop = Loop(timed, parts, [Slow()], StopRequest(), Position())
     loop.run()
     agree(loop, rank)
+
+
+def answers_once(folder: Path, rank: int) -> None:
+    """Signals to all ranks are heard by rank 0 before step 2 or 6, and by rank 1 later.
+
+    SIGUSR2 while they agree on step 2, and again after that; SIGINT after they agreed on step 6.
+    What rank 1 alone hears before the first step, rank 0 stops for as well.
+    """
+    job = small_job(folder, "evaluation=null", "model.dropout=0", "duration=9 steps")
+    parts, total, saves = build_components(job), World.sum, list[int]()
+    loop: Loop
+
+    def interrupted(self: World, *tensors: torch.Tensor) -> None:
+        total(self, *tensors)
+        if rank == 1 and loop.position.step == 1:
+            signal.raise_signal(signal.SIGUSR2)
+
+    class Heard(Callback):
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            step = loop.position.step
+            if loop.saves_now:
+                saves.append(step)
+            if step == 1 + rank:
+                signal.raise_signal(signal.SIGUSR2)
+            if step == 5 + rank:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch, StopRequest() as stop:
+        patch.setattr(World, "sum", interrupted)
+        stop.resumable = True
+        loop = Loop(job, parts, [Heard()], stop, Position())
+        loop.run()
+        assert saves == [2], (rank, saves)
+        assert (loop.position.step, stop.status, stop.cause) == (6, 130, "Ctrl-C"), rank
+        agree(loop, rank)
+
+    class Early(Callback):
+        def start(self, loop: Loop) -> None:
+            if rank == 1:
+                loop.stop.ask("its time is over")
+
+    with StopRequest() as stop:
+        stop.resumable = True
+        loop = Loop(job, parts, [Early()], stop, Position())
+        loop.run()
+        assert (loop.position.step, stop.status, stop.cause) == (0, 75, "its time is over"), rank
 
 
 def refuses_alike(folder: Path, rank: int, shared: Path) -> None:

@@ -294,7 +294,7 @@ class Loop:
         if self.is_over or not self.is_shared:
             return not self.is_over and not self.stop.requested
         if self.stopping is None:
-            self.stopping = self.parts.world.any(self.stop.requested)
+            self.agree_to_stop(self.parts.world.any(self.stop.requested))
         return not self.stopping
 
     def check(self) -> None:
@@ -307,10 +307,21 @@ class Loop:
         if not self.is_shared:
             self.stop.check()
             return
-        self.stopping = self.stopping or self.parts.world.any(self.stop.requested)
+        self.agree_to_stop(self.stopping or self.parts.world.any(self.stop.requested))
         if self.stopping:
-            self.stop.request()
             raise Abandoned
+
+    def agree_to_stop(self, stopping: bool) -> None:
+        """Take note of whether any rank was asked to stop, and let all of them stop for the same.
+
+        Arguments:
+            stopping: the same on all ranks.
+        """
+        if stopping and not self.stopping:
+            asked = self.parts.world.all_of((self.stop.signal, self.stop.reason))
+            first = next((number, why) for number, why in asked if number is not None)
+            self.stop.agree(*first)
+        self.stopping = stopping
 
     def end(self, reason: str) -> None:
         """End training in order before its duration is over; for callbacks, on all ranks alike.
@@ -412,12 +423,11 @@ class Loop:
         own = Report(self.stop.requested, self.stop.saves_now, self.reported)
         ended = self.engine.finish(sums, Rates(lr, done, self.freezing.now(at)), own)
         self.saves_now = ended.save
-        if own.save:
-            self.stop.saves_now = False
+        if ended.save:
+            self.stop.answer_save()
         if self.is_shared:
-            self.stopping, self.agreed = ended.stop, ended.seconds
-            if ended.stop:
-                self.stop.request()
+            self.agreed = ended.seconds
+            self.agree_to_stop(ended.stop)
         result = StepResult(
             ended.loss,
             ended.nats,
