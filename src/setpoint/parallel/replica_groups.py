@@ -23,8 +23,6 @@ from torch.distributed import ReduceOp, TCPStore  # pyright: ignore[reportPrivat
 from setpoint.config import RunError, SetpointError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from setpoint.parallel.config import TorchFT
 
 VARIABLE = "TORCHFT_LIGHTHOUSE"
@@ -107,12 +105,7 @@ class ReplicaGroups:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._manager.shutdown(wait=False)
 
     @property

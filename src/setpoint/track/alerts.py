@@ -17,7 +17,6 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from setpoint.config import SetpointError
@@ -185,12 +184,7 @@ class Alerts:
             self._watch.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         self._ended.set()
         if isinstance(error, KeyboardInterrupt):
             self.send("stopped", "interrupted")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from setpoint.config import RunError
@@ -135,12 +134,7 @@ class Heart:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         self._try(self.look()._replace(phase=END if kind is None else FAILED))

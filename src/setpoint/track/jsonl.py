@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from setpoint.config import RunError, SetpointError
@@ -120,12 +119,7 @@ class JsonlWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _refusal(self, error: OSError) -> RunError:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from setpoint.config import Problem, SetpointError
@@ -65,12 +64,7 @@ class SystemSampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 

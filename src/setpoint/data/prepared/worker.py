@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from setpoint.config import SetpointError
@@ -71,12 +70,7 @@ class Workers:
             os.environ.update(ONE_CORE)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         if self._pool is None:
             for name, value in self._before.items():
                 if value is None:
