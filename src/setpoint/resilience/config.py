@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Literal, Self
 
-from setpoint.config import RUNTIME, Config, Invalid, Problem, check, field, shown
+from setpoint.config import RUNTIME, Config, Invalid, Problem, check, field
 from setpoint.units import Length, Period
 from setpoint.units.quantity import NUMBER, SECONDS
 
@@ -21,6 +21,8 @@ class TimeLimit(Period):
     """
 
     __slots__ = ()
+    is_none = "is no time"
+    examples = TIMES
     __setpoint_scalar__ = "a time such as '3600 s', '90 min' or '12 h', or 'never'"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
         "type": "string",
@@ -40,18 +42,9 @@ class TimeLimit(Period):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
-
-        Raises:
-            Invalid: if it cannot be read.
-        """
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, Period | Length):
-            value = str(value)
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            return cls(value)
-        raise Invalid(f"is no time: got {shown(value)}", TIMES)
+        """See `Scalar.read`."""
+        is_quantity = isinstance(value, Period | Length) and not isinstance(value, cls)
+        return super().read(str(value) if is_quantity else value)
 
 
 class GarbageCollection(Config, role=RUNTIME):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from setpoint.config import Invalid, Scalar, did_you_mean, parse_list, shown
 
@@ -82,9 +82,30 @@ def _time(seconds: float) -> str:
 
 
 class Quantity(Scalar):
-    """What references can compute with although it is no plain number."""
+    """What references can compute with although it is no plain number.
+
+    Attributes:
+        is_none: what is said of a value that cannot be read.
+        examples: of those that can.
+    """
 
     __slots__ = ()
+    is_none: ClassVar[str]
+    examples: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """See `Scalar.read`."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return cast(Any, cls)(value)
+        raise cls.refusal(value)
+
+    @classmethod
+    def refusal(cls, value: object) -> Invalid:
+        """Say that a value cannot be read."""
+        return Invalid(f"{cls.is_none}: got {shown(value)}", cls.examples)
 
     @staticmethod
     def __setpoint_combine__(sign: str, left: Any, right: Any) -> Length | int | float:
@@ -103,6 +124,8 @@ class Period(Quantity):
     """
 
     __slots__ = ("_text", "count", "unit")
+    is_none = "is not a period"
+    examples = (*EXAMPLES, *WORDS)
     __setpoint_scalar__ = "a period such as 100, '100 steps', '10 min', 'last_step' or 'never'"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
         "type": ["integer", "string"],
@@ -126,18 +149,8 @@ class Period(Quantity):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
-
-        Raises:
-            Invalid: if it cannot be read.
-        """
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, Length) and value:
-            value = str(value)
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            return cls(value)
-        raise Invalid(f"is not a period: got {shown(value)}", (*EXAMPLES, *WORDS))
+        """See `Scalar.read`; a length above 0 is a period, too."""
+        return super().read(str(value) if isinstance(value, Length) and value else value)
 
     def multiples_in(self, distance: float) -> int:
         """How many whole periods lie in a distance in its unit; whole numbers are counted exactly.
@@ -172,6 +185,8 @@ class Length(Quantity):
     """
 
     __slots__ = ("_text", "count", "unit")
+    is_none = "is not a length"
+    examples = LENGTHS
     __setpoint_scalar__ = "a length such as 100, '100 steps', '0.5 epochs', '10 min' or '5 %'"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
         "type": ["integer", "string"],
@@ -205,18 +220,15 @@ class Length(Quantity):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
-
-        Raises:
-            Invalid: if it cannot be read.
-        """
-        if isinstance(value, cls):
-            return value
+        """See `Scalar.read`; a duration of one limit is a length, too."""
         if isinstance(value, Duration) and len(value.limits) == 1:
-            return cls(value.limits[0].text)
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            return cls(value)
-        raise Invalid(f"is not a length: got {shown(value)}", LENGTHS, hint=_as_share(value))
+            value = value.limits[0].text
+        return super().read(value)
+
+    @classmethod
+    def refusal(cls, value: object) -> Invalid:
+        """See `Quantity.refusal`."""
+        return Invalid(super().refusal(value).message, LENGTHS, hint=_as_share(value))
 
     def dump(self) -> str:
         """The length in plain data."""
@@ -292,6 +304,8 @@ class Duration(Quantity):
     """
 
     __slots__ = ("limits",)
+    is_none = "is not a duration"
+    examples = EXAMPLES
     __setpoint_scalar__ = "a duration such as '300 steps', '2 epochs', '30 min', or a list of them"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
         "type": ["integer", "string", "array"],
@@ -320,28 +334,19 @@ class Duration(Quantity):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
-
-        Raises:
-            Invalid: if it cannot be read.
-        """
-        if isinstance(value, cls):
-            return value
+        """See `Scalar.read`; a length above 0 is a duration, too."""
         if isinstance(value, Length) and value:
             value = str(value)
         if isinstance(value, str) and ("," in value or value.startswith("[")):
             value = parse_list(value)
-        if isinstance(value, list | tuple):
-            items = list(cast(Sequence[object], value))
-            texts: list[str | int] = []
-            for item in items:
-                if not isinstance(item, str | int) or isinstance(item, bool):
-                    raise Invalid(f"is not a duration: got {shown(item)}", EXAMPLES)
-                texts.append(item)
-            return cls(*texts)
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            return cls(value)
-        raise Invalid(f"is not a duration: got {shown(value)}", EXAMPLES)
+        if not isinstance(value, list | tuple):
+            return super().read(value)
+        texts: list[str | int] = []
+        for item in cast(Sequence[object], value):
+            if not isinstance(item, str | int) or isinstance(item, bool):
+                raise cls.refusal(item)
+            texts.append(item)
+        return cls(*texts)
 
     def dump(self) -> str | list[str]:
         """The duration in plain data."""
