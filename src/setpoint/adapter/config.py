@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from math import inf
 from typing import ClassVar, Literal
 
 from setpoint.adapter.quantize.config import NF4, Quantization
 from setpoint.config import Config, Problem, check, dead, field
+from setpoint.shapes.parameter import is_pattern, pattern_problems
 from setpoint.units import Length, Period
+
+PATTERNS = ("query", "feed_forward")
+"""What is offered in place of an empty pattern."""
 
 
 class Merge(Config):
@@ -87,7 +90,7 @@ class PatternRank(Config):
 
     @check
     def _check_pattern(self) -> Iterator[Problem]:
-        yield from pattern_problems("pattern", self.pattern)
+        yield from pattern_problems("pattern", self.pattern, PATTERNS)
         if self.rank is None and self.alpha is None:
             yield Problem(
                 "pattern", "has no effect: neither rank nor alpha is given", hint="Remove it."
@@ -168,7 +171,7 @@ class AdapterConfig(Config):
         patterns = [*(self.targets or ()), *(self.exclude or ()), *self.train]
         patterns += [each.pattern for each in self.ranks]
         patterns += self.quantize.exclude if self.quantize is not None else ()
-        return not any(True for each in patterns for _ in pattern_problems("", each))
+        return all(is_pattern(each) for each in patterns)
 
     @dead("rank_stabilized")
     def _scale_is_dead(self) -> str | None:
@@ -181,7 +184,7 @@ class AdapterConfig(Config):
     def _check_patterns(self) -> Iterator[Problem]:
         for name in ("targets", "exclude", "train"):
             for index, pattern in enumerate(getattr(self, name) or ()):
-                yield from pattern_problems(f"{name}.{index}", pattern)
+                yield from pattern_problems(f"{name}.{index}", pattern, PATTERNS)
         if self.targets == ():
             yield Problem(
                 "targets", "is empty, so that nothing is adapted", valid=("null", '["query"]')
@@ -225,14 +228,3 @@ class QLoRA(AdapterConfig, type="qlora"):
             yield Problem(
                 "quantize", "type = qlora without a format is type = lora", valid=("nf4", "int8")
             )
-
-
-def pattern_problems(path: str, pattern: str) -> Iterator[Problem]:
-    """Check the form of a regular expression on names."""
-    if not pattern:
-        yield Problem(path, "is empty, and would match all names", valid=("query", "feed_forward"))
-        return
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        yield Problem(path, f"is no regular expression: {error}")

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from setpoint.adapter.config import AdapterConfig
 from setpoint.adapter.quantize.checks import is_quantized, quantize_problems
-from setpoint.config import Problem, nearest
-from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.config import Problem
+from setpoint.shapes.parameter import Kind, Parameter, examples, matches_nothing
 from setpoint.units.size import in_units
 
 Form = Literal["linear", "embedding", "experts"]
@@ -21,6 +21,7 @@ LEFT_OUT: tuple[Kind, ...] = ("output",)
 CHILD = "adapter"
 """The name of the module with the adapter's own parameters, beneath the adapted one."""
 SHOWN = 8
+ADAPTABLE = "modules that can be adapted"
 NONE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -242,7 +243,7 @@ def adapter_problems(
             yield Problem(
                 "exclude" if config.exclude else "targets",
                 "leaves nothing that is adapted",
-                valid=_examples([site.path for site in sites]),
+                valid=examples(site.path for site in sites)[:SHOWN],
             )
         return
     yield from _wrong_ranks(config, targets)
@@ -252,8 +253,10 @@ def adapter_problems(
         matching = [each.name for each in parameters if re.search(pattern, each.name)]
         both = [name for name in matching if name in adapted]
         if not matching:
-            yield _nothing(f"train.{index}", pattern, [each.name for each in parameters],
-                           "parameters of the model")  # fmt: skip
+            names = [each.name for each in parameters]
+            yield matches_nothing(
+                f"train.{index}", pattern, names, "parameters of the model", SHOWN
+            )
         elif both:
             yield Problem(
                 f"train.{index}",
@@ -333,10 +336,10 @@ def _unmatched(
                 yield Problem(
                     f"targets.{index}",
                     f"matches {others[0]}, which is no linear layer, embedding or packed experts",
-                    valid=_examples(paths),
+                    valid=examples(paths)[:SHOWN],
                 )
             else:
-                yield _nothing(f"targets.{index}", pattern, paths, "modules that can be adapted")
+                yield matches_nothing(f"targets.{index}", pattern, paths, ADAPTABLE, SHOWN)
         elif all(_is_excluded(config, site) for site in matching):
             default = config.exclude is None
             yield Problem(
@@ -350,7 +353,7 @@ def _unmatched(
             )
     for index, pattern in enumerate(config.exclude or ()):
         if not any(re.search(pattern, path) for path in paths):
-            yield _nothing(f"exclude.{index}", pattern, paths, "modules that can be adapted")
+            yield matches_nothing(f"exclude.{index}", pattern, paths, ADAPTABLE, SHOWN)
     targets = [target.site.path for target in chosen(config, sites)]
     taken = {_rule(config, path) for path in targets}
     for index, each in enumerate(config.ranks):
@@ -363,7 +366,9 @@ def _unmatched(
                 hint="Put it before them, or remove it.",
             )
         else:
-            yield _nothing(f"ranks.{index}.pattern", each.pattern, targets, "adapted modules")
+            yield matches_nothing(
+                f"ranks.{index}.pattern", each.pattern, targets, "adapted modules", SHOWN
+            )
 
 
 def _wrong_ranks(config: AdapterConfig, targets: Sequence[Target]) -> Iterator[Problem]:
@@ -385,26 +390,6 @@ def _wrong_ranks(config: AdapterConfig, targets: Sequence[Target]) -> Iterator[P
             f"{site.inputs} inputs and {min((site.outputs, *target.pieces))} outputs",
             valid=(f"{smaller} or less",),
         )
-
-
-def _nothing(path: str, pattern: str, names: Sequence[str], of: str) -> Problem:
-    words = dict.fromkeys(part for name in names for part in name.split("."))
-    parts = [part for part in re.findall(r"\w+", pattern.replace("\\", " ")) if part not in words]
-    close = [word for part in parts for word in nearest(part, [*words], 1)]
-    return Problem(
-        path,
-        f"matches none of the {len(names)} {of}",
-        valid=_examples(names),
-        hint=f"Did you mean {close[0]}?" if close else "",
-    )
-
-
-def _examples(names: Iterable[str]) -> list[str]:
-    """One name for all that differ in numbers only, as layers are alike."""
-    alike: dict[str, str] = {}
-    for name in names:
-        alike.setdefault(re.sub(r"\d+", "0", name), name)
-    return list(alike.values())[:SHOWN]
 
 
 class AdapterReport(NamedTuple):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
 from setpoint.config import IDENTITY, RUNTIME, Config, Problem, Rule, check, dead, field
+from setpoint.shapes.parameter import pattern_problems
 from setpoint.units import Period
 
 RULES = (
@@ -21,6 +21,8 @@ ENTRIES = (
 """The entries of the state that `exclude` can name, as state.json has them."""
 OF_OPTIMIZER = "optimizer."
 """What a pattern begins with that is searched in parameters for their optimizer state alone."""
+EXCLUDED = ("optimizer", r"^output\.", r"optimizer.^output\.")
+"""What is offered in place of an empty pattern."""
 
 
 class Remote(Config, role=RUNTIME):
@@ -162,17 +164,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     def _check_exclude(self) -> Iterator[Problem]:
         for index, each in enumerate(self.exclude):
             pattern = each.removeprefix(OF_OPTIMIZER)
-            if not pattern:
-                yield Problem(
-                    f"exclude.{index}",
-                    "is empty, and would match all names",
-                    valid=("optimizer", r"^output\.", r"optimizer.^output\."),
-                )
-                continue
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                yield Problem(f"exclude.{index}", f"is no regular expression: {error}")
+            yield from pattern_problems(f"exclude.{index}", pattern, EXCLUDED)
 
     frozen: bool = field(
         default=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any, ClassVar, Literal
@@ -22,8 +23,8 @@ from setpoint.optim.schedule.config import (
     Spanning,
     Wsd,
 )
-from setpoint.optim.section import FrozenSpan, Group, OptimizerConfig, pattern_problems
-from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.optim.section import PATTERNS, FrozenSpan, Group, OptimizerConfig
+from setpoint.shapes.parameter import Kind, Parameter, pattern_problems
 
 __all__ = [
     "SGD",
@@ -207,12 +208,10 @@ class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:Muon.from_co
     @check
     def _check_patterns(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.adamw_patterns):
-            yield from pattern_problems(f"adamw_patterns.{index}", pattern)
+            yield from pattern_problems(f"adamw_patterns.{index}", pattern, PATTERNS)
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
         """See `OptimizerConfig.treatment`: which of the two algorithms a parameter is for."""
-        import re
-
         wanted = any(re.search(each, parameter.name) for each in self.adamw_patterns)
         if parameter.kind == "matrix" and len(parameter.shape) >= 2 and not wanted:
             turned = {"inputs_first": True} if parameter.inputs_first else {}

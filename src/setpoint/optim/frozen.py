@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
-from setpoint.optim.grouping import matches_nothing
+from setpoint.shapes.parameter import matches_nothing
 
 if TYPE_CHECKING:
     from setpoint.optim.section import OptimizerConfig
@@ -30,7 +30,8 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
     """
     for index, pattern in enumerate(config.frozen):
         if not any(re.search(pattern, each.name) for each in parameters):
-            yield matches_nothing(f"frozen.{index}", pattern, parameters, " of the model")
+            names = [each.name for each in parameters]
+            yield matches_nothing(f"frozen.{index}", pattern, names, "parameters of the model")
     if config.frozen and all(is_frozen(config, each.name) for each in parameters):
         yield Problem(
             "frozen",
@@ -42,7 +43,8 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
     for index, span in enumerate(config.frozen_spans):
         if not any(re.search(span.pattern, each.name) for each in trained):
             path = f"frozen_spans.{index}.pattern"
-            yield matches_nothing(path, span.pattern, trained, " that are trained otherwise")
+            names, of = [each.name for each in trained], "parameters that are trained otherwise"
+            yield matches_nothing(path, span.pattern, names, of)
     for index, span in enumerate(config.frozen_spans):
         # Where this one begins, as far as others are counted in its unit.
         unit, at = span.start.unit, span.start.count

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from setpoint.config import Invalid, Problem, SetpointError, nearest
+from setpoint.config import Invalid, Problem, SetpointError
 from setpoint.optim.options import read_options
 from setpoint.optim.section import Group, OptimizerConfig
-from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.parameter import Parameter, matches_nothing
 
-SHOWN = 12
 FIRST = 3
 
 
@@ -122,8 +121,9 @@ def unmatched(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Itera
         for index, pattern in enumerate(getattr(config, field)):
             if not any(re.search(pattern, each.name) for each in chosen):
                 what = f" of kind {_listed(list(kinds))}" if kinds else ""
-                of = f"{what} that are trained"
-                yield matches_nothing(f"{field}.{index}", pattern, chosen, of)
+                of = f"parameters{what} that are trained"
+                names = [each.name for each in chosen]
+                yield matches_nothing(f"{field}.{index}", pattern, names, of)
     taken = [rule_of(config, each.name) for each in parameters]
     for index, group in enumerate(config.groups):
         last = index + 1 == len(config.groups)
@@ -137,7 +137,9 @@ def unmatched(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Itera
             continue
         matching = [i for i, each in enumerate(parameters) if re.search(group.pattern, each.name)]
         if not matching:
-            yield matches_nothing(f"groups.{index}.pattern", group.pattern, parameters)
+            names = [each.name for each in parameters]
+            path = f"groups.{index}.pattern"
+            yield matches_nothing(path, group.pattern, names, "parameters that are trained")
             continue
         before = sorted({rule for i in matching if (rule := taken[i]) is not None})
         yield Problem(
@@ -184,26 +186,6 @@ def _unread(
                 valid=known,
                 also=(f"groups.{index}.pattern",),
             )
-
-
-def matches_nothing(
-    path: str, pattern: str, parameters: Sequence[Parameter], of: str = " that are trained"
-) -> Problem:
-    """Say that a pattern is found in no name, with names that there are."""
-    names = [each.name for each in parameters]
-    # Layers are alike: one name stands for all that differ in numbers only.
-    alike: dict[str, str] = {}
-    for name in names:
-        alike.setdefault(re.sub(r"\d+", "0", name), name)
-    words = dict.fromkeys(part for name in names for part in name.split("."))
-    parts = [part for part in re.findall(r"\w+", pattern.replace("\\", " ")) if part not in words]
-    close = [word for part in parts for word in nearest(part, [*words], 1)]
-    return Problem(
-        path,
-        f"matches none of the {len(names)} parameters{of}",
-        valid=list(alike.values())[:SHOWN],
-        hint=f"Did you mean {close[0]}?" if close else "",
-    )
 
 
 def _options(config: OptimizerConfig, index: int, group: Group) -> dict[str, Any]:

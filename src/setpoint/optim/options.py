@@ -21,7 +21,8 @@ from setpoint.config import (
     resolve,
     wrong_arguments,
 )
-from setpoint.optim.section import Group, OptimizerConfig, pattern_problems
+from setpoint.optim.section import Group, OptimizerConfig
+from setpoint.shapes.parameter import is_pattern
 
 OWN = {
     "lr": "lr_multiplier, a multiple of the others' rate",
@@ -102,7 +103,7 @@ def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
         path = f"groups.{index}"
         last = index + 1 == len(config.groups)
         # A pattern that is none has a problem of its own.
-        if group.changes_nothing and last and not any(pattern_problems("", group.pattern)):
+        if group.changes_nothing and last and is_pattern(group.pattern):
             yield Problem(
                 f"{path}.pattern",
                 "has no effect: the group sets nothing, and no group comes after it from which it "

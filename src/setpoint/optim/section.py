@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from setpoint.config import Builds, Config, Free, Problem, Rule, check, dead, derive, derived, field
-from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.shapes.parameter import Kind, Parameter, pattern_problems
 from setpoint.units import Length
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer  # noqa: F401 - a text names it
 
+PATTERNS = (r"\.norm\.", "embed")
+"""What is offered in place of an empty pattern."""
 NOTHING_DECAYS = "nothing decays with weight_decay = 0"
 
 
@@ -43,7 +44,7 @@ class Group(Config):
 
     @check
     def _check_pattern(self) -> Iterator[Problem]:
-        yield from pattern_problems("pattern", self.pattern)
+        yield from pattern_problems("pattern", self.pattern, PATTERNS)
 
 
 class FrozenSpan(Config):
@@ -70,7 +71,7 @@ class FrozenSpan(Config):
 
     @check
     def _check_span(self) -> Iterator[Problem]:
-        yield from pattern_problems("pattern", self.pattern)
+        yield from pattern_problems("pattern", self.pattern, PATTERNS)
         for name, length in (("start", self.start), ("stop", self.stop)):
             if length is not None and length.share is not None:
                 yield Problem(
@@ -224,9 +225,9 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     @check
     def _check_patterns(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.no_decay_patterns):
-            yield from pattern_problems(f"no_decay_patterns.{index}", pattern)
+            yield from pattern_problems(f"no_decay_patterns.{index}", pattern, PATTERNS)
         for index, pattern in enumerate(self.frozen):
-            yield from pattern_problems(f"frozen.{index}", pattern)
+            yield from pattern_problems(f"frozen.{index}", pattern, PATTERNS)
 
     @dead("no_decay")
     def _no_decay_is_dead(self) -> str | None:
@@ -253,14 +254,3 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         """
         del parameters
         yield from ()
-
-
-def pattern_problems(path: str, pattern: str) -> Iterator[Problem]:
-    """Check the form of a regular expression on names."""
-    if not pattern:
-        yield Problem(path, "is empty, and would match all names", valid=("\\.norm\\.", "embed"))
-        return
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        yield Problem(path, f"is no regular expression: {error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from math import gcd, inf, prod
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from setpoint.config import (
 )
 from setpoint.parallel.engines import DeepSpeed, Engine, Torch
 from setpoint.parallel.pipelining import Pipelining
+from setpoint.shapes.parameter import pattern_problems
 from setpoint.units import ByteSize
 
 REST = -1
@@ -116,13 +116,7 @@ class Sharding(Config, role=RUNTIME):
     @check
     def _check_units(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.units):
-            if not pattern:
-                yield Problem(f"units.{index}", "is empty, and would match no name")
-                continue
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                yield Problem(f"units.{index}", f"is no regular expression: {error}")
+            yield from pattern_problems(f"units.{index}", pattern, means="no name")
 
 
 class TorchFT(Config, role=RUNTIME):

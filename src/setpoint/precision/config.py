@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
 from setpoint.config import Config, Problem, check, field
+from setpoint.shapes.parameter import pattern_problems
 
 Stored = Literal["fp32", "bf16"]
 NAMES = {
@@ -57,13 +57,7 @@ class Float8(Config):
     @check
     def _check_skip(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.skip):
-            if not pattern:
-                yield Problem(f"skip.{index}", "is empty, and would match all names")
-                continue
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                yield Problem(f"skip.{index}", f"is no regular expression: {error}")
+            yield from pattern_problems(f"skip.{index}", pattern)
 
 
 class Precision(Config):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from math import ceil, inf
 from typing import Final, Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, dead, field
+from setpoint.shapes.parameter import pattern_problems
 
 SCALES_PER_SCALE: Final = 256
 """Of double quantization."""
@@ -84,13 +84,7 @@ class Quantization(Config):
     @check
     def _check_exclude(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.exclude):
-            if not pattern:
-                yield Problem(f"exclude.{index}", "is empty, and would match all names")
-                continue
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                yield Problem(f"exclude.{index}", f"is no regular expression: {error}")
+            yield from pattern_problems(f"exclude.{index}", pattern)
 
 
 class NF4(Quantization, type="nf4"):

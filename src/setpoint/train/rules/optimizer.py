@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from setpoint.config import Problem, SetpointError
 from setpoint.optim.frozen import frozen_problems, is_frozen
 from setpoint.optim.grouping import unmatched
-from setpoint.optim.section import pattern_problems
+from setpoint.shapes.parameter import is_pattern
 from setpoint.train.build.parameters import described, is_listed
 from setpoint.train.rules.vocabulary import known_vocabulary
 
@@ -54,4 +54,4 @@ def _can_be_searched(job: Job) -> bool:
     patterns += [span.pattern for span in config.frozen_spans]
     for field in config.patterns:
         patterns.extend(getattr(config, field))
-    return not any(True for each in patterns for _ in pattern_problems("", each))
+    return all(is_pattern(each) for each in patterns)
