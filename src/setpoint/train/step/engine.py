@@ -199,16 +199,7 @@ class PlainEngine:
                 self.parameters, self.clip_norm, self.clip_value, self.stages, self.elsewhere
             )
         found = self._agree(sums, grad_norm, scaler.overflows(optimizer), report)
-        answer = Finished(
-            Verdict.TAKEN,
-            found.loss,
-            found.nats,
-            found.norm,
-            found.stop,
-            found.save,
-            found.seconds,
-            by_source=tuple(found.by_source),
-        )
+        answer = found.ended(Verdict.TAKEN)
         if parts.groups is not None and not parts.groups.commits():
             scaler.pass_over()
             optimizer.zero_grad(set_to_none=True)
@@ -304,6 +295,13 @@ class _Agreed(NamedTuple):
     seconds: float
     by_source: list[float]
     routing: Routing | None
+
+    def ended(self, verdict: Verdict) -> Finished:
+        """How the step ended, as far as no bias of a router has moved."""
+        return Finished(
+            verdict, self.loss, self.nats, self.norm, self.stop, self.save, self.seconds,
+            by_source=tuple(self.by_source),
+        )  # fmt: skip
 
 
 def to_host(first: Tensor, *scalars: Tensor) -> list[float]:

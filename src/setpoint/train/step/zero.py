@@ -49,13 +49,4 @@ class ZeroEngine(PlainEngine):
         found = self._agree(sums, norm, [], report)
         broken = found.is_broken or not math.isfinite(found.loss)
         verdict = Verdict.REFUSED if broken else Verdict.TAKEN
-        return Finished(
-            verdict,
-            found.loss,
-            found.nats,
-            found.norm,
-            found.stop,
-            found.save,
-            found.seconds,
-            by_source=tuple(found.by_source),
-        )
+        return found.ended(verdict)
