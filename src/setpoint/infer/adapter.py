@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,16 +48,6 @@ def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -
     ]
     fused = fused_parts_of(section) if isinstance(section, Transformer) else {}
     adapt(config, model, parameters, fused)
-
-
-class _Block(NamedTuple):
-    """What an adapter of ours is of a matrix of theirs: some of its rows."""
-
-    adapter: LowRank
-    rows: slice
-    """Of ours."""
-    start: int
-    """The first row of theirs."""
 
 
 def write_peft(

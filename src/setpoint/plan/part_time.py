@@ -7,6 +7,7 @@ all other operators the bytes that they move over the bandwidth of its memory, a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
@@ -137,23 +138,22 @@ class Part(NamedTuple):
         return self.again.total + self.backward.total
 
 
+@dataclass(eq=False)
 class PartTimes:
     """What the parts of a model take on a rank of a topology."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        topology: Topology,
-        machine: Machine,
-        network: Network,
-        kernels: Kernels,
-    ) -> None:
-        self.workload, self.topology = workload, topology
-        self.machine, self.network, self.kernels = machine, network, kernels
-        self.links = Links.of(machine, network)
-        self.tokens = tokens_of(workload, topology)
+    workload: Workload
+    topology: Topology
+    machine: Machine
+    network: Network
+    kernels: Kernels
+
+    def __post_init__(self) -> None:
+        machine, kernels = self.machine, self.kernels
+        self.links = Links.of(machine, self.network)
+        self.tokens = tokens_of(self.workload, self.topology)
         self.passes = COMPILED if kernels.compiled else EAGER
-        self.peak = peak_of(machine, workload.computes)
+        self.peak = peak_of(machine, self.workload.computes)
         self.fast_peak = machine.peak.fp8 or self.peak if kernels.float8 else self.peak
         self._parts: dict[tuple[int, bool], Part] = {}
 

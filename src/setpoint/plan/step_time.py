@@ -124,17 +124,10 @@ def _passes(
 class _Step(PartTimes):
     """One topology on one machine."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        topology: Topology,
-        machine: Machine,
-        network: Network,
-        kernels: Kernels,
-    ) -> None:
-        super().__init__(workload, topology, machine, network, kernels)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._sent: dict[Unit, WeightMessages] = {}
-        self.stages = [self._stage(number) for number in range(topology.pipeline)]
+        self.stages = [self._stage(number) for number in range(self.topology.pipeline)]
 
     def _stage(self, rank: int) -> list[list[Part]]:
         """The parts of each stage of a rank of the pipeline."""

@@ -124,26 +124,6 @@ class Kind(NamedTuple):
         """Of one token's scores and the mix of values in the forward pass, under a causal mask."""
         return 2 * self.pair * self.reach
 
-    def recomputed_flops(self, policy: str) -> float:
-        """Of one token, computed a second time in the backward pass.
-
-        Arguments:
-            policy: as `Topology.recompute`.
-        """
-        if self.name != "layer" or policy == "none":
-            return 0.0
-        attention, rest = self.products
-        if policy == "full":
-            return self.forward_flops
-        name, _, save = policy.partition(":")
-        if name == "parts":
-            again = 0.0
-            if "attention" in save:
-                again += 2 * attention + self.attention_flops
-            return again + (2 * rest if "feed_forward" in save else 0.0)
-        again = 0.0 if "matmul" in save else 2.0 * (attention + rest)
-        return again + (0.0 if "attention" in save else self.attention_flops)
-
 
 class Formats(NamedTuple):
     """Bytes of a number.
