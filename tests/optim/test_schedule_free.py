@@ -147,6 +147,33 @@ def test_frozen_and_unused_parameters_stay() -> None:
         assert list(kept) == [used]
 
 
+@pytest.mark.parametrize("frozen", [range(8), range(3, 9)], ids=["at first", "in the middle"])
+def test_a_thawed_parameter_goes_on_as_if_frozen_steps_had_not_been(frozen: range) -> None:
+    """By the formulas over the steps that it took, also where a state was saved in between."""
+    steps = [step for step in range(16) if step not in frozen]
+    gradients = torch.randn(16, 5, dtype=torch.float64)
+    ours, theirs, other = (nn.Parameter(torch.ones(5, dtype=torch.float64)) for _ in range(3))
+    optimizer = build([("ours", ours), ("other", other)], weight_decay=0.1)
+    oracle = Formulas([{"params": [theirs], "weight_decay": 0.1}])
+    for step, gradient in enumerate(gradients):
+        rate = 0.1 / (step + 1)
+        ours.grad = gradient.clone() if step in steps else None
+        other.grad = gradient.clone()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        if step == 10:
+            state = optimizer.state_dict()
+            optimizer = build([("ours", ours), ("other", other)], weight_decay=0.1)
+            optimizer.load_state_dict(state)
+        if step in steps:
+            theirs.grad = gradient.clone()
+            oracle.param_groups[0]["lr"] = rate
+            oracle.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+    with optimizer.averaged():
+        torch.testing.assert_close(ours.detach(), oracle.state[theirs]["x"].detach())
+
+
 def test_a_rate_of_zero_at_the_start_gives_no_weight() -> None:
     weight = nn.Parameter(torch.ones(2, dtype=torch.float64))
     optimizer = build([("w", weight)], weight_decay=0.0)

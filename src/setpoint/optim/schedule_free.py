@@ -14,6 +14,9 @@ from setpoint.optim.base import GroupedOptimizer, local_shard, together
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
 
+COURSE = {"updates": 0, "lr_max": 0.0, "weight_sum": 0.0}
+"""What is counted from step to step, before the first one."""
+
 
 class ScheduleFreeAdamW(GroupedOptimizer):
     """Defazio et al., 2024 (https://arxiv.org/abs/2405.15682), with the mean square of AdamW.
@@ -24,6 +27,9 @@ class ScheduleFreeAdamW(GroupedOptimizer):
     k^step_power lr_max^lr_power in the sum of all weights so far. x is not stored. Equal to
     AdamWScheduleFree of the package schedulefree 1.4.1 without its warm-up; that of the schedule
     comes with the group's lr. As there, a step overwrites the gradients.
+
+    Steps and weights are counted by group, and apart for a parameter that had no gradient in some
+    of them, as while it was frozen: v and x know only the steps that it took.
 
     Arguments:
         parameters: groups or parameters, as torch takes them.
@@ -42,27 +48,35 @@ class ScheduleFreeAdamW(GroupedOptimizer):
     ) -> None:
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         powers = {"lr_power": lr_power, "step_power": step_power}
-        course = {"updates": 0, "lr_max": 0.0, "weight_sum": 0.0}
-        super().__init__(parameters, {**options, **powers, **course})
+        super().__init__(parameters, {**options, **powers, **COURSE})
 
     def update(self, group: dict[str, Any]) -> None:
         """See `GroupedOptimizer.update`."""
-        number = group["updates"] = group["updates"] + 1
-        group["lr_max"] = max(group["lr"], group["lr_max"])
-        weight = number ** group["step_power"] * group["lr_max"] ** group["lr_power"]
-        group["weight_sum"] += weight
-        # Nothing has weight until the first rate above 0.
-        share = weight / group["weight_sum"] if group["weight_sum"] else 0.0
-        held = [p for p in group["params"] if p.grad is not None]
+        held: list[Tensor] = []
+        for p in group["params"]:
+            state = self.state.get(p, {})
+            if p.grad is not None:
+                held.append(p)
+                if not state:
+                    state = self.state[p]
+                    state["z"] = p.detach().clone()
+                    state["exp_avg_sq"] = torch.zeros_like(p)
+                    if group["updates"]:
+                        state.update(COURSE)
+            elif state and "updates" not in state:
+                state.update({name: group[name] for name in COURSE})
+        of_group = _move_on(group, group)
+        alike: dict[tuple[int, float], list[Tensor]] = {}
         for p in held:
-            if not self.state[p]:
-                self.state[p]["z"] = p.detach().clone()
-                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
-        for some in together(held):
-            self._update(some, group, share)
+            state = self.state[p]
+            course = _move_on(state, group) if "updates" in state else of_group
+            alike.setdefault(course, []).append(p)
+        for (number, share), those in alike.items():
+            for some in together(those):
+                self._update(some, group, number, share)
 
-    def _update(self, held: list[Tensor], group: dict[str, Any], share: float) -> None:
-        """Move y, z and the mean square of one group."""
+    def _update(self, held: list[Tensor], group: dict[str, Any], number: int, share: float) -> None:
+        """Move y, z and the mean square of parameters whose `number`-th step this is."""
         lr, (beta1, beta2) = group["lr"], group["betas"]
         y = [local_shard(p, p) for p in held]
         gradients = [local_shard(p.grad, p) for p in held if p.grad is not None]
@@ -70,7 +84,7 @@ class ScheduleFreeAdamW(GroupedOptimizer):
         squares = [local_shard(self.state[p]["exp_avg_sq"], p) for p in held]
         _torch._foreach_mul_(squares, beta2)
         _torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-        roots = _torch._foreach_div(squares, 1 - beta2 ** group["updates"])
+        roots = _torch._foreach_div(squares, 1 - beta2**number)
         _torch._foreach_sqrt_(roots)
         _torch._foreach_add_(roots, group["eps"])
         # The gradients are not needed any more, and memory is saved.
@@ -104,3 +118,13 @@ class ScheduleFreeAdamW(GroupedOptimizer):
             with torch.no_grad():
                 for p, y in kept.items():
                     p.copy_(y)
+
+
+def _move_on(course: dict[str, Any], group: dict[str, Any]) -> tuple[int, float]:
+    """Count a step, in place; the number of the step, and its share in the average."""
+    number = course["updates"] = course["updates"] + 1
+    course["lr_max"] = max(group["lr"], course["lr_max"])
+    weight = number ** group["step_power"] * course["lr_max"] ** group["lr_power"]
+    course["weight_sum"] += weight
+    # Nothing has weight until the first rate above 0.
+    return number, weight / course["weight_sum"] if course["weight_sum"] else 0.0
