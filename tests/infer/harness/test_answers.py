@@ -63,15 +63,17 @@ def test_a_context_that_is_too_long_is_cut_from_the_left(answers: Answers, loade
 
 
 def test_rolling(answers: Answers, loaded: Loaded) -> None:
-    """Each token once; windows share the token between them."""
-    texts = ['!"#', "a" * 40, "", " !\"#$%&' !\"#$%&'"]
-    found = answers.loglikelihood_rolling(texts)
+    """Each token once, in the windows of lm-evaluation-harness's `get_rolling_token_windows`."""
     context = loaded.context
+    texts = ['!"#', "a" * 40, "", " !\"#$%&' !\"#$%&'", '!"#$%' * context + "&"]
+    found = answers.loglikelihood_rolling(texts)
     for text, total in zip(texts, found, strict=True):
-        tokens, expected = [END, *text.encode()], 0.0
-        for start in range(0, len(tokens) - 1, context):
-            window = tokens[start : start + context + 1]
-            expected += by_hand(loaded, window[:1], window[1:])[0]
+        tokens, expected = list(text.encode()), 0.0
+        for first in range(0, len(tokens), context):
+            last = min(first + context, len(tokens))
+            # The last window sees as many tokens as the others, of which it predicts the end.
+            before = [END, *tokens][: first + 1][last - first - context - 1 :]
+            expected += by_hand(loaded, before, tokens[first:last])[0]
         assert total == pytest.approx(expected, abs=1e-3)
 
 

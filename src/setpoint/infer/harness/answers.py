@@ -46,8 +46,9 @@ class Answers:
     def loglikelihood_rolling(self, texts: Sequence[str]) -> list[float]:
         """How likely each text is as a document, every token predicted once.
 
-        A text longer than the context is read in windows that do not overlap, as the held-out
-        text of a run is.
+        A text longer than the context is read in windows, each predicting what the one before it
+        has not; the last one is as long as the others, as for the harness's own models
+        (`get_rolling_token_windows`).
 
         Returns:
             the sum over the tokens of each, in nats.
@@ -57,13 +58,13 @@ class Answers:
         for number, text in enumerate(texts):
             opening = self._opening()
             tokens = [*opening, *self._encoded(text)]
-            first, start = 0, len(opening)
+            context, start = self.loaded.context, len(opening)
+            end = min(len(tokens), context + 1)
             while start < len(tokens):
-                end = min(len(tokens), first + self.loaded.context + 1)
-                windows.append((tokens[first:start], tokens[start:end]))
+                # A window sees the last token of the one before it, the last one more.
+                windows.append((tokens[max(0, end - context - 1) : start], tokens[start:end]))
                 owner.append(number)
-                # The last token of a window is the first that the next one sees.
-                first, start = end - 1, end
+                start, end = end, min(len(tokens), end + context)
         sums = [0.0] * len(texts)
         for number, found in zip(owner, self._likelihoods(windows), strict=True):
             sums[number] += found.log_probability
