@@ -22,7 +22,7 @@ from setpoint.cli.main import main
 from setpoint.parallel.rank import ask, is_said_first, leave
 
 from ..forks import Forks, is_running
-from ..train.small import rows, write_config
+from ..train.small import rows, snapshot, write_config
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -294,6 +294,19 @@ def test_what_all_ranks_are_refused_is_said_once(folder: Path, forks: Forks) -> 
     (events,) = (folder / "runs").glob("*/events.jsonl")
     kinds = [json.loads(line)["event"] for line in events.read_text().splitlines()]
     assert kinds.count("fault") == 1
+
+
+def test_a_first_start_that_is_refused_leaves_nothing(folder: Path, forks: Forks) -> None:
+    """By the main rank, when all of them have files in the run directory."""
+    before = snapshot(folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = f"--tracking.prometheus.port={taken.getsockname()[1]}"
+        heart = "--resilience.heartbeat.every=0.01"
+        run = Launched(folder, *words(port, heart), "--nproc", "2", forks=forks)
+        assert run.end() == 2
+    assert run.text.count("error: ") == 1 and "Address already in use" in run.text, run.text
+    run.output.unlink()
+    assert snapshot(folder) == before
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.track import lock
 from setpoint.track.lock import RunLock, refuse_locked
 from setpoint.track.run_directory import RunDirectory
 
@@ -96,20 +97,20 @@ def test_twice_in_one_process(tmp_path: Path) -> None:
 
 
 def test_another_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = RunLock(tmp_path / ".lock")
+    held = RunLock(tmp_path / ".lock")
     (tmp_path / ".lock").write_text('{"pid": 12, "host": "node7"}\n')
     with pytest.raises(SetpointError, match="process 12 on host node7"):
         RunLock(tmp_path / ".lock")
-    lock.release()
+    held.release()
 
 
 def test_an_unnamed_holder(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path / ".lock")
+    held = RunLock(tmp_path / ".lock")
     (tmp_path / ".lock").write_text("")
     with pytest.raises(SetpointError, match="written by another process"):
         RunLock(tmp_path / ".lock")
-    lock.release()
-    lock.release()
+    held.release()
+    held.release()
 
 
 def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
@@ -118,12 +119,12 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
     wait, end = os.pipe()
     trainer = os.fork()
     if trainer == 0:
-        lock = RunLock(tmp_path / ".lock")
+        held = RunLock(tmp_path / ".lock")
         os.close(end)
         if os.fork() == 0:
             os.write(tell, b"forked")
         os.read(wait, 1)
-        os._exit(0 if lock else 1)
+        os._exit(0 if held else 1)
     os.close(wait)
     assert os.read(told, 6) == b"forked"
     os.kill(trainer, signal.SIGKILL)
@@ -137,15 +138,15 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
 
 
 def test_the_parent_keeps_the_lock_when_a_worker_ends(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path / ".lock")
+    held = RunLock(tmp_path / ".lock")
     pid = os.fork()
     if pid == 0:
-        lock.release()
+        held.release()
         os._exit(0)
     os.waitpid(pid, 0)
     with pytest.raises(SetpointError, match="being written"):
         RunLock(tmp_path / ".lock")
-    lock.release()
+    held.release()
 
 
 def test_no_locks_on_this_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +158,8 @@ def test_no_locks_on_this_file_system(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(SetpointError, match=r"cannot be locked: No locks available; put it on"):
-        RunDirectory.create(tmp_path / "run")
+        RunDirectory.create(tmp_path / "runs" / "run")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_those_who_only_look_refuse_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,3 +178,28 @@ def test_those_who_only_look_refuse_nobody(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(time, "sleep", look_away)
         RunLock(path).release()
     assert len(waited) == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_that_has_been_removed_is_not_what_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Opened before another process removes it, and locked after: it would keep nobody out."""
+    path, take, left = tmp_path / ".lock", lock._take, [1]
+
+    def remove_first(descriptor: int, kind: int) -> None:
+        take(descriptor, kind)
+        if again or left:
+            left.clear()
+            path.unlink()
+
+    monkeypatch.setattr(lock, "_take", remove_first)
+    if again:
+        with pytest.raises(SetpointError, match="other processes remove .lock again and again"):
+            RunLock(path)
+        return
+    first = RunLock(path)
+    monkeypatch.undo()
+    with pytest.raises(SetpointError, match=f"written by process {os.getpid()}"):
+        RunLock(path)
+    first.release()

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from setpoint.config import RunError, SetpointError
+from setpoint.track import lock
 from setpoint.track.run_directory import FILES, FOLDERS, RunDirectory
 
 from ..checkpoint.disk import Operation, watched
@@ -43,6 +44,71 @@ def test_the_start_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path) as run:
         assert run.is_new
     assert not list(tmp_path.glob("*.tmp-*"))
+
+
+def test_what_is_withdrawn_leaves_what_was_there(tmp_path: Path) -> None:
+    """Of no run, of one whose start was killed, and of a recorded one; files of others stay too."""
+    for there in ([], ["run/"], ["run/.lock", "run/checkpoints/", "run/logs/rank-0.log"]):
+        root = tmp_path / str(len(there))
+        for name in there:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).mkdir() if name.endswith("/") else (root / name).touch()
+        before = listing(root)
+        run = RunDirectory.create(root / "run")
+        (run.path / "heartbeats").mkdir()
+        (run.path / "heartbeats" / "rank-1.json.tmp-7").touch()
+        (run.logs / "rank-1.log").symlink_to(tmp_path)
+        run.events.touch()
+        run.withdraw()
+        assert listing(root) == before
+        run.withdraw()
+    run = RunDirectory.create(tmp_path / "other" / "run")
+    (run.path / "notes.txt").touch()
+    run.withdraw()
+    assert listing(tmp_path / "other") == ["run", "run/notes.txt"]
+    with RunDirectory.create(tmp_path / "recorded") as run:
+        run.write_json("config.json", {})
+        before = listing(tmp_path)
+        run.withdraw()
+    assert listing(tmp_path) == before
+
+
+def test_one_that_is_made_while_it_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process, before each step: it is refused, or has a whole one, and has it alone."""
+    monkeypatch.setattr(lock, "PAUSE", 0)
+    path, moment, made = tmp_path / "runs" / "tiny", 0, list[RunDirectory]()
+    refused = 0
+    while True:
+        first, left = RunDirectory.create(path), [moment]
+
+        def meet(operation: Operation, left: list[int] = left) -> None:
+            nonlocal refused
+            left[0] -= 1
+            if left[0] == -1:
+                try:
+                    made.append(RunDirectory.create(path))
+                except SetpointError as error:
+                    assert "is being written by" in str(error)
+                    refused += 1
+
+        with watched(tmp_path, before=meet):
+            first.withdraw()
+        if left[0] >= 0:
+            break
+        if made:
+            second = made.pop()
+            assert listing(path) == [".lock", "checkpoints", "logs", "traces"]
+            with pytest.raises(SetpointError, match="is being written by"):
+                RunDirectory.create(path)
+            second.withdraw()
+            for folder in (path, path.parent):  # which were there when it was made
+                if folder.exists():
+                    folder.rmdir()
+        assert not listing(tmp_path)
+        moment += 1
+    assert 3 <= refused < moment
 
 
 def test_an_existing_empty_directory(tmp_path: Path) -> None:
@@ -194,6 +260,7 @@ def test_a_full_disk_frees_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         patch.setattr(os, "mkdir", full)
         with pytest.raises(SetpointError, match="cannot be written: .*: No space left on device"):
             RunDirectory.create(tmp_path / "run")
+    assert not listing(tmp_path)
     RunDirectory.create(tmp_path / "run").close()
 
 

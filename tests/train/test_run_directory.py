@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import socket
 import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.train.config import Job
+from setpoint.train.record import session
 from setpoint.train.run import train
 
 from .commands import Commands
@@ -163,6 +167,52 @@ def test_the_command_line_says_it_in_words(commands: Commands, tmp_path: Path) -
     after = snapshot(tmp_path)
     del after["output.txt"]
     assert after == before
+
+
+@pytest.mark.parametrize("why", ["a port in use", "a checkpoint that does not fit", "Ctrl-C"])
+def test_a_first_start_that_is_refused_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """By what is found out with the run directory open; one that is there and empty stays."""
+    target = tmp_path / "runs" / "target"
+    wider = small_job(tmp_path, "model.dim=32", "duration=1 steps")
+    other = train(wider, tmp_path / "other").directory
+    shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        flag, words = {
+            "a port in use": (f"tracking.prometheus.port={taken.getsockname()[1]}", "in use"),
+            "a checkpoint that does not fit": (f"checkpoint.load={other}", "does not fit"),
+            "Ctrl-C": ("duration=1 steps", None),
+        }[why]
+        if why == "Ctrl-C":
+            monkeypatch.setattr(session, "states_of", MagicMock(side_effect=KeyboardInterrupt))
+        for made in (False, True):
+            if made:
+                target.mkdir(parents=True)
+            before = snapshot(tmp_path)
+            with pytest.raises((SetpointError, KeyboardInterrupt), match=words):
+                train(small_job(tmp_path, flag, "resilience.heartbeat={}"), target)
+            assert snapshot(tmp_path) == before
+
+
+def test_where_ranks_were_stays_with_a_first_start_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is a fault, not a refusal, keeps its log."""
+    stacks = tmp_path / "runs" / "hung" / "logs" / "rank-1.stacks"
+
+    def hang(*given: object) -> None:
+        stacks.write_text("Thread 0x1")
+        raise SetpointError("no answer from rank 1")
+
+    monkeypatch.setattr(session, "states_of", hang)
+    with pytest.raises(SetpointError, match="no answer"):
+        train(small_job(tmp_path), stacks.parents[1])
+    assert stacks.exists()
+    monkeypatch.setattr(session, "states_of", MagicMock(side_effect=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        train(small_job(tmp_path), tmp_path / "runs" / "other")
+    assert (tmp_path / "runs" / "other" / "logs" / "rank-0.log").exists()
 
 
 def test_ranks_that_nothing_has_started(tmp_path: Path) -> None:

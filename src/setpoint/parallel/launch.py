@@ -255,7 +255,7 @@ class _Output:
                 if each.error
             ]
             if said:
-                with self.log.open("a", encoding="utf-8") as log:
+                with suppress(FileNotFoundError), self.log.open("a", encoding="utf-8") as log:
                     log.writelines(said)
 
     def _follow(self) -> None:
@@ -282,7 +282,8 @@ class _Output:
             local = int(printed.parent.name)
             prefix = f"[rank {ranks.get(local, local)}] ".encode()
             lines = new[:end].splitlines()
-            with self.log.open("ab") as log:
+            # The main rank removes the folder again where the first start is refused.
+            with suppress(FileNotFoundError), self.log.open("ab") as log:
                 log.write(b"".join(prefix + line + b"\n" for line in lines))
 
 

@@ -80,32 +80,71 @@ def _take(descriptor: int, kind: int) -> None:
         time.sleep(PAUSE)
 
 
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path leads to this very file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
 class RunLock:
     """An exclusive lock on a file, held until it is released or the process ends, however it ends.
 
     The lock is the system's (`flock`), so a file left by a dead process locks nothing. Processes
-    that are forked from the holder do not keep it.
+    that are forked from the holder do not keep it. A file that has been removed by the time it is
+    locked keeps nobody out, so that the one in its place is locked instead.
 
     Arguments:
         path: the file; made if it is not there, in a directory that exists.
 
     Raises:
-        SetpointError: if another process holds it (naming that process), or it cannot be taken.
+        SetpointError: if another process holds it (naming that process), or it cannot be taken. A
+            file that was not there is not left behind then.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.is_new = not os.path.lexists(path)
+        """Whether the file was not there before."""
+        self._descriptor: int | None = None
+        for _ in range(TRIES):
+            descriptor = self._open()
+            if _is_at(descriptor, path):
+                break
+            os.close(descriptor)
+            self.is_new = True
+        else:
+            raise SetpointError(
+                f"run directory {path.parent} cannot be locked: other processes remove {path.name} "
+                f"again and again; stop them, or choose another directory"
+            )
         try:
-            self._descriptor: int | None = not_linked(path, os.O_RDWR | os.O_CREAT)
+            write_owner(descriptor)
+        except OSError as error:
+            self._leave_none()
+            os.close(descriptor)
+            raise SetpointError(
+                f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
+            ) from error
+        self._descriptor = descriptor
+        _held.add(self)
+
+    def _open(self) -> int:
+        """Open the file, and lock what was opened."""
+        path = self.path
+        try:
+            descriptor = not_linked(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise SetpointError(
                 f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
             ) from error
         try:
-            _take(self._descriptor, fcntl.LOCK_EX)
+            _take(descriptor, fcntl.LOCK_EX)
         except OSError as error:
-            os.close(self._descriptor)
+            os.close(descriptor)
             if error.errno not in BUSY:
+                self._leave_none()
                 raise SetpointError(
                     f"run directory {path.parent} cannot be locked: {error.strerror}; "
                     "put it on a file system that supports flock"
@@ -115,16 +154,13 @@ class RunLock:
                 "wait for it to end, stop it, or choose another directory"
             ) from None
         except BaseException:
-            os.close(self._descriptor)
+            os.close(descriptor)
             raise
-        try:
-            write_owner(self._descriptor)
-        except OSError as error:
-            os.close(self._descriptor)
-            raise SetpointError(
-                f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
-            ) from error
-        _held.add(self)
+        return descriptor
+
+    def _leave_none(self) -> None:
+        if self.is_new:
+            self.path.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Let others take the lock; the file stays, empty."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +23,7 @@ from setpoint.config import (
 
 from .atomic import write_json, write_text
 from .heartbeat import FOLDER as HEARTBEATS
-from .lock import RunLock, refuse_locked
+from .lock import TRIES, RunLock, refuse_locked
 
 CONFIG = "config.json"
 """The file that makes a directory a run directory: the resolved configuration."""
@@ -54,12 +56,22 @@ class RunDirectory:
     Arguments:
         lock: the lock, held by this process; None for one that is only looked at.
         is_new: whether no run had been recorded there before.
+        made: directories that were made for it, from its own upwards.
+        before: what else was there before.
     """
 
-    def __init__(self, path: Path, lock: RunLock | None, is_new: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lock: RunLock | None,
+        is_new: bool,
+        made: Sequence[Path] = (),
+        before: Collection[str] = (),
+    ) -> None:
         self.path = path
         self.is_new = is_new
         self._lock: RunLock | None = lock
+        self._made, self._before = made, before
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
@@ -73,19 +85,39 @@ class RunDirectory:
                 to it, or it cannot be written. Nothing has been written then.
         """
         path = Path(path)
+        for left in reversed(range(TRIES)):
+            try:
+                return cls._create(path)
+            except SetpointError as error:
+                # Another process withdraws it: it is made again.
+                if not left or not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+        raise AssertionError
+
+    @classmethod
+    def _create(cls, path: Path) -> Self:
+        made: list[Path] = []
         if _exists(path):
             _refuse_foreign(path)
             refuse_linked_folders(path)
         else:
+            made += takewhile(lambda each: not _exists(each), (path, *path.parents))
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
+                _remove_empty(made)
                 raise SetpointError(
                     f"run directory {path} cannot be made: {error.strerror}"
                 ) from error
-        lock = RunLock(path / ".lock")
         try:
-            is_new = not (path / CONFIG).exists()
+            lock = RunLock(path / ".lock")
+        except SetpointError:
+            _remove_empty(made)
+            raise
+        is_new = not (path / CONFIG).exists()
+        before = {name for name in _within(path) if is_new} - {".lock" if lock.is_new else ""}
+        run = cls(path, lock, is_new, made, before)
+        try:
             for folder in FOLDERS:
                 (path / folder).mkdir(exist_ok=True)
             for name in FILES:
@@ -95,11 +127,11 @@ class RunDirectory:
             if not is_new:
                 take_new_origins(str(path))
         except OSError as error:
-            lock.release()
+            run.withdraw()
             raise SetpointError(
                 f"run directory {path} cannot be written: {error.filename}: {error.strerror}"
             ) from error
-        return cls(path, lock, is_new)
+        return run
 
     @classmethod
     def look(cls, path: Path | str) -> Self:
@@ -199,6 +231,29 @@ class RunDirectory:
                 place = self.path / ORIGINS
                 raise RunError(f"{place} cannot be written: {error.strerror}") from error
 
+    def withdraw(self) -> None:
+        """Remove what was made since `create`, if no run is recorded here, and close it.
+
+        It is for a first start that is refused, which leaves nothing that was not there.
+        """
+        if self._lock is None:
+            return
+        if self.is_new and not self.config.exists():
+            for _ in range(TRIES):  # another rank may write a last heartbeat meanwhile
+                new = [name for name in _within(self.path) if name not in (".lock", *self._before)]
+                own = [name for name in new if _is_own(name.partition("/")[0])]
+                if not own:
+                    break
+                for name in own:
+                    with contextlib.suppress(OSError):
+                        _remove(self.path / name)
+            # Last, while it is locked: who waits for it sees that this one is gone.
+            if ".lock" not in self._before:
+                with contextlib.suppress(OSError):
+                    self._lock.path.unlink()
+        self.close()
+        _remove_empty(self._made)
+
     def close(self) -> None:
         """Let another process write to the directory."""
         if self._lock is not None:
@@ -260,6 +315,33 @@ def refuse_linked_folders(path: Path) -> None:
                 )
 
 
+def _is_own(name: str) -> bool:
+    """Whether a run makes files or folders of such a name in its directory."""
+    return name.partition(".tmp-")[0] in {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
+
+
+def _within(path: Path) -> list[str]:
+    """The paths of all that is in a directory, what is in a folder before it; links are ends."""
+    found: list[str] = []
+    for folder, folders, files in os.walk(path, topdown=False):
+        found += [os.path.relpath(os.path.join(folder, name), path) for name in (*files, *folders)]
+    return found
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or an empty folder."""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink()
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    with contextlib.suppress(OSError):  # others have something in it by now
+        for folder in folders:
+            folder.rmdir()
+
+
 def _why_not(directory: Path) -> int:
     """The error that making something in a directory would have."""
     if not directory.is_dir():
@@ -285,8 +367,7 @@ def _refuse_foreign(path: Path) -> None:
         raise SetpointError(f"run directory {path} cannot be read: {error.strerror}") from error
     if is_run_directory(path):
         return
-    known = {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
-    foreign = sorted(name for name in names if name.partition(".tmp-")[0] not in known)
+    foreign = sorted(name for name in names if not _is_own(name))
     if foreign or (names and ".lock" not in names):
         shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
         raise SetpointError(

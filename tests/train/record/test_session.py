@@ -70,7 +70,7 @@ def test_what_builds_no_callback_is_refused_before_anything_is_written(tmp_path:
     job = small_job(tmp_path, "duration=5 steps", "idle={}")
     with pytest.raises(SetpointError, match=r"idle: an added section must build a .*Callback"):
         train(job)
-    assert not list((tmp_path / "runs").glob("*/config.json"))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_draft_is_refused_by_the_name_of_the_function(tmp_path: Path) -> None:

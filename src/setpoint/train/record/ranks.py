@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from setpoint.checkpoint.divided import (
     share_out,
 )
 from setpoint.checkpoint.durable import Written
-from setpoint.checkpoint.layout import INDEX, file_of_rank
+from setpoint.checkpoint.layout import INDEX, file_of_rank, list_checkpoints
 from setpoint.checkpoint.loading import Checkpoint, Readers
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, verify
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
@@ -80,6 +81,9 @@ def refuse_alike(
 def opened(world: World, path: Path) -> Iterator[RunDirectory]:
     """The run directory: locked by the main rank, and not to be written to by the others.
 
+    One that no run is recorded in when it is left, as by a first start that is refused, is gone
+    then, unless a rank that made no progress has written there where it was.
+
     Raises:
         SetpointError: see `RunDirectory.create`; on all ranks.
     """
@@ -91,7 +95,26 @@ def opened(world: World, path: Path) -> Iterator[RunDirectory]:
 
     is_new = world.on_main(create)
     with made[0] if made else RunDirectory(path, None, is_new) as directory:
-        yield directory
+        is_refused = True
+        try:
+            yield directory
+        except (SetpointError, KeyboardInterrupt):
+            raise
+        except BaseException:  # what the log says of it is wanted
+            is_refused = False
+            raise
+        finally:
+            if made and is_new and is_refused and not _is_of_use(directory):
+                directory.withdraw()
+
+
+def _is_of_use(directory: RunDirectory) -> bool:
+    """Whether a directory holds checkpoints, or says where ranks were that made no progress."""
+    try:
+        stacks = any(os.path.getsize(each) for each in directory.logs.glob("*.stacks"))
+        return stacks or bool(list_checkpoints(directory.checkpoints))
+    except OSError:  # another rank removes an empty file, or the disk fails
+        return True
 
 
 class SharedReaders(Readers):
