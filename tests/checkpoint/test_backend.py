@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 
-from setpoint.checkpoint import backend, divided, durable
+from setpoint.checkpoint import backend, background, divided, durable
 from setpoint.checkpoint.backend import SAFETENSORS
 from setpoint.checkpoint.background import in_threads
 from setpoint.checkpoint.convert import convert, open_tensors
@@ -245,6 +246,19 @@ def test_work_is_shared_by_threads() -> None:
     with pytest.raises(OSError, match="Input/output"):
         in_threads(act, 100_000)
     assert 5 in done and len(done) < 100_000
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("can't start new thread")])
+def test_work_is_done_where_no_thread_gets_to_its_first_line(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None
+) -> None:
+    """As where memory has run out: one that dies on its way says nothing to who has started it."""
+    start = MagicMock(side_effect=error)
+    monkeypatch.setattr(background, "THREADS", 3)
+    monkeypatch.setattr(background, "start_new_thread", start)
+    done: list[int] = []
+    in_threads(done.append, 10)
+    assert done == list(range(10)) and start.called
 
 
 def test_threads_of_digests_end_with_a_disk_that_fails(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from _thread import LockType, allocate_lock, start_new_thread
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -18,7 +20,9 @@ THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity"
 def in_threads(act: Callable[[int], object], count: int) -> None:
     """Do something `count` times, by this thread and others, each taking the next number.
 
-    None of them waits for another but at the end, so that a busy machine costs little.
+    None of them waits for another but at the end, so that a busy machine costs little. Threads that
+    cannot be started, or die of too little memory before their first line, are done without:
+    `Thread.start` would wait for the latter for ever.
 
     Arguments:
         act: takes the number, from 0 on; once it has raised an error nothing more is begun.
@@ -34,15 +38,19 @@ def in_threads(act: Callable[[int], object], count: int) -> None:
         except BaseException as error:
             failed.append(error)
 
-    threads = [
-        Thread(target=work, name="setpoint-share", daemon=True)
-        for _ in range(min(THREADS, count) - 1)
-    ]
-    for thread in threads:
-        thread.start()
+    def help_out(busy: LockType) -> None:
+        with busy:
+            work()
+
+    helpers = [allocate_lock() for _ in range(min(THREADS, count) - 1)]
+    with suppress(RuntimeError):
+        for busy in helpers:
+            start_new_thread(help_out, (busy,))
     work()
-    for thread in threads:
-        thread.join()
+    for busy in helpers:
+        # One that has not got hold of it by now finds no number left.
+        with busy:
+            pass
     if failed:
         raise failed[0]
 
