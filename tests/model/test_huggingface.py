@@ -74,6 +74,44 @@ def test_it_is_the_model_of_transformers_with_tied_weights(tmp_path: Path) -> No
     assert found.shape == (2, 6, model.vocab_size)
 
 
+MIXTRAL = (
+    "model.config=mixtral",
+    "model.overrides={vocab_size=257, hidden_size=16, intermediate_size=16, num_hidden_layers=2, "
+    "num_attention_heads=2, num_key_value_heads=2, num_local_experts=4, router_aux_loss_coef=0.3, "
+    "max_position_embeddings=16, output_router_logits=true}",
+)
+
+
+def test_the_balance_loss_of_transformers_is_added(tmp_path: Path) -> None:
+    """As transformers adds it to the loss that it computes itself, and by its gradients."""
+    parts = build_components(job(tmp_path, *MIXTRAL, "batch.accumulation=1", "batch.micro_size=4"))
+    model: Any = parts.model
+    batch = parts.feed.take().batches[0]
+    count = parts.objective.count(batch)
+    found = parts.objective.share(batch, count.weight, count.targets, count.weight)
+    found.loss.backward()
+    ours = {name: weight.grad for name, weight in model.named_parameters()}
+    model.zero_grad()
+    theirs = model.model(input_ids=batch.inputs, labels=batch.targets, shift_labels=batch.targets)
+    theirs.loss.backward()
+    assert found.losses[0].item() == pytest.approx(theirs.loss.item(), rel=1e-6)
+    assert float(found.losses[0] - found.losses[1]) == pytest.approx(0.3 * theirs.aux_loss.item())
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(ours[name], weight.grad, rtol=1e-4, atol=1e-7)
+    assert model.eval()(batch.inputs).shape == (4, 16, 257)
+
+
+def test_a_balance_loss_without_effect_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reentrant = "memory.activation_checkpointing={type=full, reentrant=true}"
+    with pytest.raises(SetpointError, match="the balance loss has no gradient, as reentrant"):
+        train(job(tmp_path, *MIXTRAL, reentrant))
+    monkeypatch.setattr("setpoint.model.huggingface.COEFFICIENTS", ())
+    with pytest.raises(SetpointError, match="MixtralForCausalLM has none with a weight"):
+        build_components(job(tmp_path, *MIXTRAL))
+
+
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     flags = ("schedule=constant", "evaluation.every=2 steps", "duration=6 steps")
     whole = train(gpt2(tmp_path, *flags, f"workspace={tmp_path}/whole")).directory

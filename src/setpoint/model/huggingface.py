@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import SetpointError, did_you_mean
+from setpoint.config import RunError, SetpointError, did_you_mean
 from setpoint.model.layers import evaluating
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import CONFIG, locate
 from setpoint.model.pretrained.tensor_files import listed
+from setpoint.shapes.outcome import Outcome
 
 if TYPE_CHECKING:
     from setpoint.model.config import HuggingFaceModel as HuggingFaceConfig
@@ -33,31 +34,66 @@ WORDS = {
 }
 """Words of transformers' tensor-parallel plans, and ours; see `setpoint.shapes.division`."""
 
+COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
+"""What transformers calls the weight of the loss that balances experts."""
+
 _PACKAGE = "model.type = huggingface needs the package {}: install 'setpoint[huggingface]'"
 
 
 class HuggingFaceModel(nn.Module):
-    """A causal language model of transformers that maps tokens to logits."""
+    """A causal language model of transformers that maps tokens to logits.
+
+    Where its keys say output_router_logits, it adds its balance loss in training.
+    """
 
     def __init__(self, config: HuggingFaceConfig, model: nn.Module) -> None:
         super().__init__()
         self.config = config
         self.model = model
+        self.balances = bool(getattr(self._keys, "output_router_logits", False))
+        self.balance_weight = self._balance_weight() if self.balances else 0.0
 
     @property
     def vocab_size(self) -> int:
         """How many logits each position has."""
         return self._keys.vocab_size
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor | Outcome:
         """Compute the logits of every next token.
 
         Arguments:
             positions: (S,) or (B, S) integers; 0 .. S - 1 if None.
+
+        Returns:
+            the logits; in training, with a balance loss, an `Outcome` with them and its weighted
+            value.
+
+        Raises:
+            RunError: no weight would learn from the balance loss.
         """
         if positions is not None and positions.ndim == 1:
             positions = positions.unsqueeze(0)
-        return self.model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+        found = self.model(input_ids=tokens, position_ids=positions, use_cache=False)
+        if not (self.balances and self.training):
+            return found.logits
+        balance = found.aux_loss.float() * self.balance_weight
+        if torch.is_grad_enabled() and not balance.requires_grad:
+            raise RunError(
+                "model.overrides.output_router_logits = true: the balance loss has no gradient, as "
+                "reentrant checkpoints hide what routers compute, or no trained weight is before a "
+                "router\nValid: false, or memory.activation_checkpointing.reentrant = false"
+            )
+        return Outcome(found.logits, balance)
+
+    def _balance_weight(self) -> float:
+        for holder in (self.model, self._keys):
+            for name in COEFFICIENTS:
+                if isinstance(weight := getattr(holder, name, None), int | float):
+                    return float(weight)
+        raise SetpointError(
+            f"model.config = {self.config.config}: output_router_logits = true asks for a balance "
+            f"loss, and {type(self.model).__name__} has none with a weight\nValid: false"
+        )
 
     def tensor_plan(self) -> dict[str, str]:
         """See `setpoint.shapes.division.TensorDivisible`: the plan that transformers has.

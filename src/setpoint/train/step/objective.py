@@ -53,7 +53,8 @@ class Objective:
     """Computes the loss of micro-batches, and what they weigh in the mean over a whole batch.
 
     A model that supports a head is called with one, so that the loss gets hidden states where it
-    wants them, and so that the model can tell what it adds to the loss. Others give logits.
+    wants them, and so that the model can tell what it adds to the loss. Others give logits, or an
+    `Outcome` with logits.
 
     Arguments:
         model: maps (B, S) tokens to (B, S, V) logits; one that supports a head also takes the
@@ -177,7 +178,10 @@ class Objective:
                     f"data gives {' and '.join(places)}\nValid: a model with supports_head = True, "
                     f"which takes them"
                 )
-            return Outcome(of_logits(self.runs(batch.inputs)))
+            found = self.runs(batch.inputs)
+            if not isinstance(found, Outcome):
+                return Outcome(of_logits(found))
+            return found._replace(result=of_logits(found.result))
         return self.runs(batch.inputs, **places, head=head)
 
     def count(self, batch: Batch) -> Count:
