@@ -34,6 +34,12 @@ def test_an_unknown_field_is_left_to_the_report(cli: CommandLine) -> None:
     assert "Did you mean optimizer.weight_decay" in cli.refused("check small.toml --weight_deca 1")
 
 
+def test_a_switch_that_is_misspelt(cli: CommandLine) -> None:
+    assert "Did you mean --deterministic?" in cli.refused("check small.toml --determinstic")
+    text = cli.refused("check small.toml --model.tie_embedings")
+    assert "Did you mean model.tie_embeddings?" in text
+
+
 def test_a_switch_of_other_systems_hides_nothing_else(cli: CommandLine) -> None:
     text = cli.refused("check small.toml --fp16 --optimizer.lr -1")
     assert (

@@ -158,6 +158,14 @@ def test_what_cannot_be_set(flag: str, path: str, message: str) -> None:
     assert message in problems[path].message
 
 
+def test_an_item_of_a_mapping_is_put_in_before_its_fields_are_set() -> None:
+    (problem,) = flag_problems("--evaluations.q.size=1").values()
+    assert problem.hint == "Put it in first, as in --evaluations.q '{}'."
+    assert resolved("--evaluations.q={}", "--evaluations.q.size=1").evaluations["q"].size == 1
+    problems = flag_problems("--evaluations.quick={}", "--evaluations.quik.size=1")
+    assert problems["evaluations.quik.size"].hint == "Did you mean quick?"
+
+
 def test_the_item_of_a_list_is_shown_not_the_whole_list() -> None:
     problems = flag_problems("--optimizer.betas", "[0.1, 7]", "--thresholds", "{a: 1, b: x}")
     assert {path: problem.value for path, problem in problems.items()} == {

@@ -1,3 +1,4 @@
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -5,6 +6,9 @@ import pytest
 
 from setpoint.config import Config, Problem, field
 from setpoint.config.composition import compose
+from setpoint.config.draft.copying import draft_of
+from setpoint.config.draft.walk import leaves
+from setpoint.config.record.record import read_record, record_files
 
 from ..snapshots import compare
 from .helpers import LAYERS, problems_of, resolve_through
@@ -23,6 +27,22 @@ class Root(Config):
     probes: tuple[Probe, ...] = field(factory=lambda: (Probe(name="a"), Probe(name="b")))
     labels: dict[str, int] = field(factory=lambda: {"x": 1, "y": 2})
     words: list[str] | None = None
+
+
+class Kind(Config):
+    """A family."""
+
+
+class B(Kind, type="b"):
+    """A variant."""
+
+
+class D(Kind, type="d"):
+    """Another one."""
+
+
+class Named(Config):
+    by_name: dict[str, Kind] = field(factory=lambda: {"usual": B()})
 
 
 def root(*flags: str) -> Root:
@@ -93,6 +113,44 @@ def test_the_others_keep_their_origins() -> None:
     from setpoint.config.values.node import chain_of
 
     assert chain_of(first, "documents")[-1][0].label == "sources.0.documents"
+
+
+@pytest.mark.parametrize(
+    ("flag", "index", "type_", "paths"),
+    [
+        ("sources.append={type=text, paths=[c]}", 0, "f.toml:2", "f.toml:3"),
+        ("sources.append={type=text, paths=[c]}", 1, "f.toml:5", "f.toml:6"),
+        ("sources.append={type=text, paths=[c]}", 2, "sources.append", "sources.append"),
+        ("sources.insert.0=synthetic", 2, "f.toml:5", "f.toml:6"),
+        ("sources.remove=0", 0, "f.toml:5", "f.toml:6"),
+        ("sources.0={type=text, paths=[c]}", 0, "f.toml:2", "sources.0"),
+        ("sources.0={type=text, paths=[c]}", 1, "f.toml:5", "f.toml:6"),
+    ],
+)
+def test_an_edit_leaves_the_origins_of_the_other_items(
+    flag: str, index: int, type_: str, paths: str, tmp_path: Path
+) -> None:
+    item = '[[sources]]\ntype = "text"\npaths = ["{}"]\n'
+    (tmp_path / "f.toml").write_text(item.format("a") + item.format("b"))
+    job = compose(Job, str(tmp_path / "f.toml"), flags=[flag]).resolve()
+    for name, text in record_files(job).items():
+        (tmp_path / name).write_text(text)
+    for config in (job, draft_of(job), read_record(Job, str(tmp_path))[0]):
+        found = {leaf.key: leaf.describe_origin() for leaf in leaves(config)}
+        assert type_ in found[f"sources.{index}.type"]
+        assert paths in found[f"sources.{index}.paths"]
+    chains = {leaf.key: leaf.chain for leaf in leaves(pickle.loads(pickle.dumps(job)))}
+    assert ("f.toml" in chains[f"sources.{index}.type"][-1][0].label) is ("f.toml" in type_)
+
+
+def test_an_entry_of_a_mapping_keeps_the_layer_that_put_it_there() -> None:
+    config = compose(Named, flags=["by_name.a=b", "by_name.c={type: d}"]).resolve()
+    found = {leaf.key: leaf.describe_origin() for leaf in leaves(config)}
+    assert found == {
+        "by_name.a.type": "command line by_name.a",
+        "by_name.c.type": "command line by_name.c",
+        "by_name.usual.type": "default",
+    }
 
 
 def test_keys_are_taken_out_of_a_mapping() -> None:

@@ -151,6 +151,8 @@ def test_a_reference_into_a_section_that_is_null() -> None:
     )
     (problem,) = problems_of(lambda: compose(Training, flags=["model.layers=${4 / 2}"]).resolve())
     assert problem.hint == "Use // for the integer quotient."
+    (problem,) = problems_of(lambda: compose(Training, program={"model.layers": 2.0}).resolve())
+    assert problem.hint == "Write 2."
 
 
 class Color(enum.Enum):

@@ -25,6 +25,7 @@ from setpoint.units import Duration, Length, Period
         ("90min", 5400.0, "seconds", "90 min"),
         ("1 day", 86400.0, "seconds", "24 h"),
         ("0.5 s", 0.5, "seconds", "0.5 s"),
+        ("5e-324 s", 5e-324, "seconds", "5e-324 s"),
         ("never", 0, "never", "never"),
         ("last_step", 0, "last_step", "last_step"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from setpoint.cli.command import Arguments
-from setpoint.config import Config, SetpointError, former, known_elsewhere
+from setpoint.config import Config, SetpointError, did_you_mean, former, known_elsewhere
 
 CLOSE = 0.81
 
@@ -44,9 +44,10 @@ def refuse_misspelt_options(
             continue  # a field by its name elsewhere
         # Beside others it is reported with what is wrong there, as a key that is not known.
         if not equals and len(overrides) == 1:
+            meant = did_you_mean(name, [f"--{field}" for field in root.__setpoint__.fields], " ")
             raise SetpointError(
                 f"{name} is neither an option of {command.title} nor a field with a "
-                f"value. Options: {', '.join(options)}"
+                f"value.{meant} Options: {', '.join(options)}"
             )
 
 

@@ -76,7 +76,7 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
 
 def _time(seconds: float) -> str:
     for unit, length in (("h", 3600.0), ("min", 60.0)):
-        if (seconds / length).is_integer():
+        if seconds % length == 0:
             return f"{int(seconds / length)} {unit}"
     return f"{int(seconds) if seconds.is_integer() else seconds!r} s"
 

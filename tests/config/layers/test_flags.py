@@ -52,6 +52,7 @@ def test_a_negative_number_is_a_value() -> None:
     [
         (["--seed"], "--seed needs a value, as in --seed VALUE or --seed=VALUE"),
         (["--seed", "--name=x"], "--seed needs a value"),
+        (["--optimizer.nestrov"], "needs a value. Did you mean optimizer.nesterov?"),
         (["stray"], "unexpected argument 'stray'; an override is written --section.field value"),
         (["-x"], "unexpected argument '-x'"),
         (["-x=3"], "unexpected argument '-x=3'"),

@@ -50,7 +50,9 @@ from .walk import UNTOUCHED, inside_itself, sections, too_deep
 
 C = TypeVar("C", bound=Node)
 Dropped = tuple[tuple[str, Any, Origin, str], ...]
-Packed = tuple[bool, dict[str, Any], dict[str, Chain], Dropped, tuple[Caution, ...] | None]
+Packed = tuple[
+    bool, dict[str, Any], dict[str, Chain], Dropped, tuple[Caution, ...] | None, Chain | None
+]
 # What resolve finds out by itself, and so finds out again.
 COMPUTED = (DERIVED, REFERENCE)
 # All flags are one layer, as are all variables; each file is a layer of its own. The values of a
@@ -93,6 +95,7 @@ class Fork:
         state = State(before.layers)
         closed = state.closed = vars(section).copy()
         state.base, state.fork, state.dropped = section, self, before.dropped
+        state.placed = before.placed
         draft = _made(section, {}, state)
         self.put(id(section), draft)
         for name in _forget_computed(closed, state):
@@ -285,7 +288,7 @@ class Copies(Generic[C]):
             return self._copy(self._opened[id(config)], False)
         values, state = vars(config).copy(), State(before.layers)
         copy = self.of[id(config)] = _made(config, values, state)
-        state.dropped = before.dropped
+        state.dropped, state.placed = before.dropped, before.placed
         _forget_computed(values, state)  # which a record gives, too
         fork: Fork | None = before.fork
         state.base = config if own and before.frozen else before.base
@@ -461,8 +464,8 @@ def pack(config: Node) -> Packed:
     """What another process needs to make an equal config; origins keep their words.
 
     Returns:
-        whether it is frozen, its values, their origins, what later layers have overtaken, and
-        the cautions of a resolved root.
+        whether it is frozen, its values, their origins, what later layers have overtaken, the
+        cautions of a resolved root, and the layers that put it into a list.
     """
     values = {name: getattr(config, name) for name in touched(config)}
     chains = {
@@ -474,7 +477,8 @@ def pack(config: Node) -> Packed:
     dropped = tuple(
         (name, value, origin.fixed(name), why) for name, value, origin, why in state.dropped
     )
-    return state.frozen, values, chains, dropped, state.cautions
+    placed = state.placed and [(origin.fixed("type"), tag) for origin, tag in state.placed]
+    return state.frozen, values, chains, dropped, state.cautions, placed
 
 
 def _same(section: Any) -> Any:
@@ -483,7 +487,7 @@ def _same(section: Any) -> Any:
 
 def unpack(config: Node, packed: Packed) -> None:
     """Fill a new instance with what `pack` gave."""
-    frozen, values, chains, dropped, cautions = packed
+    frozen, values, chains, dropped, cautions, placed = packed
     fields = type(config).__setpoint__.fields
     object.__setattr__(config, "_state", None)
     holding: list[str] = []
@@ -497,6 +501,7 @@ def unpack(config: Node, packed: Packed) -> None:
     for name, chain in chains.items():
         state.layers.extend((origin, {name: value}) for origin, value in chain)
     state.frozen, state.dropped, state.cautions = frozen, tuple(dropped), cautions
+    state.placed = placed
     state.holding = holding if frozen else None
 
 

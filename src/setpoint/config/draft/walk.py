@@ -243,7 +243,9 @@ class _Walk:
                 if isinstance(value, dict):  # whose order means nothing
                     items = sorted(items, key=lambda item: item[0])
                 for key, item, inner in items:
-                    yield from self.value(inner, item, (*path, key), role, chain)
+                    state = item._state if isinstance(item, Node) else None  # pyright: ignore[reportPrivateUsage]
+                    own = chain if state is None or state.placed is None else state.placed
+                    yield from self.value(inner, item, (*path, key), role, own)
             else:
                 yield Leaf(path, kind.dump(value), absence_role(kind, role), chain)
         else:

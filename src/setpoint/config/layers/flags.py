@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..draft.unknown_keys import known_elsewhere
+from ..draft.unknown_keys import known_elsewhere, place_of
 from ..draft.walk import TAG
 from ..migrations.tombstone import former
 from ..schema.tree import classes_at, field_of
@@ -133,7 +133,8 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
             switch = f"{head}.{last[3:]}"
             if last[:3] in ("no-", "no_") and _is_switch(cls, _path(switch)):
                 raise SetpointError(f"{name} is unknown. Did you mean --no-{switch}?")
-            how = _switches(cls, path)
+            near = "" if _kinds(cls, path) else place_of(cls, path[-1], ".".join(path))
+            how = _switches(cls, path) or near
             raise SetpointError(
                 f"{name} needs a value. {how}"
                 if how

@@ -117,9 +117,9 @@ def written(values: Mapping[str, object], origin: Origin) -> str:
         if origin.layer == COMMAND_LINE:
             parts.append(f"--{path} {in_shell(bare_text(value))}")
         elif origin.layer == ENVIRONMENT:
-            parts.append(
-                f"SETPOINT__{path.upper().replace('.', '__')}={in_shell(bare_text(value))}"
-            )
+            prefix, mark, _ = origin.label.partition("__")  # that of the root of this program
+            name = f"{prefix if mark else 'SETPOINT'}__{path.upper().replace('.', '__')}"
+            parts.append(f"{name}={in_shell(bare_text(value))}")
         else:
             parts.append(f"{path} = {_quoted(value)}")
     return " ".join(parts) if origin.layer in (COMMAND_LINE, ENVIRONMENT) else "; ".join(parts)

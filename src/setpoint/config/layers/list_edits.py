@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from ..draft.walk import sections
 from ..types.base import FieldType, read_item
 from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, read_items, unwrapped
-from ..values.node import Node, value_or_missing
-from ..values.origin import Origin
+from ..types.sections import SectionType
+from ..values.node import Node, state_of, value_or_missing
+from ..values.origin import COMMAND_LINE, Origin
 from ..values.reference import Reference
 from ..words.errors import Invalid
 from ..words.names import Path, did_you_mean, dotted
-from ..words.shown import shown, shown_plain
+from ..words.shown import children, shown, shown_plain
 from ..words.texts import PlainScalar, parse_list
 from .fragment import with_fragments
+from .hints import written
 
 if TYPE_CHECKING:
     from ..schema.field import FieldInfo
@@ -65,7 +68,9 @@ def set_item(
     try:
         changed = _Edit(editor, value, origin).changed(info.type, held, rest, done)
         if changed is not held:
-            node.store(info.name, info.read(changed, origin), origin)
+            stored = info.read(changed, origin)
+            node.store(info.name, stored, origin)
+            _follow(held, stored, done)
     except Invalid as error:
         # The error's own path leads through the items; the value is what was to go there.
         for part in error.parts:
@@ -73,6 +78,20 @@ def set_item(
             found = Invalid(part.message, part.valid, inside, part.hint, part.secret)
             place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
             editor.report((*done, *place), value, origin, found)
+
+
+def _follow(before: object, after: object, done: Path) -> None:
+    """Let sections that now stand at another index keep the lines that their values stand on."""
+    old = {id(item): at for at, item in children(before) if isinstance(item, Node)}
+    for at, item in children(after):
+        if old.get(id(item), at) == at:
+            continue
+        then, now = (*done, old[id(item)]), (*done, at)
+        for _, section in sections(item):
+            state = state_of(section)
+            state.layers = [(origin.moved(then, now), given) for origin, given in state.layers]
+        chain = state_of(item).placed or []
+        state_of(item).placed = [(origin.moved(then, now), tag) for origin, tag in chain]
 
 
 class _Edit:
@@ -133,8 +152,17 @@ class _Edit:
             return items
         key = kind.check_key(str(rest[0]))
         if len(rest) > 1 and key not in held:
-            raise Invalid(f"{dotted(done)} has no item {key!r}", tuple(held))
+            hint = did_you_mean(key, held) or self.how_to_make(kind.item, (*done, key))
+            raise Invalid(f"{dotted(done)} has no item {key!r}", tuple(held), hint=hint)
         return self.replace(held, dict(held), key, held.get(key), kind.item, rest, done)
+
+    def how_to_make(self, kind: FieldType, path: Path) -> str:
+        """How an item that is a section is put in, before its fields are set."""
+        inner = unwrapped(kind)
+        if not isinstance(inner, SectionType) or self.origin.layer != COMMAND_LINE:
+            return ""
+        made: object = {} if inner.only() else next(iter(inner.variants()))
+        return f"Put it in first, as in {written({dotted(path): made}, self.origin)}."
 
     def in_list(
         self, kind: SequenceType | TupleType, held: Sequence[Any], rest: Path, done: Path

@@ -250,7 +250,10 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
         return {}
     import inspect
 
-    given: Any = parse_flow(PlainScalar("{" + inside.rstrip()[:-1] + "}"))
+    try:
+        given: Any = parse_flow(PlainScalar("{" + inside.rstrip()[:-1] + "}"))
+    except Invalid as error:
+        raise Invalid(f"{error.message}; parameters are given as NAME=VALUE") from None
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())[skip:]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = {each.name: each for each in parameters if each.kind in named}

@@ -19,7 +19,7 @@ from ..migrations.chain import HEADER, migrate, schema_of
 from ..schema.bounds import BUDGET, IDENTITY, RUNTIME
 from ..schema.field import FieldInfo
 from ..values.free import Free
-from ..values.node import Chain, Node, set_chain
+from ..values.node import Chain, Node, set_chain, state_of
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Recorded
 from ..values.reference import may_refer
 from ..values.user_code import importable_name
@@ -173,6 +173,8 @@ def _put_chain(root: Node, path: Path, chain: Chain) -> None:
                 return
         elif isinstance(node, Node) and part in type(node).__setpoint__.fields:
             holder = node, str(part)
+        elif isinstance(node, Node) and holder is not None and value_at(*holder) is not node:
+            state_of(node).placed = chain  # the `type` of an item
         node = value_at(node, part)
     if holder is not None:
         set_chain(*holder, chain)

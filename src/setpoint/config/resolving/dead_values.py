@@ -14,7 +14,7 @@ from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
 from ..values.scalar import Struct
 from ..words.errors import Problem
 from ..words.names import Path
-from ..words.shown import same
+from ..words.shown import MISSING, same
 from .checks import failure, whole_problem
 from .computed import Computation
 
@@ -120,8 +120,10 @@ def _given_in(
         return [found for each in below for found in _given_in(value, each, here)]
     if rest or not _is_given(chain):
         return []
-    # A complete file names every value; what it leaves at the default is no mistake.
-    if not info.derived and not info.required and same(chain[-1][1], info.initial()):
+    # A complete file names every value; what it leaves at the default is no mistake, nor is null
+    # where what would be derived has no effect.
+    usual = None if info.derived else MISSING if info.required else info.initial()
+    if same(chain[-1][1], usual):
         return []
     return [(inside, section, first)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any
 
+from ..values.origin import REFERENCE
 from ..words.errors import Invalid
 from ..words.names import did_you_mean
 from ..words.shown import INFINITIES, MAX_BITS, plain_number, shown
@@ -39,37 +40,40 @@ class IntType(FieldType):
 
     def read(self, value: object, origin: Origin) -> int:
         if isinstance(value, PlainScalar):
-            return self._parse(value)
+            return self._parse(value, origin)
         if not isinstance(value, int):
             value = plain_number(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.refuse(value)
+            raise self._refuse(value, origin)
         if value.bit_length() > MAX_BITS:
             raise Invalid(TOO_LONG)
         return int(value)
 
-    def _parse(self, text: str) -> int:
+    def _parse(self, text: str, origin: Origin) -> int:
         try:
             # TOML has the prefixes, and a number means the same wherever it stands.
             number = int(_checked(text), 0 if _has_prefix(text) else 10)
         except ValueError:
-            return self._integral(text)
+            return self._integral(text, origin)
         if number.bit_length() > MAX_BITS:
             raise Invalid(TOO_LONG)
         return number
 
-    def refuse(self, value: object) -> Invalid:
-        error = super().refuse(value)
-        if isinstance(value, float) and value.is_integer():
-            error.hint = "Use // for the integer quotient."
+    def _refuse(self, value: object, origin: Origin) -> Invalid:
+        error = self.refuse(value)
+        number = _float(value) if isinstance(value, str) else value
+        if isinstance(number, float) and number.is_integer() and abs(number) < 2**53:
+            whole = f"Write {number:.0f}."
+            computed = origin.layer == REFERENCE
+            error.hint = "Use // for the integer quotient." if computed else whole
         return error
 
-    def _integral(self, text: str) -> int:
+    def _integral(self, text: str, origin: Origin) -> int:
         number = _float(text)
         # 1e6 is how people write a million tokens; it is exact as long as it is integral.
         if "e" in text.lower() and number.is_integer() and abs(number) < 2**53:
             return int(number)
-        raise self.refuse(text)
+        raise self._refuse(text, origin)
 
 
 class FloatType(FieldType):

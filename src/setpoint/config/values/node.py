@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, ClassVar
 
 from ..words.errors import Caution, UnresolvedError
-from ..words.shown import MISSING
+from ..words.shown import MISSING, item_at, nested
 from .origin import Origin
 
 Chain = list[tuple[Origin, Any]]
@@ -38,6 +39,9 @@ class State:
     has_shared: bool | None = None
     # Of such a section: its part of the canonical form, once a fingerprint has been taken.
     rows: str | None = None
+    # Of an item of a list or mapping: the layers that put it there and what it was in each, once a
+    # later layer has changed the list and left the item in it.
+    placed: Chain | None = None
     # What resolve found legal but suspicious, on the root; None elsewhere.
     cautions: tuple[Caution, ...] | None = None
 
@@ -68,6 +72,9 @@ class Node:
         Arguments:
             value: a value as `FieldInfo.read` returns it.
         """
+        before = vars(self).get(name)
+        if before and isinstance(before, tuple | list | dict) and _holds_sections(self, name):
+            _keep_places(before, chain_of(self, name))
         object.__setattr__(self, name, value)
         state = state_of(self)
         if state.closed:
@@ -78,6 +85,19 @@ class Node:
             layers[-1] = (origin, {**layers[-1][1], name: value})
         else:
             layers.append((origin, {name: value}))
+
+
+def _holds_sections(config: Node, name: str) -> bool:
+    return type(config).__setpoint__.fields[name].type.nested
+
+
+def _keep_places(value: Any, chain: Chain) -> None:
+    """Let the sections in a list or mapping know the layers that put them there."""
+    for inside, item in nested(value):
+        if isinstance(item, Node) and state_of(item).placed is None:
+            then = [(origin, reduce(item_at, inside, held)) for origin, held in chain]
+            sections = ((origin, type(one)) for origin, one in then if isinstance(one, Node))
+            state_of(item).placed = [(origin, cls.__setpoint__.tag) for origin, cls in sections]
 
 
 def is_frozen(config: Node) -> bool:

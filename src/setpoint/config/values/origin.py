@@ -84,6 +84,22 @@ class Origin:
         """
         return Origin(self.layer, self.label, self._find)
 
+    def moved(self, then: Path, now: Path) -> Origin:
+        """The same origin for values below an item of a list that a later layer has moved.
+
+        Arguments:
+            then: the path of the item where the source has it.
+            now: its path now.
+        """
+        find, depth = self._find, len(now)
+        if find is None or self.layer not in (FILE, RECORD):
+            return self  # which finds its place by the last name, or has none
+
+        def find_then(path: Path) -> str | None:
+            return find((*then, *path[depth:]) if path[:depth] == now else path)
+
+        return Origin(self.layer, self.label, find_then, self.order)
+
     def place(self, path: Path) -> str | None:
         """Where in the source the value stands.
 
