@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import re
 import socket
 import sqlite3
 import struct
@@ -14,6 +15,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -33,7 +35,7 @@ from setpoint.track.config import (
     Wandb,
 )
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.services import build_service, flat, scalars
+from setpoint.track.services import _aim_name, build_service, flat, scalars
 from setpoint.track.tracker import RunFacts
 
 WAIT = 300.0
@@ -60,7 +62,7 @@ def train(config: ServiceConfig, path: Path, step: int, *rows: dict[str, Any]) -
     config = resolve(config)
     with RunDirectory.create(path) as run:
         tracker = build_service(config, run_directory=run)
-        tracker.describe(FACTS)
+        tracker.describe(replace(FACTS, session=1 if not step else 2))
         tracker.open(step, {}, lines.append)
         for each in rows:
             tracker.write(each)
@@ -131,27 +133,30 @@ def test_wandb(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
     run: Any = None
     for path in sorted(tmp_path.glob("*/wandb/offline-run-*/*.wandb")):
-        for content in log_records(path.read_bytes()):
-            record = records.Record()
-            record.ParseFromString(content)
+        ends, found = time.monotonic() + 60, list[Any]()
+        # Its own process writes the end of the file when `finish` has returned.
+        while not any(each.HasField("exit") for each in found) and time.monotonic() < ends:
+            found = [records.Record.FromString(each) for each in log_records(path.read_bytes())]
+        for record in found:
             if record.HasField("run"):
                 run = record.run
             if record.HasField("history"):
-                found = {
+                named = {
                     i.key or i.nested_key[0]: json.loads(i.value_json) for i in record.history.item
                 }
-                rows.append({k: v for k, v in found.items() if not k.startswith("_")})
+                rows.append({k: v for k, v in named.items() if not k.startswith("_")})
     assert (run.run_id, run.project, run.entity, run.run_group) == (FACTS.run_id, "p", "team", "g")
     assert (run.display_name, run.job_type, [*run.tags], run.notes) == ("n", "j", ["a", "b"], "why")
     sent = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert sent["optimizer"] == CONFIG["optimizer"] and sent["setpoint"]["fingerprint"] == "1234"
     assert rows == [
-        {"train/loss": 3.0, "step": 1},
-        {"train/loss": 2.0, "step": 2},
-        {"train/loss": 1.5, "step": 3},
-        {"train/loss": 1.5, "step": 3},
-        {"evaluation/held_out_loss": 4.0, "step": 3},
+        {"train/loss": 3.0, "step": 1, "session": 1},
+        {"train/loss": 2.0, "step": 2, "session": 1},
+        {"train/loss": 1.5, "step": 3, "session": 1},
+        {"train/loss": 1.5, "step": 3, "session": 2},
+        {"evaluation/held_out_loss": 4.0, "step": 3, "session": 2},
     ]
+    assert not list(tmp_path.glob("*/wandb/offline-run-*/files/*.patch"))
 
 
 @pytest.mark.slow  # takes seconds to import
@@ -169,6 +174,8 @@ def test_mlflow(tmp_path: Path) -> None:
     assert run.data.params["optimizer.lr"] == "0.1"
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert sorted((m.step, m.value) for m in history) == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
+    of_row = {m.timestamp: m.value for m in client.get_metric_history(run.info.run_id, "session")}
+    assert sorted(of_row[m.timestamp] for m in history) == [1, 1, 1, 2]
 
 
 @pytest.mark.slow  # takes seconds to import
@@ -317,14 +324,15 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sqlite3.connect(tmp_path / "trackio" / "p.db") as database:
         found = database.execute("select run_name, step, metrics from metrics").fetchall()
     rows = [(name, step, json.loads(metrics)) for name, step, metrics in found]
-    losses = [(step, each["train/loss"]) for _, step, each in rows if "train/loss" in each]
-    assert losses == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
+    losses = [(step, each["train/loss"], each["session"]) for _, step, each in rows
+              if "train/loss" in each]  # fmt: skip
+    assert losses == [(1, 3.0, 1), (2, 2.0, 1), (3, 1.5, 1), (3, 1.5, 2)]
     assert {name for name, _, _ in rows} == {"n-01234567"}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_comet(tmp_path: Path) -> None:
+def test_comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("comet_ml")
     config = Comet(
         project="p",
@@ -334,15 +342,27 @@ def test_comet(tmp_path: Path) -> None:
         directory=str(tmp_path / "c"),
         patience=WAIT,
     )
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+    git = ("git", "-c", "user.name=n", "-c", "user.email=e")
+    (tmp_path / "code" / "a.py").write_text("1")
+    for words in (("init",), ("add", "."), ("commit", "-m", "first")):
+        subprocess.run((*git, *words), check=True, capture_output=True)
+    (tmp_path / "code" / "a.py").write_text("key = 'sk-hidden'")
     two_sessions(config, tmp_path / "run")
     messages: list[dict[str, Any]] = []
+    names: list[str] = []
     for path in sorted((tmp_path / "c").glob("*/*.zip")):
         with zipfile.ZipFile(path) as archive, archive.open("messages.json") as file:
+            names += archive.namelist()
             messages += [json.loads(line) for line in io.TextIOWrapper(file)]
     metrics = [m["payload"] for m in messages if m["type"] == "metric_msg"]
     losses = [(m["metric"]["step"], m["metric"]["metricValue"]) for m in metrics
               if m["metric"]["metricName"] == "train/loss"]  # fmt: skip
     assert losses == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
+    # What it would record of the repository holds what our record hides.
+    assert not {"git_metadata", "git_patch"} & {m["type"] for m in messages}
+    assert not [name for name in names if "patch" in name]
     # The environment is whole in a file, and lists of thousands of documents nowhere else.
     text = json.dumps(messages)
     assert "environment.python" in text and "environment.data.files" not in text
@@ -437,6 +457,53 @@ def test_every_field_reaches_the_service(
     before = calls()
     for name, value in OTHERS[kind].items():
         assert calls(**{name: value}) != before, name
+
+
+@pytest.mark.parametrize("kind", [Wandb, Mlflow, Trackio, Comet])
+def test_rows_that_come_again_are_told_apart(
+    kind: type[ServiceConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    calls: list[str] = []
+    monkeypatch.setattr(importlib, "import_module", lambda name: Recorded(calls, name))
+    with RunDirectory.create(tmp_path / "run") as run:
+        tracker = build_service(resolve(kind()), run_directory=run).inner
+        tracker.describe(replace(FACTS, session=5))
+        tracker.open(2, {"id": FACTS.run_id}, lambda _: None)
+        tracker.write(row(3, 3.0))
+        tracker.rewind(2, {}, lambda _: None)
+        tracker.write(row(3, 3.0))
+    said = [int(n) for call in calls for n in re.findall(r"'session'(?:: |, )(\d+)", call)]
+    assert said == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"1f0c-x", "1f0c-x"),
+        (b"a" * 501, None),
+        (b"../../other", None),
+        (b"\xff", None),
+        (b"", None),
+    ],
+)
+def test_the_name_of_a_run_of_aim_is_read_from_whatever_is_there(
+    tmp_path: Path, content: bytes, found: str | None
+) -> None:
+    path, link, pipe = (tmp_path / name for name in ("aim-run", "link", "pipe"))
+    path.write_bytes(content)
+    link.symlink_to(path)
+    os.mkfifo(pipe)  # whose reader would wait for ever
+    assert [_aim_name(each) for each in (path, link, pipe, tmp_path)] == [found, None, None, None]
+
+
+def test_aim_needs_an_old_setuptools_for_its_list_of_packages_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "pkg_resources" or None)
+    resolve(Aim(system_parameters=False))
+    with pytest.raises(ConfigError, match="needs the package setuptools<81"):
+        resolve(Aim())
 
 
 def test_the_queue_and_the_patience_are_those_of_the_section(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ class Csv(TrackerConfig, type="csv", owner="setpoint.track.csv_file:build_csv", 
 class ServiceConfig(TrackerConfig, role=RUNTIME):
     """Tracker of another project, driven in a thread of its own: it never stops training."""
 
-    packages: ClassVar[tuple[tuple[str, str], ...]]
-    """The modules that it needs, with the packages that have them."""
+    package: ClassVar[tuple[str, str]]
+    """The module that it needs, with the package that has it."""
     extra: ClassVar[str]
     """The extra of Setpoint that brings them."""
 
@@ -38,6 +38,10 @@ class ServiceConfig(TrackerConfig, role=RUNTIME):
     """Rows that may wait for a slow tracker; further ones are dropped, counted and reported."""
     patience: float = field(default=30.0, gt=0, lt=inf)
     """Seconds that the end of a session waits for rows that are not sent yet."""
+
+    def packages(self) -> Iterator[tuple[str, str]]:
+        """The modules that it needs as it is set, with the packages that have them."""
+        yield self.package
 
 
 _SERVICE = {
@@ -53,7 +57,7 @@ _SERVICE = {
 class TensorBoard(ServiceConfig, type="tensorboard", **_SERVICE):
     """Event files of TensorBoard."""
 
-    packages = (("tensorboard", "tensorboard"),)
+    package = ("tensorboard", "tensorboard")
     extra = "tensorboard"
 
     directory: str | None = field(
@@ -67,7 +71,7 @@ class TensorBoard(ServiceConfig, type="tensorboard", **_SERVICE):
 class Wandb(ServiceConfig, type="wandb", **_SERVICE):
     """Weights & Biases. The run keeps its id on resume; credentials are those of `wandb login`."""
 
-    packages = (("wandb", "wandb"),)
+    package = ("wandb", "wandb")
     extra = "wandb"
 
     project: str | None = None
@@ -93,7 +97,7 @@ class Wandb(ServiceConfig, type="wandb", **_SERVICE):
 class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
     """MLflow: a tracking server, a database or a folder."""
 
-    packages = (("mlflow", "mlflow"),)
+    package = ("mlflow", "mlflow")
     extra = "mlflow"
 
     uri: str | None = field(default=None, also_called=("tracking_uri", "mlflow_tracking_uri"))
@@ -109,7 +113,7 @@ class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
 class Aim(ServiceConfig, type="aim", **_SERVICE):
     """Aim: a repository in a folder or on a server."""
 
-    packages = (("aim", "aim"), ("pkg_resources", "setuptools<81"))
+    package = ("aim", "aim")
     extra = "aim"
 
     repo: str | None = None
@@ -129,11 +133,17 @@ class Aim(ServiceConfig, type="aim", **_SERVICE):
     terminal: bool = field(default=False, also_called=("capture_terminal_logs",))
     """Record what the process prints."""
 
+    def packages(self) -> Iterator[tuple[str, str]]:
+        """See `ServiceConfig.packages`; one is for the list of packages alone."""
+        yield self.package
+        if self.system_parameters:
+            yield ("pkg_resources", "setuptools<81")
+
 
 class Trackio(ServiceConfig, type="trackio", **_SERVICE):
     """Trackio: a local database, or a Space of Hugging Face."""
 
-    packages = (("trackio", "trackio"),)
+    package = ("trackio", "trackio")
     extra = "trackio"
 
     project: str | None = None
@@ -151,7 +161,7 @@ class Trackio(ServiceConfig, type="trackio", **_SERVICE):
 class Comet(ServiceConfig, type="comet", **_SERVICE):
     """Comet. Credentials are those of the environment or `comet login`."""
 
-    packages = (("comet_ml", "comet-ml"),)
+    package = ("comet_ml", "comet-ml")
     extra = "comet"
 
     workspace: str | None = None

@@ -1,8 +1,10 @@
 """Trackers of other projects, each driven through its public Python interface.
 
 Rows become scalars `train/loss`, `evaluation/held_out_loss` at their step. A service that can only
-append holds the rows of a stretch that was trained twice (after a kill, a rollback) twice: under a
-resume they are the same numbers.
+append holds the rows of a stretch that was trained twice twice: after a kill with the same numbers,
+after a rollback with others. There `session` goes with each row, a number that is higher whenever
+the run has begun, resumed or gone back: of two rows of a step, that with the higher one counts.
+W&B's own way back (`resume_from`) is for servers that it was agreed with, and for runs that begin.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ import importlib
 import importlib.util
 import json
 import os
+import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Problem
 
-from .atomic import write_text
+from .atomic import not_linked, write_text
 from .background import Background
 from .tracker import RunFacts, Tracker
 
@@ -40,12 +45,12 @@ BATCH = 100
 """Parameters that MLflow takes at once."""
 
 LONGEST = 500
-"""Characters that all its stores take of a parameter."""
+"""Characters that all stores of MLflow take of a parameter, and that a name of Aim's may have."""
 
 
 def missing_problems(config: ServiceConfig) -> Iterator[Problem]:
     """Find that the package of a tracker is not installed."""
-    for module, package in config.packages:
+    for module, package in config.packages():
         if importlib.util.find_spec(module) is None:
             yield Problem(
                 "type",
@@ -81,13 +86,23 @@ class Service(Tracker):
     """What the trackers of services have in common."""
 
     facts: RunFacts
+    session: int
+    """What tells rows from those of the same step that were there before."""
 
     def __init__(self, config: Any, run_directory: RunDirectory) -> None:
         self.config, self.run_directory = config, run_directory
 
     def describe(self, facts: RunFacts) -> None:
         """See `Tracker.describe`."""
-        self.facts = facts
+        self.facts, self.session = facts, facts.session
+
+    def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Tell the rows that come again from those that are there."""
+        self.session += 1
+
+    def marked(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """The numbers of a row, for a service that only appends."""
+        return {**scalars(row), "session": self.session}
 
     @property
     def project(self) -> str:
@@ -134,7 +149,8 @@ class WandbTracker(Service):
             dir=config.directory or str(self.run_directory.logs),
             config={**self.facts.config, "setpoint": self.properties},
             reinit="create_new",
-            settings=wandb.Settings(silent=True),
+            # Its patch of uncommitted code would hold the secrets that ours hides.
+            settings=wandb.Settings(silent=True, disable_git=True),
         )
         # Steps of the run, not the count of calls, so that a step may come again.
         self.run.define_metric("step")
@@ -142,7 +158,7 @@ class WandbTracker(Service):
 
     def write(self, row: dict[str, Any]) -> None:
         """Log a row."""
-        self.run.log({**scalars(row), "step": row["step"]})
+        self.run.log({**self.marked(row), "step": row["step"]})
 
     def close(self) -> None:
         """Finish the run."""
@@ -229,7 +245,7 @@ class MlflowTracker(Service):
     def write(self, row: dict[str, Any]) -> None:
         """Log the scalars of a row."""
         at, metric = int(time.time() * 1000), self.mlflow.entities.Metric
-        found = [metric(name, value, at, row["step"]) for name, value in scalars(row).items()]
+        found = [metric(name, value, at, row["step"]) for name, value in self.marked(row).items()]
         self.client.log_batch(self.run_id, metrics=found)
 
     def close(self) -> None:
@@ -238,7 +254,10 @@ class MlflowTracker(Service):
 
 
 class AimTracker(Service):
-    """A repository of Aim, which names its runs itself: the name is kept beside the rank's log."""
+    """A repository of Aim, which names its runs itself: the name is kept beside the rank's log.
+
+    A value of a step takes the place of the one that is there.
+    """
 
     config: Aim
 
@@ -247,7 +266,7 @@ class AimTracker(Service):
         aim, config = importlib.import_module("aim"), self.config
         repo = aim.Repo.from_path(config.repo or str(self.run_directory.logs), init=True)
         known = self.run_directory.logs / AIM_RUN
-        name = known.read_text(encoding="utf-8", errors="replace") if known.is_file() else None
+        name = _aim_name(known)
         self.run: Any = aim.Run(
             run_hash=name if name is not None and repo.run_exists(name) else None,
             force_resume=True,  # a session that was killed has left its lock
@@ -274,6 +293,17 @@ class AimTracker(Service):
         self.run.close()
 
 
+def _aim_name(path: Path) -> str | None:
+    """The name that a session before has kept; None where the file is none of these."""
+    with suppress(OSError):
+        if stat.S_ISREG(path.lstat().st_mode):
+            with open(path, "rb", opener=not_linked) as file:
+                name = file.read(LONGEST + 1)
+            if re.fullmatch(rb"[\w-]{1,%d}" % LONGEST, name):
+                return name.decode()
+    return None
+
+
 class TrackioTracker(Service):
     """Trackio, on this machine or a Space of Hugging Face."""
 
@@ -296,7 +326,7 @@ class TrackioTracker(Service):
 
     def write(self, row: dict[str, Any]) -> None:
         """Log the scalars of a row."""
-        self.run.log(scalars(row), step=row["step"])
+        self.run.log(self.marked(row), step=row["step"])
 
     def close(self) -> None:
         """Finish the run."""
@@ -320,6 +350,9 @@ class CometTracker(Service):
             experiment_config=comet.ExperimentConfig(
                 name=self.name,
                 tags=list(config.tags) or None,
+                # Its patch and address of the repository would hold the secrets that ours hide.
+                log_git_metadata=False,
+                log_git_patch=False,
                 offline_directory=None if config.mode == "online" else str(self._archive()),
             ),
         )
@@ -340,7 +373,7 @@ class CometTracker(Service):
 
     def write(self, row: dict[str, Any]) -> None:
         """Log the scalars of a row."""
-        self.run.log_metrics(scalars(row), step=row["step"], epoch=row.get("epoch"))
+        self.run.log_metrics(self.marked(row), step=row["step"], epoch=row.get("epoch"))
 
     def close(self) -> None:
         """End the experiment."""

@@ -16,6 +16,7 @@ class RunFacts:
         config: resolved, as nested plain data.
         origins: where each of its values comes from, as the record has it.
         environment: code, packages and machine, as the record has them.
+        session: how often the run has begun, resumed or gone back so far.
     """
 
     run_id: str
@@ -25,6 +26,7 @@ class RunFacts:
     config: dict[str, Any]
     origins: dict[str, Any]
     environment: dict[str, Any]
+    session: int = 1
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
 from setpoint.train.record.refuse import refuse
 from setpoint.train.record.session import open_run, resume
+from setpoint.train.record.start import facts_of
 
 from ..small import events, small_job
 
@@ -22,6 +23,20 @@ class Notes(Progress):
 
     def note(self, text: str) -> None:
         self.seen.append(text)
+
+
+def test_each_session_has_a_number_of_its_own(tmp_path: Path) -> None:
+    """By which services that only append tell what was trained twice; also where a save is lost."""
+    numbers: list[int] = []
+    for session in range(3):
+        plan = refuse(small_job(tmp_path, "checkpoint.every=last_step"), tmp_path / "run", ())
+        parts = build_components(plan.job)
+        with open_run(plan, parts, StopRequest(), Notes()) as run:
+            start = resume(run)
+            if session == 1:
+                run.events.write("rollback", step=0)
+            numbers.append(facts_of(run, start).session)
+    assert numbers == [1, 3, 4]
 
 
 def test_a_new_run_writes_its_record_and_starts(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ from setpoint.train.record.context import Run, Start
 from setpoint.train.record.environment import keep_diffs, write_data, write_environment
 from setpoint.train.step.position import Position
 
+BEGINNINGS = ("start", "resume", "restart", "rollback")
+"""Events after which steps may come that were there before."""
+
 
 def write_start(run: Run, start: Start) -> None:
     """Write the record of a new run, or the event of a session more.
@@ -80,6 +83,7 @@ def facts_of(run: Run, start: Start) -> RunFacts:
     directory = run.directory
     with directory.events.open("rb") as file:
         first = file.readline()
+    session = sum(row.get("event") in BEGINNINGS for row in read_jsonl(directory.events, []))
     environment = run.environment or json.loads((directory.path / "environment.json").read_bytes())
     return RunFacts(
         run_id=hashlib.sha256(directory.name.encode() + first).hexdigest()[:32],
@@ -89,6 +93,7 @@ def facts_of(run: Run, start: Start) -> RunFacts:
         config=json.loads(run.record[directory.config.name]),
         origins=json.loads(run.record[ORIGINS]),
         environment=environment,
+        session=session,
     )
 
 
