@@ -231,6 +231,26 @@ def test_two_machines_stop_together(folder: Path) -> None:
     assert kinds.count("save") == 1 == kinds.count("end")
 
 
+def test_a_stop_while_machines_wait_for_each_other_ends_the_launcher(
+    folder: Path, forks: Forks
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        place = probe.getsockname()
+    meeting = ("--nnodes", "2", "--rdzv-endpoint", f"localhost:{place[1]}", "--rdzv-id", "job-2")
+    run = Launched(folder, *words(), "--nproc", "1", *meeting, forks=forks)
+
+    def listens() -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(place) == 0
+
+    run.wait_for(listens)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == 75
+    said = "stopped by SIGTERM: nothing was trained; the same command starts again\n"
+    assert run.text == said and not (folder / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -143,6 +143,8 @@ def run(arguments: Arguments) -> int:
             waits = job.parallel.timeout
             of_job = Nodes(start.least, start.most, endpoint, run_id, waits)
         grace = job.resilience.grace_period
+        if stop is not None:  # while machines wait for each other, the launcher answers signals
+            stop.outlook = lambda: outlook(place / "checkpoints", since=-1)
         return launch(words, start.ranks, logs, of_job, start.restarts, grace, _note)
     checkpoints = Path(folder or run_directory_of(job), "checkpoints")
     if stop is not None:

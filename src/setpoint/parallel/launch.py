@@ -108,10 +108,11 @@ def launch(
     # What the agent says of ranks that end is said below, in fewer words.
     logging.disable(logging.CRITICAL)
     try:
-        with _Output(place, logs / name), _forwarding(place), _variables(place, nodes):
+        with _Output(place, logs / name), _variables(place, nodes):
             agent = _Agent(_spec(words, ranks, nodes, restarts), place, logs / name, grace, note)
             try:
-                result: Any = agent.run()
+                with _forwarding(place, agent):
+                    result: Any = agent.run()
             finally:
                 agent.meeting.shutdown()
         if result.is_failed():
@@ -183,7 +184,20 @@ class _Agent(LocalElasticAgent):
         within: Any = {"shutdown_timeout": round(grace) + 1} if "shutdown_timeout" in known else {}
         super().__init__(spec, output, **within)
         self.meeting = spec.rdzv_handler
+        self.is_meeting = False
+        """Whether it waits for other machines, and no rank runs here."""
         self.place, self.log, self.note = place, log, note
+
+    def _rendezvous(  # pyright: ignore[reportIncompatibleVariableOverride] - torch wraps it
+        self, worker_group: WorkerGroup
+    ) -> None:
+        """See `SimpleElasticAgent._rendezvous`."""
+        meet: Any = super()._rendezvous
+        self.is_meeting = True
+        try:
+            meet(worker_group)
+        finally:
+            self.is_meeting = False
 
     def _monitor_workers(  # pyright: ignore[reportIncompatibleVariableOverride] - torch wraps it
         self, worker_group: WorkerGroup
@@ -288,12 +302,14 @@ class _Output:
 
 
 @contextmanager
-def _forwarding(place: Path) -> Iterator[None]:
-    """Let the ranks answer signals, all of them the same one."""
+def _forwarding(place: Path, agent: _Agent) -> Iterator[None]:
+    """Let the ranks answer signals, all of them the same one; and this process where none runs."""
 
     def forward(number: int, frame: FrameType | None) -> None:
-        del frame
         ask(place, number)
+        answer = before[signal.Signals(number)]
+        if agent.is_meeting and number != SAVE and callable(answer):
+            answer(number, frame)
 
     before = {number: signal.getsignal(number) for number in (*STOPS, SAVE)}
     for number, handler in before.items():

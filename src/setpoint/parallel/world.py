@@ -327,9 +327,13 @@ def _not_met(error: Exception, timeout: float) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line without the place in gloo's source, its advice, and the keys of a store."""
+    """The first line without the place in gloo's source, its advice, and the keys of a store.
+
+    Nor with what torch adds where DDP waits for it: the same loss, a moment earlier or later.
+    """
     line = str(error).strip().partition("\n")[0].partition(" This is typically")[0]
     line = line.partition(", keys: ")[0]
+    line = re.sub(r"^Got the following error when running the callback: \w+: ", "", line)
     return re.sub(r"^\[\S+\.cc:\d+\] ", "", line).rstrip(".")
 
 

@@ -281,9 +281,11 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Answer a signal in the main thread."""
-        # That of other ranks is no reason to take the first one here for a second one.
-        again = self.signal is not None and not (self._agreed and not self._handled)
-        if self.signal is None:
+        if self._agreed and not self._handled:
+            self._comes_again(self._handled, number)
+            return  # the first one here is what all ranks stop for already
+        again = self.signal is not None
+        if not again:
             self.signal = number
         insists = self._comes_again(self._handled, number) or number == signal.SIGINT
         if (again and not insists) or (self._finishes and not again):
@@ -344,8 +346,8 @@ class StopRequest:
             # Where nothing has to be finished, the main thread is about to say that it has left.
             self._is_said = self._finishes
             self._comes_again(self._heard, number)
-            if self._answered and self._finishes:
-                return  # what it asked for is being done
+            if self._answered:
+                return  # what it asks for is being done, or is done
             self._since = time.monotonic()
             if self._finishes:
                 _say(f"{self._called(number)}: {self._prospect()}")
