@@ -168,6 +168,12 @@ def test_adapters_add_up_and_other_ones_are_refused(tmp_path: Path) -> None:
     (files / "adapter_config.json").write_text(json.dumps({**settings, "peft_type": "IA3"}))
     with pytest.raises(SetpointError, match="is an adapter of the kind IA3"):
         folded("other", f"{{path: {files}}}")
+    # PEFT has taken its first update out of the base, which adding it would count twice.
+    (files / "adapter_config.json").write_text(
+        json.dumps({**settings, "init_lora_weights": "pissa_niter_4"})
+    )
+    with pytest.raises(SetpointError, match="pissa_niter_4: the adapter belongs to a base that"):
+        folded("pissa", f"{{path: {files}}}")
 
 
 def test_an_adapter_of_another_base_is_refused(tmp_path: Path) -> None:

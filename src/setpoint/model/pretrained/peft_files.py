@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _UNKNOWN = ("use_bdlora", "arrow_config", "alora_invocation_tokens", "trainable_token_indices",
-            "layer_replication", "target_parameters")  # fmt: skip
+            "layer_replication", "target_parameters", "use_qalora", "kasa_config",
+            "monteclora_config")  # fmt: skip
 """Settings of PEFT that change what an adapter computes in other ways than these."""
+_OF_OTHER_BASE = ("pissa", "corda", "olora", "loftq", "lora_ga")
+"""How init_lora_weights begins where PEFT takes what A and B begin with out of the base."""
 
 
 class PeftFiles:
@@ -46,6 +49,13 @@ class PeftFiles:
             raise SetpointError(f"{path} is an adapter of the kind {kind}\nValid: LORA, with DoRA")
         if unknown := [name for name in _UNKNOWN if self.keys.get(name)]:
             raise SetpointError(f"{path}/{CONFIG}: {unknown[0]} is not known here")
+        start = self.keys.get("init_lora_weights")
+        if isinstance(start, str) and start.lower().startswith(_OF_OTHER_BASE):
+            raise SetpointError(
+                f"{path}/{CONFIG}: init_lora_weights = {start}: the adapter belongs to a base that "
+                f"PEFT changed at its start, and not to its base model\nValid: an adapter that "
+                f"save_pretrained(path_initial_model_for_weight_conversion=...) has written"
+            )
         if not (self.path / WEIGHTS).is_file():
             raise SetpointError(
                 f"{path} holds no {WEIGHTS}. PEFT writes it by save_pretrained; files with pickles "
