@@ -71,11 +71,18 @@ def test_a_foreign_name_is_answered_with_ours(name: str, paths: list[str]) -> No
             assert said[path]
 
 
+def test_the_balance_loss_of_transformers_is_one_for_all_layers_and_choices() -> None:
+    """Where it is even it is top_k times its weight, and ours the number of layers."""
+    said = hints("--model.moe.experts=8", "--model.layers=5", "--router_aux_loss_coef=0.02")
+    assert said["router_aux_loss_coef"].endswith("transformers: --model.moe.balance_loss 0.008")
+
+
 SAID = {
     "--min_lr=6e-5 --optimizer.lr=6e-4": "--schedule.floor 0.1",
     "--min_lr=6e-5 --learning_rate=6e-4": "--schedule.floor 0.1",
     "--min_lr_ratio=0.2": "--schedule.floor 0.2",
     "--lr_start=3e-4 --optimizer.lr=3e-3": "--schedule.warmup_from 0.1",
+    "--logits_scaling=8": "--model.logit_scale 0.125",
     "--epochs=3": '--duration "3 epochs"',
     "--num_train_epochs=0.5": '--duration "0.5 epochs"',
     "--max_steps=500": '--duration "500 steps"',

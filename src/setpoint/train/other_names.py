@@ -82,6 +82,23 @@ def _share_of_peak(path: str) -> Converter:
     return convert
 
 
+def _divisor_of_logits(given: Given) -> Ours | str | None:
+    """What Granite divides its logits by."""
+    if not given.number:
+        return None
+    note = "a factor of the logits, not a divisor"
+    return Ours({"model.logit_scale": 1 / given.number}, f"{note} (1 / {given.number:g})")
+
+
+def _balance(given: Given) -> Ours | str | None:
+    """The weight of the one loss that transformers takes over the choices in all layers."""
+    path, note = "model.moe.balance_loss", "top_k / layers times that of transformers"
+    top_k, layers = given.of("model.moe.top_k"), given.of("model.layers")
+    if given.number is None or not isinstance(top_k, int) or not isinstance(layers, int):
+        return f"Setpoint calls it {path}, {note}."
+    return Ours({path: given.number * top_k / layers}, note)
+
+
 def _warmup_share(given: Given) -> Ours | str | None:
     """A warm-up as a share of the run."""
     if given.number is None or not 0 <= given.number <= 1:
@@ -525,6 +542,8 @@ OTHER_NAMES: dict[str, Converter | str] = {
     **dict.fromkeys(("max_time", "max_duration"), _time),
     **dict.fromkeys(("min_lr", "lr_min", "eta_min", "lr_end"), _minimum),
     "lr_start": _share_of_peak("schedule.warmup_from"),
+    "logits_scaling": _divisor_of_logits,
+    "router_aux_loss_coef": _balance,
     **dict.fromkeys(("warmup_ratio", "warmup_fraction", "lr_warmup_fraction"), _warmup_share),
     "optimizer.decay": lambda given: Ours({"optimizer.weight_decay": given.value}),
     **dict.fromkeys(("warmup", "warmup_steps", "optimizer.warmup_steps"), _warmup),
