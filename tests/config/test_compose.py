@@ -7,7 +7,7 @@ import pytest
 
 import setpoint.presets  # noqa: F401 - its presets are known before those of a test
 from setpoint.cli.response_files import expand_responses
-from setpoint.config import Config, ConfigError, SetpointError, modifier, preset
+from setpoint.config import Config, ConfigError, SetpointError, modifier, preset, resolve, to_plain
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.layers import presets as registry
@@ -118,7 +118,7 @@ def test_a_source_may_be_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
         "from tests.config.sample import Job\ndef make(): return Job(seed=7)\ndef take(x): pass\n"
     )
     monkeypatch.syspath_prepend(os.getcwd())
-    assert compose(Job).resolve() == Job().evolve() or True
+    assert to_plain(compose(Job).resolve()) == to_plain(resolve(Job()))
     assert compose(Job, "small").label == "small"
     job = compose(Job, "a.toml").resolve()
     assert (job.seed, job.name) == (3, "small")
@@ -316,7 +316,7 @@ def test_what_nothing_can_be_called_is_refused_in_words(name: str, tmp_path: Pat
     def refused(make: Callable[[], object]) -> str:
         with pytest.raises(SetpointError) as caught:
             make()
-        assert str(caught.value).isprintable() or "\n" in str(caught.value)
+        assert str(caught.value).replace("\n", "").isprintable()
         return str(caught.value)
 
     assert "not a valid" in refused(lambda: compose(Job, name))

@@ -118,4 +118,5 @@ def test_no_shape_of_data_stops_a_report(tmp_path: Path, odd: Any) -> None:
             for file in ("config.json", "origins.json", "environment.json", "labels.json"):
                 (run / file).write_text(json.dumps(odd))
         runs.append(read_run(run, name))
-    html_of(document(runs, "odd"))
+    page = html_of(document(runs, "odd"))
+    assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")

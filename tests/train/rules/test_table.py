@@ -129,7 +129,8 @@ def test_a_rule_reads_the_sections_that_it_names(name: str, tmp_path: Path) -> N
         applied = True
         module, _, function = rule.target.partition(":")
         found = getattr(import_module(module), function)(watched)
-        assert rule.dead or list(found) is not None
+        if not rule.dead:
+            list(found)  # a generator reads nothing before
         fields = {path.partition(".")[0] for path in rule.dead}
         assert not rule.sections or watched.seen <= {*rule.sections, *fields}
     assert applied
