@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
 

@@ -82,7 +82,7 @@ ROOT = {"config", "units", "editor_schema"}
 # (importing module, imported module) -> reason.
 ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint", "setpoint.cli.own"): "`sp.run` is imported when it is first used",
-    ("setpoint.infer", "setpoint.train.threads"): "both load torch, and set up its threads first",
+    ("setpoint.infer", "setpoint.train"): "both load torch, and set up its threads first",
     ("setpoint.data.prepared.store", "setpoint.checkpoint.durable"): "files that are on the disk",
     ("setpoint.data.prepared.pieces", "setpoint.checkpoint.durable"): "files that are on the disk",
     ("setpoint.data.prepared.make", "setpoint.checkpoint.durable"): "files that are on the disk",

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # before torch is imported
 

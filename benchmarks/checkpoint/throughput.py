@@ -17,7 +17,7 @@ import time
 import warnings
 from pathlib import Path
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # before torch is imported
 

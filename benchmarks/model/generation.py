@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
 

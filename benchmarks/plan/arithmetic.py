@@ -88,7 +88,8 @@ def compare(flags: tuple[str, ...]) -> tuple[int, str, int]:
             from setpoint.dry_run.step import dry_run
             from setpoint.plan.groups import vocabulary_of
             from setpoint.plan.memory import rank_memory
-            from setpoint.plan.workload import Topology, Workload
+            from setpoint.plan.topology import Topology
+            from setpoint.plan.workload import Workload
             from setpoint.train.config import Job
 
             job = compose(Job, "tiny", flags=list(flags)).resolve()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # before torch is imported
 

@@ -20,7 +20,8 @@ from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.machines import machine_named
 from setpoint.plan.part_time import Kernels
 from setpoint.plan.step_time import StepTime, palm_flops, step_time
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "plan.md"

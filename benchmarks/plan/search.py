@@ -14,7 +14,8 @@ from setpoint.config.composition import compose
 from setpoint.plan.machines import machine_named
 from setpoint.plan.search import Space, search
 from setpoint.plan.step_time import Kernels
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
 AIM = 10.0

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # before torch is imported
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
 

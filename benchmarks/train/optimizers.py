@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
 

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.parallel.tensor import summed_gradients
 from setpoint.plan.shards import shards_of
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import part_here
 from setpoint.train.build.components import build_components

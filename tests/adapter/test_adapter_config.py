@@ -11,7 +11,8 @@ import pytest
 from setpoint.config import ConfigError
 from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.train.build.components import build_components
 from setpoint.train.build.parameters import least_weights, trained_and_frozen
 

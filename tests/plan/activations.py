@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, cast
 
-from setpoint.train.threads import prepare_threads
+from setpoint.train import prepare_threads
 
 prepare_threads()  # before torch is imported
 

@@ -12,7 +12,8 @@ from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.plan.activations import known_keys, missing, peak_of, value_of
 from setpoint.plan.memory import kept_for_backward, rank_memory
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
 from ..train.small import small_job

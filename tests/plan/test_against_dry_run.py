@@ -9,8 +9,9 @@ import pytest
 
 from setpoint.dry_run.step import dry_run
 from setpoint.plan.memory import rank_memory
+from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import Traffic, traffic
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.workload import Workload
 
 from ..ranks import fork
 from ..train.small import small_job

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import traffic
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
 from ..ranks import fork

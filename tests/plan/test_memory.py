@@ -11,7 +11,8 @@ from torch import nn
 from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.report import measure
 from setpoint.plan.memory import RankMemory, rank_memory, update_memory
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job

@@ -11,7 +11,8 @@ from setpoint.plan.machines import machine_named
 from setpoint.plan.search import Space, least_memory, meshes, most_memory, search
 from setpoint.plan.search import _leaves as leaves_of
 from setpoint.plan.step_time import Kernels, step_time
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 
 from ..train.small import small_job
 

@@ -11,7 +11,8 @@ from setpoint.config import SetpointError
 from setpoint.plan.machines import Machine, Network, machine_named
 from setpoint.plan.part_time import Kernels
 from setpoint.plan.step_time import StepTime, palm_flops, step_time
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 
 from ..train.small import small_job
 

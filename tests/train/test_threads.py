@@ -16,7 +16,7 @@ def policy_after(program: str, setting: str | None) -> str:
     if setting is not None:
         environment["OMP_WAIT_POLICY"] = setting
     program = (
-        f"import os, sys\n{program}\nfrom setpoint.train.threads import prepare_threads\n"
+        f"import os, sys\n{program}\nfrom setpoint.train import prepare_threads\n"
         "prepare_threads()\nprint(os.environ.get('OMP_WAIT_POLICY'))"
     )
     words = [sys.executable, "-c", program]

@@ -28,6 +28,7 @@ from setpoint.config import (
     did_you_mean,
     dropped_values,
     fingerprint,
+    overridden,
     shared,
     verify,
 )
@@ -173,9 +174,6 @@ def _expected(
 
 def _dry_run(config: Config, rank: int) -> DryRun:
     job = _trained(config, DRY_RUN)
-    from setpoint.train.threads import prepare_threads
-
-    prepare_threads()
     from setpoint.dry_run.step import dry_run
 
     return dry_run(job, rank)
@@ -190,8 +188,6 @@ def _trained(config: Config, option: Option) -> Job:
 
 
 def _overridden(config: Config) -> list[str]:
-    from setpoint.config import overridden
-
     return list(overridden(config))
 
 

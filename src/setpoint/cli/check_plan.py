@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from setpoint.cli.style import bold, table
 from setpoint.config import SetpointError
 from setpoint.optim.grouping import GroupRow
+from setpoint.plan.groups import planned_groups, vocabulary_of
 from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.mesh import coordinates, draw
 from setpoint.plan.shards import shards_of
+from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import Traffic, traffic
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.workload import Workload
+from setpoint.train.build.zero import zero_settings
 from setpoint.train.config import Job
 from setpoint.units.size import in_units
 
@@ -131,9 +134,6 @@ def make_plan(job: Job, rank: int = 0) -> Plan:
         SetpointError: what decides it is not here, the model cannot be built, or there is no such
             rank.
     """
-    from setpoint.plan.groups import planned_groups, vocabulary_of
-    from setpoint.train.build.zero import zero_settings
-
     topology = Topology.of(job)
     if rank >= topology.world_size:
         raise SetpointError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from setpoint.cli.command import Arguments, Command
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, did_you_mean
 
 # NAME stands for the command that is completed, FUNCTION for a name in the shell; what is typed
 # as the command is called with `__complete`.
@@ -62,8 +62,6 @@ def run(arguments: Arguments) -> int:
     """Print the script for one shell."""
     shell = arguments.positional[0]
     if shell not in SCRIPTS:
-        from setpoint.config import did_you_mean
-
         meant = did_you_mean(shell, SCRIPTS, " ")
         known = ", ".join(SCRIPTS)
         raise SetpointError(f"there is no completion for {shell!r}.{meant} Shells: {known}")

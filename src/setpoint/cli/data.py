@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from setpoint.cli.outcome import Loading
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, SetpointError, verify
+from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
     from setpoint.cli.command import Arguments
@@ -46,8 +47,6 @@ def open_data(arguments: Arguments) -> JobData:
             f"making batches needs the package {error.name!r}: install PyTorch first, then "
             f"'setpoint[train]'"
         ) from None
-    from setpoint.track.progress import make_work_progress
-
     tokenizer = job.tokenizer.build()
     with make_work_progress() as progress:
         corpora = job.data.build(tokenizer=tokenizer, mixed=job.data.is_mixture, show=progress.work)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, verify
+from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
     from setpoint.data.prepared.use import Prepared
@@ -70,7 +71,6 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
         raise ConfigError(problems)
     from setpoint.data.prepared.push import TRAIN, VALIDATION
     from setpoint.data.prepared.use import prepare_all
-    from setpoint.track.progress import make_work_progress
 
     datasets = job.evaluation.datasets if job.evaluation is not None else ()
     texts = [

@@ -25,7 +25,9 @@ from setpoint.config import (
     Row,
     SetpointError,
     Table,
+    all_fields,
     compare,
+    did_you_mean,
     difference_of,
     within,
 )
@@ -126,8 +128,6 @@ def _expect_path(path: str, tables: list[Table], arguments: Arguments) -> None:
     """Refuse to ignore what there is not: it would be compared under its right name."""
     if any(within(key, path) for each in tables for key in each):
         return
-    from setpoint.config import all_fields, did_you_mean
-
     known = [name for name, _ in all_fields(arguments.command.program.root)]
     if path in known:
         return

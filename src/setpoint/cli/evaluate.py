@@ -17,6 +17,9 @@ from setpoint.cli.weights import (
     job_with_weights,
 )
 from setpoint.config import COMMAND_LINE, Origin, SetpointError
+from setpoint.data.sources.config import Text
+from setpoint.infer.tasks import DataSet, Evaluation
+from setpoint.track.progress import make_work_progress
 
 SIDES = ("held_out", "train")
 COMMAND = Command(
@@ -50,8 +53,6 @@ def run(arguments: Arguments) -> int:
     job: Any = job_with_weights(arguments, tasks)
     with Loading():
         from setpoint.infer.run import infer
-    from setpoint.track.progress import make_work_progress
-
     with make_work_progress() as progress:
         results = infer(job, show=progress.work)
     if arguments.has(JSON.name):
@@ -66,9 +67,6 @@ def run(arguments: Arguments) -> int:
 
 def _evaluation(arguments: Arguments) -> Any:
     """The section `evaluation` as the options say it."""
-    from setpoint.data.sources.config import Text
-    from setpoint.infer.tasks import DataSet, Evaluation
-
     sides = arguments.options.get("--side", [])
     for side in sides:
         if side not in SIDES:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from setpoint.plan.machines import Machine, Network
     from setpoint.plan.memory import RankMemory
     from setpoint.plan.step_time import StepTime
-    from setpoint.plan.workload import Topology, Workload
+    from setpoint.plan.topology import Topology
+    from setpoint.plan.workload import Workload
     from setpoint.train.config import Job
 
 UNPRICED = "unknown: no --price"

@@ -16,6 +16,8 @@ from setpoint.cli.weights import (
     job_with_weights,
 )
 from setpoint.config import SetpointError
+from setpoint.infer.tasks import Generation
+from setpoint.track.progress import make_work_progress
 
 COMMAND = Command(
     "generate",
@@ -67,8 +69,6 @@ def run(arguments: Arguments) -> int:
     job: Any = job_with_weights(arguments, tasks)
     with Loading():
         from setpoint.infer.run import infer
-    from setpoint.track.progress import make_work_progress
-
     section = job.generation
     if len(section.prompts) * section.samples > 1 or section.prompts_file is not None:
         with make_work_progress() as progress:
@@ -111,8 +111,6 @@ def _generation(arguments: Arguments) -> Any:
         found["prompts_file"] = file
     # Something to begin with, where nothing is said.
     found["prompts"] = tuple(prompts or ([] if file else ["\n"]))
-    from setpoint.infer.tasks import Generation
-
     return given(arguments, Generation(), found)
 
 

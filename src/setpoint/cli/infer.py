@@ -10,6 +10,7 @@ from setpoint.cli.results import print_scores, tell_profiles
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
 from setpoint.config import ConfigError, SetpointError, is_set
+from setpoint.track.progress import make_work_progress
 
 COMMAND = Command(
     "infer",
@@ -55,8 +56,6 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(problems)
     with Loading():
         from setpoint.infer.run import infer
-    from setpoint.track.progress import make_work_progress
-
     with make_work_progress() as progress:
         results = infer(job, show=progress.work)
     if arguments.has(JSON.name):

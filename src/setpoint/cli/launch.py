@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.train import NNODES, NPROC, RESTARTS, refuse_checkpoint, words_of
+from setpoint.cluster.kubernetes import manifest
 from setpoint.cluster.request import Request
+from setpoint.cluster.slurm import batch_script, seconds_of, submit
 from setpoint.config import (
     COMMAND_LINE,
     Composition,
@@ -119,8 +121,6 @@ def run(arguments: Arguments) -> int:
 
     from ruamel.yaml import YAML
 
-    from setpoint.cluster.kubernetes import manifest
-
     found = manifest(request, arguments.value(KIND.name) or "pytorchjob",
                      arguments.value(NAMESPACE.name))  # fmt: skip
     writer, text = YAML(), StringIO()
@@ -131,8 +131,6 @@ def run(arguments: Arguments) -> int:
 
 
 def _by_slurm(arguments: Arguments, request: Request, place: str) -> int:
-    from setpoint.cluster.slurm import batch_script, seconds_of, submit
-
     time = arguments.value(TIME.name)
     if time is not None and 0 < seconds_of(time) <= request.notice:
         raise SetpointError(

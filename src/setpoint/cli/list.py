@@ -10,7 +10,7 @@ from setpoint.cli.command import IMPORT, JSON, Arguments, Command
 from setpoint.cli.fields import field_rows, fields_text, searched, word_finder
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.source import prepare
-from setpoint.cli.style import bold, table
+from setpoint.cli.style import bold, styled, table
 from setpoint.config import (
     Config,
     SetpointError,
@@ -20,6 +20,7 @@ from setpoint.config import (
     known_tags,
     load_plugins,
     modifiers,
+    place_of,
     preset_parameters,
     preset_summary,
     presets,
@@ -101,8 +102,6 @@ def load_what_can_be_loaded() -> None:
     """Load the plugins of installed packages; a broken one is reported and hides only itself."""
     import sys
 
-    from setpoint.cli.style import styled
-
     broken: list[SetpointError] = []
     load_plugins(broken)
     for error in broken:
@@ -124,8 +123,6 @@ def _cell(value: Any) -> str:
 
 
 def _meant(root: type[Config], section: str) -> str:
-    from setpoint.config import place_of
-
     sections = [name for name, info in root.__setpoint__.fields.items() if info.type.nested]
     hint = place_of(root, section.rpartition(".")[2], section)
     return f"{hint} Sections: {', '.join(sections)}".strip()

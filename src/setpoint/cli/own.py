@@ -21,12 +21,14 @@ from setpoint.cli.command import (
 )
 from setpoint.cli.outcome import COMMANDS as ALL_COMMANDS
 from setpoint.cli.outcome import INTERRUPTED, Uncollected, guarded, report, show_users_frames
+from setpoint.cli.style import bold, print_cautions, print_notes
 from setpoint.config import (
     Config,
     ConfigError,
     RunError,
     SetpointError,
     UserCodeError,
+    nearest,
     need_class,
     raised_by_user,
     traceback_of,
@@ -186,8 +188,6 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
     try:
         ready.append(_opened(parsed))
     except SetpointError as error:
-        from setpoint.config import nearest
-
         close = nearest(parsed.source or "", COMMANDS, 1, likeness=0.75)
         if not close or not str(error).startswith("there is no preset"):
             raise
@@ -233,8 +233,6 @@ def _verify(config: Config) -> None:
     notes = [f"dropped: {value}" for value in dropped_values(config)]
     notes += [f"not checked: {check}" for check in found.skipped]
     if notes or found.cautions:
-        from setpoint.cli.style import print_cautions, print_notes
-
         print_notes(notes)
         print_cautions(found.cautions)
 
@@ -265,7 +263,6 @@ def _call(main: Callable[[Any], object], config: Any) -> int:
 
 def _overview(program: Program, command: Command) -> str:
     from setpoint.cli.fields import field_rows, fields_text
-    from setpoint.cli.style import bold
 
     about = (program.root.__doc__ or "").strip()
     text = command.manual().partition("\n")[2]

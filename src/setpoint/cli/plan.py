@@ -34,7 +34,7 @@ from setpoint.units.size import ByteSize, in_units
 if TYPE_CHECKING:
     from setpoint.config import Composition
     from setpoint.plan.search import Candidate, Found, Space
-    from setpoint.plan.workload import Topology
+    from setpoint.plan.topology import Topology
     from setpoint.train.config import Job
 
 MEMORY = Option("--memory", "Bytes of a GPU to use, such as 72GiB; default: nine tenths.", "SIZE")
@@ -129,7 +129,8 @@ def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job
     from setpoint.plan.groups import vocabulary_of
     from setpoint.plan.search import Space
     from setpoint.plan.step_time import Kernels
-    from setpoint.plan.workload import Topology, Workload, policy_of
+    from setpoint.plan.topology import Topology, policy_of
+    from setpoint.plan.workload import Workload
 
     draft = composition.draft
     given, batch, section = draft.parallel, draft.batch, draft.memory.activation_checkpointing
@@ -211,7 +212,7 @@ def _resolved(
     found: Found, arguments: Arguments, space: Space, wanted: int
 ) -> tuple[list[Resolved], ConfigError | None]:
     """Those that all rules accept, with their overrides; what refused the first of the others."""
-    from setpoint.plan.workload import Topology
+    from setpoint.plan.topology import Topology
 
     best: list[Resolved] = []
     refused: ConfigError | None = None

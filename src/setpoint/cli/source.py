@@ -25,10 +25,15 @@ from setpoint.config import (
     SetpointError,
     chain_of,
     compose,
+    find_user_function,
     import_presets,
+    import_user_module,
     leaves,
+    nearest,
     preset_named,
     presets,
+    read_file,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -129,7 +134,6 @@ def _or_directory(error: SetpointError, source: str) -> SetpointError:
     if not source or not said.startswith(f"{unknown}."):
         return error
     from setpoint.cli.sources.offer import offer
-    from setpoint.config import nearest
 
     near = {os.path.basename(each): each for each in offer("")}
     close = nearest(source, near, 1)
@@ -150,8 +154,6 @@ def _refuse_other_file(source: str, command: str) -> None:
             f"{said}A function in it that returns one is given as module:function: setpoint {verb} "
             f"{module}:FUNCTION"
         )
-    from setpoint.config import written
-
     values = {"data.sources": [{"type": "text", "paths": [source]}]}
     flags = written(values, Origin(COMMAND_LINE))
     raise SetpointError(
@@ -189,8 +191,6 @@ def _is_inference(source: str | Document, depth: int = 0) -> bool:
     if function is None and os.path.isfile(source):
         return source.endswith(SUFFIXES) and _has_weights(source, depth)
     if function is None and ":" in source and kind_of(source) == OTHER:
-        from setpoint.config import find_user_function
-
         function = find_user_function(source.partition("(")[0])
     returned = getattr(function, "__annotations__", {}).get("return")
     return getattr(returned, "__name__", str(returned)).rpartition(".")[2] == "Inference"
@@ -205,8 +205,6 @@ def _has_weights(path: str, depth: int) -> bool:
         return False  # what reads it says so
     if b"weights" not in start and (b"extends" not in start or depth > 8):
         return False
-    from setpoint.config import read_file
-
     data = read_file(path).data
     parents = data.get("extends", [])
     names = [parents] if isinstance(parents, str) else parents
@@ -259,6 +257,4 @@ def prepare(arguments: Arguments) -> None:
         import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
 
     for name in arguments.options.get("--import", []):
-        from setpoint.config import import_user_module
-
         import_user_module(name, f"--import {name}")

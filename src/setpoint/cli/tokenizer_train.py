@@ -9,6 +9,7 @@ from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, 
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, SetpointError, did_you_mean, verify
 from setpoint.data.sources.named_templates import NAMED
+from setpoint.track.progress import make_work_progress
 
 VOCAB_SIZE, OUTPUT = "--vocab-size", "--output"
 COMMAND = Command(
@@ -58,7 +59,6 @@ def run(arguments: Arguments) -> int:
     if problems:
         raise ConfigError(problems)
     from setpoint.data.tokenizers.bpe import train_bpe
-    from setpoint.track.progress import make_work_progress
 
     special = arguments.options.get("--special", [])
     with make_work_progress() as progress:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.source import open_source, run_directory_given, variables_of
@@ -352,8 +353,6 @@ def _of_the_start(problem: Problem) -> bool:
 
 def _has_checkpoints(folder: str | os.PathLike[str]) -> bool:
     from pathlib import Path
-
-    from setpoint.checkpoint.layout import list_checkpoints
 
     return bool(list_checkpoints(Path(folder) / "checkpoints"))
 

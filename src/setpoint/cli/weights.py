@@ -36,6 +36,7 @@ from setpoint.config import (
     resolve,
     within,
 )
+from setpoint.infer.config import Inference, Weights
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
 
@@ -112,7 +113,6 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         if is_record(path):
             _refuse_another_model(path, job)
     from setpoint.infer.adopt import adopt
-    from setpoint.infer.config import Weights
 
     weights = Weights(path=path)
     if which is not None:
@@ -129,7 +129,6 @@ def _of_hugging_face(
     source: str, which: str | int | None, arguments: Arguments, tasks: Mapping[str, Any]
 ) -> Config:
     from setpoint.infer.adopt import adopt
-    from setpoint.infer.config import Inference, Weights
 
     if which is not None:
         raise SetpointError(f"{source} is no run, so --checkpoint {which} has no effect")
@@ -183,8 +182,6 @@ def given(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> A
 
 
 def _job(weights: Config, tasks: Mapping[str, Any]) -> Any:
-    from setpoint.infer.config import Inference
-
     draft = Inference()
     draft.set_field("weights", weights, Origin(COMMAND_LINE, "SOURCE"))
     for name, value in tasks.items():

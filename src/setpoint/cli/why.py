@@ -8,7 +8,19 @@ from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Progra
 from setpoint.cli.source import open_source
 from setpoint.cli.style import bold, dim, wrapped
 from setpoint.cli.value import plain, value_text
-from setpoint.config import SUFFIXES, Config, Leaf, SetpointError, entries_of, leaves, presets
+from setpoint.config import (
+    SUFFIXES,
+    Config,
+    Leaf,
+    SetpointError,
+    all_fields,
+    did_you_mean,
+    entries_of,
+    item_index,
+    leaves,
+    place_of,
+    presets,
+)
 
 COMMAND = Command(
     "why",
@@ -62,8 +74,6 @@ def by_index(config: Config, name: str) -> str:
     Returns:
         the path as `leaves` has it.
     """
-    from setpoint.config import item_index
-
     node: object = config
     parts = name.split(".")
     for at, part in enumerate(parts):
@@ -119,8 +129,6 @@ def _is_source(word: str) -> bool:
 
 def _meant(program: Program, name: str, every: list[Leaf]) -> str:
     """Why a path leads nowhere, or what may have been meant."""
-    from setpoint.config import all_fields, did_you_mean, place_of
-
     for leaf in every:
         if name.startswith(f"{leaf.key}."):
             if isinstance(leaf.value, dict) and leaf.value:

@@ -1,6 +1,3 @@
 """Inference: text from a trained model."""
 
-from setpoint.train.threads import prepare_threads
-
-# As in `setpoint.train`: before the modules of this package load torch.
-prepare_threads()
+import setpoint.train  # noqa: F401 - sets up threads, before the modules of this package load torch

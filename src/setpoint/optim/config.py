@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any, ClassVar, Literal
 
-from setpoint.config import RUNTIME, Foreign, Problem, check, dead, field
+from setpoint.config import (
+    RUNTIME,
+    Foreign,
+    Problem,
+    check,
+    dead,
+    field,
+    parameters_of,
+    takes_parameter,
+)
 from setpoint.optim.schedule.config import (
     Constant,
     Cosine,
@@ -331,8 +340,6 @@ class ImportedOptimizer(
     """Weight decay, passed to the target, which defines it: decoupled or added to the gradient."""
 
     def _mistakes(self) -> Iterator[Problem]:
-        from setpoint.config import parameters_of, takes_parameter
-
         found = list(super()._mistakes())
         yield from found
         if any(problem.path == "target" for problem in found):

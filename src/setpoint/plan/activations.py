@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from setpoint.plan.pieces import Piece
-from setpoint.plan.workload import Kind, Topology, Workload, tokens_of
+from setpoint.plan.topology import Topology, tokens_of
+from setpoint.plan.workload import Kind, Workload
 
 TABLE = Path(__file__).parent / "activations.json"
 

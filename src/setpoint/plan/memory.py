@@ -8,7 +8,8 @@ from typing import NamedTuple
 from setpoint.plan.activations import Held, held_by, missing
 from setpoint.plan.mesh import coordinates
 from setpoint.plan.shards import Shards, Unit, shards_of
-from setpoint.plan.workload import Topology, Workload, stages_of, tokens_of
+from setpoint.plan.topology import Topology, stages_of, tokens_of
+from setpoint.plan.workload import Workload
 
 
 class RankMemory(NamedTuple):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.plan.links import Links, group_of
 from setpoint.plan.machines import FORMATS, Machine, Network
+from setpoint.plan.topology import Topology, tokens_of
 from setpoint.plan.traffic import (
     context_rows,
     expert_rows,
     expert_weights,
     tensor_rows,
-    tokens_of,
 )
-from setpoint.plan.workload import Kind, Topology, Workload
+from setpoint.plan.workload import Kind, Workload
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job

@@ -23,8 +23,9 @@ from setpoint.plan.machines import Machine, Network
 from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.mesh import stride
 from setpoint.plan.step_time import Kernels, StepTime, seconds_of_passes, step_time
+from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import weight_turns
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.workload import Workload
 
 POLICIES = ("none", "operators:attention+matmul", "full")
 """What is recomputed: nothing, all but matrix products and attention, whole layers."""

@@ -7,7 +7,9 @@ from math import prod
 from typing import NamedTuple
 
 from setpoint.plan.mesh import coordinates, index_along
-from setpoint.plan.workload import Topology, Weight, Workload, stages_of
+from setpoint.plan.topology import Topology, stages_of
+from setpoint.plan.weight import Weight
+from setpoint.plan.workload import Workload
 from setpoint.shapes.expert_parts import side_to_shard
 
 

@@ -21,8 +21,9 @@ from setpoint.plan.mesh import stride
 from setpoint.plan.part_time import Kernels, Part, PartTimes, Spent, WeightMessages
 from setpoint.plan.schedules import StageTimes, pipeline_seconds, simulate
 from setpoint.plan.shards import Shards, Unit, shards_of
+from setpoint.plan.topology import Topology, stages_of
 from setpoint.plan.traffic import expert_turns, weight_turns
-from setpoint.plan.workload import Topology, Workload, stages_of
+from setpoint.plan.workload import Workload
 
 NOTHING = 1e-12
 """Seconds that rounding leaves."""

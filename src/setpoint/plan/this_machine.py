@@ -11,7 +11,8 @@ from setpoint.memory.machine import machine_memory
 from setpoint.model.config import Transformer
 from setpoint.model.size import unknown_size
 from setpoint.plan.memory import kept_for_backward, update_memory
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.train.rules.memory import levers
 
 if TYPE_CHECKING:

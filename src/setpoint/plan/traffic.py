@@ -12,7 +12,8 @@ from setpoint.parallel.pipelining import SCHEDULES
 from setpoint.parallel.split import ranks_of_stages
 from setpoint.plan.mesh import coordinates
 from setpoint.plan.shards import Shards, local_shape, shards_of
-from setpoint.plan.workload import Kind, Topology, Workload, stages_of, tokens_of
+from setpoint.plan.topology import Topology, stages_of, tokens_of
+from setpoint.plan.workload import Kind, Workload
 
 CHOICE = 4
 """Bytes of the weight of a choice, which travels to the expert with its row."""

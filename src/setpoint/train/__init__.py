@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
-
-from setpoint.train.threads import prepare_threads
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
     from setpoint.train.record.context import Outcome
     from setpoint.train.run import train
-
-# Whatever loads torch for a job comes by here first, whether a command or a program.
-prepare_threads()
 
 __all__ = ["Job", "Outcome", "train"]
 
@@ -29,3 +26,20 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"setpoint.train.{_WHERE[name]}"), name)
+
+
+def prepare_threads() -> None:
+    """Make waiting threads sleep instead of spinning; call before torch is imported.
+
+    This package and `setpoint.infer` do when they are imported, and with them every command and
+    every program that loads torch for a job.
+
+    OpenMP's threads spin at barriers. With one other busy process on the machine that makes
+    training on two threads 25 to 35 times slower (measured; see docs/decisions). A setting of the
+    user's own is left alone, as is the environment of a process that has loaded torch already.
+    """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+prepare_threads()

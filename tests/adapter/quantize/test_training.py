@@ -22,7 +22,8 @@ from setpoint.infer.run import infer
 from setpoint.infer.tasks import Export
 from setpoint.model.pretrained.load import load_checkpoint, load_pretrained
 from setpoint.plan.memory import update_memory
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.components import Components, build_components

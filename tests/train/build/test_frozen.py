@@ -14,7 +14,8 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.optim.config import AdamW
 from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
-from setpoint.plan.workload import Topology, Workload
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components

@@ -7,6 +7,7 @@ from math import inf
 from typing import Literal
 
 from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, derive, derived, field
+from setpoint.model.divisors import nearest_divisors
 
 UNTAUGHT = "router-without-gradient"
 CAUTIONS = {UNTAUGHT: "the loss of the model does not reach the routers"}
@@ -171,8 +172,6 @@ class MoE(Config):
                 also=("experts",),
             )
         elif self.experts % self.groups:
-            from setpoint.model.divisors import nearest_divisors
-
             yield Problem(
                 "groups",
                 f"{self.experts} experts cannot be divided into {self.groups} equal groups",

@@ -11,6 +11,7 @@ from setpoint.config import SetpointError
 from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
 from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceModel
+from setpoint.model.huggingface import config_keys
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.run import DESCRIPTION
@@ -54,8 +55,6 @@ def companions_of(
         config = CONFIG if pretrained["kind"] == "huggingface" else DESCRIPTION
         found |= _read({GENERATION: start / GENERATION, DESCRIPTION: start / config})
     if isinstance(model, HuggingFaceModel):
-        from setpoint.model.huggingface import config_keys
-
         # Without what the section overrides, which is in its record.
         keys = config_keys(model) if keys is None else keys
         found[DESCRIPTION] = json.dumps(keys, indent=2).encode()
