@@ -11,7 +11,8 @@ from setpoint.config import ConfigError, Problem, all_fields
 from setpoint.config.resolving.checks import verify
 from setpoint.track.config import NORMS
 from setpoint.train.config import Job
-from setpoint.train.rules.support import CONFLICTS, Conflict
+from setpoint.train.rules.conflict import Conflict
+from setpoint.train.rules.support import CONFLICTS
 
 from ..small import small_job
 
