@@ -15,11 +15,12 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
 from setpoint.checkpoint import background, durable
-from setpoint.checkpoint import remote as module
+from setpoint.checkpoint import remote_folder as module
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
 from setpoint.checkpoint.record import checkpoint_to_load
-from setpoint.checkpoint.remote import RemoteError, RemoteRun
+from setpoint.checkpoint.remote import RemoteRun
+from setpoint.checkpoint.remote_folder import RemoteError
 from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.uploads import Uploads, read_pending

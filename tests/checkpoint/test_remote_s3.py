@@ -10,7 +10,8 @@ import torch
 
 from setpoint.checkpoint.fetch import fetched
 from setpoint.checkpoint.manifest import read_manifest
-from setpoint.checkpoint.remote import RemoteError, RemoteRun
+from setpoint.checkpoint.remote import RemoteRun
+from setpoint.checkpoint.remote_folder import RemoteError
 from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
 

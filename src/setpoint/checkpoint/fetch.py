@@ -18,7 +18,8 @@ from .layout import (
     temporary,
 )
 from .manifest import DamagedCheckpoint
-from .remote import FOLDER, Found, RemoteRun, repeated
+from .remote import FOLDER, Found, RemoteRun
+from .remote_folder import repeated
 
 
 def split_url(url: str) -> tuple[str, int | PointerName | None]:

@@ -13,17 +13,15 @@ run does not come from any more has its manifest under another name, and keeps i
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from setpoint.config import RunError, SetpointError
-from setpoint.hub.urls import open_file_system, reason_of
+from setpoint.config import SetpointError
 
-from .durable import Digest, Written, sync_directory, write_file
+from .durable import Written, sync_directory, write_file
 from .layout import (
     MANIFEST,
     POINTERS,
@@ -33,11 +31,9 @@ from .layout import (
     step_of,
 )
 from .manifest import DamagedCheckpoint, Manifest, parse_manifest
-from .pieces import PIECE, Pieces, md5_in
+from .remote_folder import RemoteError, RemoteFolder, repeated
 from .retention import Retention
 from .state_file import decode_state
-
-T = TypeVar("T")
 
 FOLDER = "checkpoints"
 """Where the checkpoints lie below a run."""
@@ -45,15 +41,8 @@ FOLDER = "checkpoints"
 SET_ASIDE = f"{MANIFEST}.set-aside"
 """What the manifest of a checkpoint is called that the run does not come from any more."""
 
-PAUSE = 1.0
-"""Seconds before a request that failed is repeated for the first time; doubled each time."""
-
 OnDamaged = Callable[[str, str], None]
 """Told of each damaged checkpoint that is passed over: its name and the reason."""
-
-
-class RemoteError(RunError):
-    """A service that does not answer, or refuses."""
 
 
 class Found(NamedTuple):
@@ -78,26 +67,18 @@ class Sent(NamedTuple):
     by: str
 
 
-class RemoteRun:
+class RemoteRun(RemoteFolder):
     """One run at a URL.
 
     Arguments:
         url: of the run, not of the folder of all runs.
-        by_size: compare what has arrived by its size alone.
-        alive: called between pieces of what is transferred; what it raises ends the transfer.
+        by_size, alive: see `RemoteFolder`.
     """
 
     def __init__(
         self, url: str, *, by_size: bool = False, alive: Callable[[], None] = lambda: None
     ) -> None:
-        self.url = url.rstrip("/")
-        self.by_size = by_size
-        self.alive = alive
-        with self._asking():
-            self._system, path = open_file_system(self.url)
-            self._is_local = "file" in _protocols(self._system)
-        self._root = path.rstrip("/")
-        self._sure: dict[str, Written] = {}
+        super().__init__(url, by_size=by_size, alive=alive)
         self._positions: dict[int, dict[str, float]] = {}
 
     def steps(self) -> list[int]:
@@ -112,29 +93,6 @@ class RemoteRun:
             listed = {step_of(name) for name in self._names(f"{self._root}/{FOLDER}")}
         listed |= {self.pointer(name) for name in POINTERS}
         return sorted(step for step in listed if step is not None)
-
-    def is_there(self) -> bool:
-        """Whether anything lies at the URL.
-
-        Raises:
-            RemoteError: if the service does not answer.
-        """
-        with self._asking():
-            return bool(self._names(self._root))
-
-    def require_writable(self) -> None:
-        """Write a small file and remove it again.
-
-        Raises:
-            RemoteError: if the service refuses.
-        """
-        marker = f"{self._root}/.writable"
-        try:
-            self._system.makedirs(self._root, exist_ok=True)
-            self._write(marker, b"\n")
-            self._remove(marker)
-        except Exception as error:
-            raise RemoteError(f"{self.url} cannot be written: {reason_of(error)}") from error
 
     def runs(self) -> list[str]:
         """The names of the folders at the URL that hold checkpoints, where it is one of runs.
@@ -443,104 +401,8 @@ class RemoteRun:
         sync_directory(path.parent)
         return True
 
-    def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
-        """Send a file unless it is there; `written` is None for one that may grow meanwhile."""
-        size = file.stat().st_size if written is None else written.size
-        pieces = Pieces(file, size, self.alive, None if written is None else written.chunk)
-        if self._sure.get(path) == (written or pieces.look()):
-            return []
-        if written is not None and self._arrived(path, written, pieces) is not None:
-            self._sure[path] = written
-            return []
-        self._write_all(path, pieces)
-        if written is not None and pieces.written != written:
-            raise DamagedCheckpoint(file.parent, f"{file.name} is not what was saved")
-        by = self._arrived(path, pieces.written, pieces)
-        if by is None:
-            raise OSError(f"{self._system.unstrip_protocol(path)} has not arrived as it was sent")
-        self._sure[path] = pieces.written
-        return [(pieces.written.size, by)]
-
-    def _arrived(self, path: str, written: Written, pieces: Pieces) -> str | None:
-        """How a file is known to be at the URL; None if it is not, or is another one."""
-        self._system.invalidate_cache()
-        try:
-            info = self._system.info(path)
-        except FileNotFoundError:
-            return None
-        if info.get("type") != "file" or info.get("size") != written.size:
-            return None
-        if self.by_size:
-            return "size"
-        theirs = md5_in(info)
-        if theirs is not None:
-            if not pieces.md5s:
-                pieces.look()
-            if theirs in pieces.md5s:
-                return "md5"
-        # No MD5, or not that of the content, as where the service encrypts with keys of its own.
-        return "sha256" if self._digest(path, written.chunk) == written else None
-
-    def _digest(self, path: str, chunk: int | None) -> Written:
-        """Read a file for its checksum alone."""
-        with Digest(chunk) as digest:
-            for piece in self._pieces(path):
-                digest.update(piece)
-            return digest.end()
-
-    def _write_all(self, path: str, pieces: Pieces) -> None:
-        if self._is_local:
-            staged = Path(f"{path}.part")
-            staged.unlink(missing_ok=True)
-            write_file(staged, pieces)
-            os.replace(staged, path)
-            sync_directory(staged.parent)
-            return
-        with self._system.open(path, "wb") as file:
-            pieces.block = getattr(file, "blocksize", None)
-            for piece in pieces:
-                file.write(piece)
-
-    def _write(self, path: str, content: bytes) -> None:
-        """Write a small file at once, and read it back."""
-        if self._is_local:
-            staged = Path(f"{path}.part")
-            staged.unlink(missing_ok=True)
-            write_file(staged, [content])
-            os.replace(staged, path)
-            sync_directory(staged.parent)
-        else:
-            self._system.pipe_file(path, content)
-        if self._read(path) != content:
-            raise OSError(f"{self._system.unstrip_protocol(path)} has not arrived as it was sent")
-
-    def _read(self, path: str) -> bytes | None:
-        try:
-            return self._system.cat_file(path)
-        except FileNotFoundError:
-            return None
-
-    def _remove(self, path: str) -> None:
-        self._sure.clear()
-        with suppress(FileNotFoundError):
-            self._system.rm_file(path)
-
     def _point(self, name: PointerName, step: int) -> None:
         self._write(f"{self._root}/{FOLDER}/{name}", f"{directory_name(step)}\n".encode())
-
-    def _pieces(self, path: str) -> Iterator[bytes]:
-        with self._asking(FileNotFoundError), self._system.open(path, "rb") as file:
-            while piece := file.read(PIECE):
-                self.alive()
-                yield piece
-
-    def _names(self, folder: str) -> list[str]:
-        self._system.invalidate_cache()
-        try:
-            rows = self._system.ls(folder, detail=False)
-        except FileNotFoundError:
-            return []
-        return [str(row).rstrip("/").rpartition("/")[2] for row in rows]
 
     def _path(self, step: int, name: str = "") -> str:
         folder = f"{self._root}/{FOLDER}/{directory_name(step)}"
@@ -563,19 +425,6 @@ class RemoteRun:
         except FileNotFoundError as error:
             raise _damage(step, f"{name} is missing") from error
 
-    @contextmanager
-    def _asking(self, *passed: type[Exception]) -> Iterator[None]:
-        """Say what a service answers, each of which has errors of its own, in one way."""
-        try:
-            yield
-        except (SetpointError, *passed):
-            raise
-        except Exception as error:
-            raise RemoteError(
-                f"{self.url} cannot be reached: {reason_of(error)} (credentials are those of the "
-                f"environment, as the package of the service reads them)"
-            ) from error
-
 
 def _damage(step: int, reason: str) -> DamagedCheckpoint:
     return DamagedCheckpoint(Path(directory_name(step)), reason)
@@ -592,24 +441,3 @@ def _position_in(content: bytes | None, found: Found | None) -> dict[str, float]
         return {}
     position = decode_state(content).get("position")
     return position if isinstance(position, dict) else {}
-
-
-def _protocols(system: Any) -> tuple[str, ...]:
-    found = system.protocol
-    return (found,) if isinstance(found, str) else tuple(found)
-
-
-def repeated(act: Callable[[], T], attempts: int = 5) -> T:
-    """Ask a service again where it does not answer, after growing pauses.
-
-    Raises:
-        RemoteError: the last time.
-    """
-    for attempt in range(attempts - 1):
-        try:
-            return act()
-        except DamagedCheckpoint:
-            raise
-        except RemoteError:
-            time.sleep(PAUSE * 2**attempt)
-    return act()

@@ -9,8 +9,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from setpoint.checkpoint import remote as module
-from setpoint.checkpoint.remote import RemoteError, RemoteRun
+from setpoint.checkpoint import remote_folder as module
+from setpoint.checkpoint.remote import RemoteRun
+from setpoint.checkpoint.remote_folder import RemoteError
 from setpoint.checkpoint.uploads import Uploads
 from setpoint.config import RunError, SetpointError
 from setpoint.resilience.signals import StopRequest

@@ -13,13 +13,8 @@ from setpoint.checkpoint.fetch import begin_fetch, end_fetch
 from setpoint.checkpoint.layout import directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.pointers import point
-from setpoint.checkpoint.remote import (
-    FOLDER,
-    Found,
-    RemoteError,
-    RemoteRun,
-    repeated,
-)
+from setpoint.checkpoint.remote import FOLDER, Found, RemoteRun
+from setpoint.checkpoint.remote_folder import RemoteError, repeated
 from setpoint.checkpoint.uploads import Report, read_pending
 from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.parallel.world import ToldByMain, World

@@ -1,0 +1,200 @@
+"""A folder at a URL: its files are sent, compared with what was meant, and read back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from setpoint.config import RunError, SetpointError
+from setpoint.hub.urls import open_file_system, reason_of
+
+from .durable import Digest, Written, sync_directory, write_file
+from .manifest import DamagedCheckpoint
+from .pieces import PIECE, Pieces, md5_in
+
+T = TypeVar("T")
+
+PAUSE = 1.0
+"""Seconds before a request that failed is repeated for the first time; doubled each time."""
+
+
+class RemoteError(RunError):
+    """A service that does not answer, or refuses."""
+
+
+class RemoteFolder:
+    """A folder at a URL.
+
+    Arguments:
+        by_size: compare what has arrived by its size alone.
+        alive: called between pieces of what is transferred; what it raises ends the transfer.
+    """
+
+    def __init__(
+        self, url: str, *, by_size: bool = False, alive: Callable[[], None] = lambda: None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.by_size = by_size
+        self.alive = alive
+        with self._asking():
+            self._system, path = open_file_system(self.url)
+            self._is_local = "file" in _protocols(self._system)
+        self._root = path.rstrip("/")
+        self._sure: dict[str, Written] = {}
+
+    def is_there(self) -> bool:
+        """Whether anything lies at the URL.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        with self._asking():
+            return bool(self._names(self._root))
+
+    def require_writable(self) -> None:
+        """Write a small file and remove it again.
+
+        Raises:
+            RemoteError: if the service refuses.
+        """
+        marker = f"{self._root}/.writable"
+        try:
+            self._system.makedirs(self._root, exist_ok=True)
+            self._write(marker, b"\n")
+            self._remove(marker)
+        except Exception as error:
+            raise RemoteError(f"{self.url} cannot be written: {reason_of(error)}") from error
+
+    def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
+        """Send a file unless it is there; `written` is None for one that may grow meanwhile."""
+        size = file.stat().st_size if written is None else written.size
+        pieces = Pieces(file, size, self.alive, None if written is None else written.chunk)
+        if self._sure.get(path) == (written or pieces.look()):
+            return []
+        if written is not None and self._arrived(path, written, pieces) is not None:
+            self._sure[path] = written
+            return []
+        self._write_all(path, pieces)
+        if written is not None and pieces.written != written:
+            raise DamagedCheckpoint(file.parent, f"{file.name} is not what was saved")
+        by = self._arrived(path, pieces.written, pieces)
+        if by is None:
+            raise OSError(f"{self._system.unstrip_protocol(path)} has not arrived as it was sent")
+        self._sure[path] = pieces.written
+        return [(pieces.written.size, by)]
+
+    def _arrived(self, path: str, written: Written, pieces: Pieces) -> str | None:
+        """How a file is known to be at the URL; None if it is not, or is another one."""
+        self._system.invalidate_cache()
+        try:
+            info = self._system.info(path)
+        except FileNotFoundError:
+            return None
+        if info.get("type") != "file" or info.get("size") != written.size:
+            return None
+        if self.by_size:
+            return "size"
+        theirs = md5_in(info)
+        if theirs is not None:
+            if not pieces.md5s:
+                pieces.look()
+            if theirs in pieces.md5s:
+                return "md5"
+        # No MD5, or not that of the content, as where the service encrypts with keys of its own.
+        return "sha256" if self._digest(path, written.chunk) == written else None
+
+    def _digest(self, path: str, chunk: int | None) -> Written:
+        """Read a file for its checksum alone."""
+        with Digest(chunk) as digest:
+            for piece in self._pieces(path):
+                digest.update(piece)
+            return digest.end()
+
+    def _write_all(self, path: str, pieces: Pieces) -> None:
+        if self._is_local:
+            staged = Path(f"{path}.part")
+            staged.unlink(missing_ok=True)
+            write_file(staged, pieces)
+            os.replace(staged, path)
+            sync_directory(staged.parent)
+            return
+        with self._system.open(path, "wb") as file:
+            pieces.block = getattr(file, "blocksize", None)
+            for piece in pieces:
+                file.write(piece)
+
+    def _write(self, path: str, content: bytes) -> None:
+        """Write a small file at once, and read it back."""
+        if self._is_local:
+            staged = Path(f"{path}.part")
+            staged.unlink(missing_ok=True)
+            write_file(staged, [content])
+            os.replace(staged, path)
+            sync_directory(staged.parent)
+        else:
+            self._system.pipe_file(path, content)
+        if self._read(path) != content:
+            raise OSError(f"{self._system.unstrip_protocol(path)} has not arrived as it was sent")
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self._system.cat_file(path)
+        except FileNotFoundError:
+            return None
+
+    def _remove(self, path: str) -> None:
+        self._sure.clear()
+        with suppress(FileNotFoundError):
+            self._system.rm_file(path)
+
+    def _pieces(self, path: str) -> Iterator[bytes]:
+        with self._asking(FileNotFoundError), self._system.open(path, "rb") as file:
+            while piece := file.read(PIECE):
+                self.alive()
+                yield piece
+
+    def _names(self, folder: str) -> list[str]:
+        self._system.invalidate_cache()
+        try:
+            rows = self._system.ls(folder, detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(row).rstrip("/").rpartition("/")[2] for row in rows]
+
+    @contextmanager
+    def _asking(self, *passed: type[Exception]) -> Iterator[None]:
+        """Say what a service answers, each of which has errors of its own, in one way."""
+        try:
+            yield
+        except (SetpointError, *passed):
+            raise
+        except Exception as error:
+            raise RemoteError(
+                f"{self.url} cannot be reached: {reason_of(error)} (credentials are those of the "
+                f"environment, as the package of the service reads them)"
+            ) from error
+
+
+def _protocols(system: Any) -> tuple[str, ...]:
+    found = system.protocol
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+def repeated(act: Callable[[], T], attempts: int = 5) -> T:
+    """Ask a service again where it does not answer, after growing pauses.
+
+    Raises:
+        RemoteError: the last time.
+    """
+    for attempt in range(attempts - 1):
+        try:
+            return act()
+        except DamagedCheckpoint:
+            raise
+        except RemoteError:
+            time.sleep(PAUSE * 2**attempt)
+    return act()
