@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from plan.memory import COMMON, JOBS, SIZES
+from plan.memory import JOBS, job_named
 
 SECONDS = 1.0
 BOUND = 0.1
@@ -51,9 +51,7 @@ def main(given: list[str] | None = None) -> int:
     print(f"\n{'job':28} {'ranks':>5} {'arithmetic':>11} {'dry run':>10} {'ratio':>6}  moment")
     worst = 0.0
     for name in chosen.jobs:
-        ranks, flags = JOBS[name]
-        sizes = ("model.dim=32", "model.layers=2", "model.heads=2") if chosen.small else SIZES
-        flags = (*COMMON, *sizes, *flags, f"parallel.world_size={ranks}")
+        ranks, flags = job_named(name, chosen.small)
         counted, moment, planned = compare(flags)
         worst = max(worst, abs(counted / planned - 1))
         print(

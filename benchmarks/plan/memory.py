@@ -63,9 +63,7 @@ def main(given: list[str] | None = None) -> int:
     print(f"{'job':28} {'ranks':>5} {'planned':>10} {'measured':>10} {'ratio':>6} {'resident':>10}")
     worst = 0.0
     for name in chosen.jobs:
-        ranks, flags = JOBS[name]
-        sizes = ("model.dim=32", "model.layers=2", "model.heads=2") if chosen.small else SIZES
-        flags = (*COMMON, *sizes, *flags, f"parallel.world_size={ranks}")
+        ranks, flags = job_named(name, chosen.small)
         planned, measured, resident = compare(ranks, flags)
         worst = max(worst, abs(planned / measured - 1))
         print(
@@ -75,6 +73,13 @@ def main(given: list[str] | None = None) -> int:
         )
     print(f"furthest off: {worst:.1%} (bound {BOUND:.0%})")
     return int(worst > BOUND)
+
+
+def job_named(name: str, small: bool) -> tuple[int, tuple[str, ...]]:
+    """The ranks of one of JOBS, and its flags; small ones have next to no arithmetic."""
+    ranks, flags = JOBS[name]
+    sizes = ("model.dim=32", "model.layers=2", "model.heads=2") if small else SIZES
+    return ranks, (*COMMON, *sizes, *flags, f"parallel.world_size={ranks}")
 
 
 def compare(ranks: int, flags: tuple[str, ...]) -> tuple[int, int, int]:

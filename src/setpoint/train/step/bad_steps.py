@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from enum import Enum
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError
 from setpoint.resilience.config import RollBack, SkipStep
-from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
     from setpoint.resilience.config import Spike, StepPolicy
 
 NORMAL = 1.4826
 """Times the median absolute deviation: the standard deviation, of a normal distribution."""
+
+
+class Verdict(Enum):
+    """What became of a step."""
+
+    TAKEN = "taken"
+    SKIPPED = "skipped"
+    """The weights stay, and the step counts: the gradients of fp16 overflowed, so that the scale of
+    the loss falls, or `resilience.non_finite` or `resilience.spike` passes over it."""
+    ROLLED_BACK = "rolled_back"
+    """The run goes on from its newest checkpoint, and the step does not count."""
+    RETAKEN = "retaken"
+    """A replica group was lost on the way: nothing has changed, and the step is taken again."""
+    REFUSED = "refused"
+    """The loss or the norm is not finite: nothing was changed but the scale of the loss."""
+    SPIKED = "spiked"
+    """The loss is a spike that `resilience.spike` acts on: nothing was changed."""
 
 
 class BadSteps:

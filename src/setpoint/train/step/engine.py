@@ -14,15 +14,14 @@ from torch import Tensor
 from setpoint.model.moe.layer import update_biases
 from setpoint.optim.clip import clip_gradients
 from setpoint.precision.autocast import compute_in
+from setpoint.shapes.outcome import Routing
+from setpoint.train.step.bad_steps import Verdict
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import Share, add_routing, sum_by_source
-from setpoint.train.step.routing import numbers_of, routing_of
-from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.shapes.batch import Batch, Count, StepBatch
-    from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.step.norms import NormMetrics
@@ -280,6 +279,23 @@ def sum_over_groups(
     groups.sum([together])
     losses = together[:2].to(sums.losses.dtype)
     return Sums(losses, sums.routing, None if by_source is None else together[2:])
+
+
+def numbers_of(routing: Routing) -> Tensor:
+    """(N,) fp64, all of a routing in one tensor; whole numbers are exact up to 2**53."""
+    return torch.cat([each.double().flatten() for each in routing])
+
+
+def routing_of(numbers: Tensor, like: Routing) -> Routing:
+    """The routing whose numbers these are.
+
+    Arguments:
+        like: has its shapes and dtypes.
+    """
+    parts = numbers.split([each.numel() for each in like])
+    return Routing(
+        *(part.view(each.shape).to(each.dtype) for part, each in zip(parts, like, strict=True))
+    )
 
 
 class _Agreed(NamedTuple):

@@ -16,7 +16,7 @@ from setpoint.parallel.seeds import seed_step
 from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
-from setpoint.train.step.bad_steps import BadSteps
+from setpoint.train.step.bad_steps import BadSteps, Verdict
 from setpoint.train.step.engine import Engine, Rates, Report
 from setpoint.train.step.freezing import Freezing
 from setpoint.train.step.merging import merge_if_due
@@ -24,7 +24,6 @@ from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.pipeline import engine_of
 from setpoint.train.step.position import Position, is_due, is_over, share_done
 from setpoint.train.step.times import StepTimes, telling_waits_apart
-from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
     from setpoint.resilience.signals import StopRequest

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
+from setpoint.train.step.bad_steps import Verdict
 from setpoint.train.step.engine import NOTHING, Finished, PlainEngine, Rates, Report, Sums
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import Share
-from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Batch, Count
