@@ -10,6 +10,7 @@ from pathlib import Path
 from setpoint.config import Config, dead, derive, derived, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.config import is_set
+from setpoint.config.draft.plain import to_plain
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.record.fingerprint import fingerprint
 
@@ -223,3 +224,45 @@ print(compose(Schedule, draft, flags=["--kind=linear"]).resolve().warmup)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout.split() == ["1", "5"], result.stderr
+
+
+class Shop(Config):
+    """What is derived, and items, of which one mode makes nothing."""
+
+    open: bool = True
+    """Whether anything is read."""
+
+    total: int = derived()
+    """Size of all items."""
+
+    items: tuple[Inner, ...] = field(factory=lambda: (Inner(), Inner(a=5)))
+    """Items."""
+
+    named: dict[str, Inner] = field(factory=lambda: {"x": Inner()})
+    """The same by name."""
+
+    @derive("total")
+    def _derive_total(self) -> int:
+        return sum(item.a for item in self.items)
+
+    @dead("total", "items", "named")
+    def _dead(self) -> str | None:
+        return None if self.open else "closed"
+
+
+def test_a_field_of_an_item_is_as_dead_as_the_list() -> None:
+    flags = ["open=false", "items.1.b=7", "named.x.b=8"]
+    found = problems_of(lambda: compose(Shop, flags=flags).resolve())
+    assert [problem.path for problem in found] == ["items.1.b", "named.x.b"]
+    shop = compose(Shop, flags=["items.1.a=7"], program={"open": False}).resolve()
+    assert shop.items[1].a == 5 and shop.total == 6
+    assert ["items.1.a = 7" in line for line in dropped_values(shop)] == [True]
+    assert fingerprint(shop) == fingerprint(compose(Shop, program={"open": False}).resolve())
+
+
+def test_a_complete_file_repeats_what_is_derived() -> None:
+    shop = compose(Shop, flags=["open=false"]).resolve()
+    again = compose(Shop, program=to_plain(shop)).resolve()
+    assert again == shop == resolve(again) and fingerprint(again) == fingerprint(shop)
+    found = problems_of(lambda: compose(Shop, flags=["open=false", "total=7"]).resolve())
+    assert [problem.path for problem in found] == ["total"]

@@ -100,6 +100,8 @@ class Computation:
         self.shares = False
         self._pending: dict[tuple[int, str], Pending] = {}
         self._queue: list[Pending] = []
+        # What would derive a value that a layer has given.
+        self._given: dict[tuple[int, str], tuple[Node, str]] = {}
         self._copied = 0  # values that references to lists and mappings have repeated
         self._stack: list[tuple[Pending, Path]] = []
         self._reads: list[dict[str, None]] = []
@@ -133,6 +135,7 @@ class Computation:
                     _refuse_nowhere(cls, method, relative)
                 continue
             if chain_of(target, name):
+                self._given[id(target), name] = section, method
                 continue
             self._add(Pending(target, name, (*path, *inner, name), {(): (section, method)}))
 
@@ -191,6 +194,18 @@ class Computation:
             return None
         finally:
             self._reads.pop()
+
+    def usual(self, section: Node, name: str) -> object:
+        """What a derived field that a layer has set would be without that; MISSING if unknown."""
+        known = type(section).__setpoint__
+        # A section that is taken over as it was resolved is not walked.
+        by = self._given.get((id(section), name)) or (section, known.derives.get(name))
+        if by[1] is None:
+            return MISSING
+        try:
+            return known.fields[name].read(self.observe(by[0], by[1]), Origin(DERIVED))
+        except Exception:  # nobody asked for the value, so that no fault of it is reported
+            return MISSING
 
     def _read(self, path: str) -> None:
         if self._reads:

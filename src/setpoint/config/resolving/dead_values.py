@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..draft.copying import draft_of, one_layer
@@ -13,7 +13,7 @@ from ..values.node import Chain, Node, chain_of, layers_of, set_chain, state_of,
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
 from ..values.scalar import Struct
 from ..words.errors import Problem
-from ..words.names import Path
+from ..words.names import Path, dotted
 from ..words.shown import MISSING, same
 from .checks import failure, whole_problem
 from .computed import Computation
@@ -35,8 +35,17 @@ class DroppedValue(Struct):
             return
         origin, value = chain[-1]
         state_of(section).dropped += ((self.name, value, origin, f"no effect: {self.reason}"),)
-        set_chain(section, self.name, [])
-        vars(section).pop(self.name, None)
+        usual = [(given, kept) for given, kept in chain if given.layer == DEFAULT]
+        set_chain(section, self.name, usual)
+        if usual:  # of a section that a factory makes
+            _put_back(section, self.name, usual[-1][1])
+        else:
+            vars(section).pop(self.name, None)
+
+
+def _put_back(section: Node, name: str, value: object) -> None:
+    kind = type(section).__setpoint__.fields[name].type
+    object.__setattr__(section, name, replace_in_item(kind, value, draft_of, False))
 
 
 def undo(root: Node, giver: Origin) -> None:
@@ -51,9 +60,7 @@ def undo(root: Node, giver: Origin) -> None:
         for name in {name for given in undone for name in given}:
             kept = chain_of(section, name)
             if kept:
-                kind = type(section).__setpoint__.fields[name].type
-                value = replace_in_item(kind, kept[-1][1], draft_of, False)
-                object.__setattr__(section, name, value)
+                _put_back(section, name, kept[-1][1])
             else:
                 del vars(section)[name]
 
@@ -88,7 +95,7 @@ def find_dead(
                 continue
             names: tuple[str, ...] = getattr(method, DEAD)
             for each in names:
-                for inside, holder, field in _given_in(section, each, ()):
+                for inside, holder, field in _given_in(computation, section, each, ()):
                     chain = chain_of(holder, field)
                     # Without a default there is nothing to go back to.
                     required = type(holder).__setpoint__.fields[field].required
@@ -96,16 +103,16 @@ def find_dead(
                     if giver is not None and not _is_dead(before(giver), path, name):
                         drops.append(DroppedValue((*path, *inside), field, reason))
                         continue
-                    relative = ".".join((*inside, field))
+                    relative = dotted((*inside, field))
                     problem = Problem(relative, f"has no effect: {reason}", hint="Remove it.")
                     problems.append(whole_problem(path, section, problem))
     return drops, problems
 
 
 def _given_in(
-    section: Node, name: str, inside: tuple[str, ...]
-) -> list[tuple[tuple[str, ...], Node, str]]:
-    """The values that a layer has set at a name, or anywhere in the section that stands there."""
+    computation: Computation, section: Node, name: str, inside: Path
+) -> list[tuple[Path, Node, str]]:
+    """The values that a layer has set at a name, or anywhere in the sections that stand there."""
     first, _, rest = name.partition(".")
     info = type(section).__setpoint__.fields.get(first)
     if info is None:
@@ -115,17 +122,28 @@ def _given_in(
         usual: object = None if info.derived or info.required else info.initial()
         if not rest and type(usual) is not type(value) and _is_given(chain):
             return [(inside, section, first)]
-        below = [rest] if rest else list(type(value).__setpoint__.fields)
-        here = (*inside, first)
-        return [found for each in below for found in _given_in(value, each, here)]
-    if rest or not _is_given(chain):
+        return _below(computation, value, [rest] if rest else None, (*inside, first))
+    if rest:
         return []
-    # A complete file names every value; what it leaves at the default is no mistake, nor is null
-    # where what would be derived has no effect.
-    usual = None if info.derived else MISSING if info.required else info.initial()
-    if same(chain[-1][1], usual):
-        return []
-    return [(inside, section, first)]
+    if not _is_given(chain):
+        items = info.type.sections(value) if info.type.nested and value is not MISSING else ()
+        found = (_below(computation, item, None, (*inside, first, *at)) for at, item in items)
+        return [one for each in found for one in each]
+    # A complete file names every value; what it leaves at the default, or as it would be derived,
+    # is no mistake.
+    if info.derived:
+        usual = computation.usual(section, first)
+    else:
+        usual = MISSING if info.required else info.initial()
+    return [] if same(chain[-1][1], usual) else [(inside, section, first)]
+
+
+def _below(
+    computation: Computation, section: Node, names: Sequence[str] | None, here: Path
+) -> list[tuple[Path, Node, str]]:
+    """The values that a layer has set in some fields of a section, or in all of them."""
+    below = names or list(type(section).__setpoint__.fields)
+    return [found for each in below for found in _given_in(computation, section, each, here)]
 
 
 def _is_given(chain: Chain) -> bool:
