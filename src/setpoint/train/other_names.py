@@ -397,6 +397,17 @@ def _chosen(section: str) -> Converter:
     return convert
 
 
+def _schedule_of_transformers(given: Given) -> Ours | str | None:
+    """Curves that end at 0 in transformers; the names of others mean the same."""
+    word = given.text.lower()
+    if word not in ("linear", "cosine", "polynomial"):
+        return None
+    values: dict[str, object] = {"schedule.type": word, "schedule.floor": 0}
+    if word == "polynomial":
+        values["schedule.power"] = 1
+    return Ours(values, "which ends at 0 in transformers")
+
+
 def _tokenizer_value(given: Given) -> Ours | str | None:
     name = given.text
     if name in GPT2:  # a preset, too, whose tokenizer is not meant
@@ -551,6 +562,7 @@ OTHER_NAMES: dict[str, Converter | str] = {
                                        "optimizer.step_power": given.value}),
     "optimizer.name": _chosen("optimizer"),
     "schedule.name": _chosen("schedule"),
+    "lr_scheduler_type": _schedule_of_transformers,
     "trainer.precision": _mixed,
     **dict.fromkeys(("fp16", "bf16"), _half),
     **dict.fromkeys(("dtype", "torch_dtype"), _format),
