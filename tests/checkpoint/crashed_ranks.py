@@ -16,7 +16,6 @@ import resource
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -54,7 +53,8 @@ from .crashed import (
 )
 from .disk import Before, Log, Operation, harmless, lay_out, meetings, orders, tree_of, watched
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
+"""Seconds: more than a rank waits for the others on a busy machine."""
 OneRank = Callable[[World, Place], None]
 
 
@@ -283,14 +283,13 @@ def die(
             within.enter_context(meetings(None, hook, world.rank))
             action.act(shared(trial, world, action.keep), place)
 
-    began = time.monotonic()
     if not on_ranks(size, act, lost):
         look(trial, action.after)
         return False
-    took, said = time.monotonic() - began, tree_of(lost)
-    assert took < TIMEOUT, took
+    said = tree_of(lost)
     assert said.keys() == {f"rank-{rank}" for rank in range(size)} - {f"rank-{victim}"}, said
     assert all(f"{name[5:]} has lost the others" in str(text) for name, text in said.items()), said
+    assert "Timed out" not in str(said), said
     look(trial, action.allowed)
     recover(trial, action.keep, action.allowed)
     return True

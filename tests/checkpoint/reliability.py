@@ -29,6 +29,8 @@ from .crashed import (
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+KILLS_OF_RANKS = 200
+"""Of each story of several ranks: a hundred take two to three minutes."""
 TABLE = re.compile(r"(<!-- faults -->\n).*?(<!-- end -->)", re.DOTALL)
 ROW = re.compile(r"^\| ([^|]+) \| (\d+) \| (\d+) \|", re.MULTILINE)
 
@@ -88,7 +90,7 @@ def kills(ranks: int, story: str) -> Callable[[Path], int]:
     """Kills of a rank in runs that equal the undisturbed one."""
 
     def count(folder: Path) -> int:
-        words = (str(folder), str(ranks), "60", story)
+        words = (str(folder), str(ranks), str(KILLS_OF_RANKS), story)
         return sum(json.loads(forked("tests.parallel.killed_ranks", *words)).values())
 
     return count
