@@ -1,19 +1,23 @@
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
 from setpoint.cli.main import main
-from setpoint.config import ConfigError, SetpointError
+from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.resolving.checks import verify
-from setpoint.model import load_pretrained, save_pretrained
+from setpoint.model import huggingface, load_pretrained, save_pretrained
+from setpoint.model.pretrained.header import TensorInfo
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
@@ -180,6 +184,45 @@ def test_it_starts_from_weights_and_takes_overrides(
     run = train(job(tmp_path, f"model.config={folder}", "duration=2 steps")).directory
     again = build_components(job(tmp_path, f"model.config={folder}", f"model.pretrained={run}"))
     assert same(weights(again.model), weights(load_pretrained(run)))
+
+
+def test_files_that_fail_while_they_are_read_are_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is mapped, so that neither a load nor a step after it can end by SIGBUS."""
+    folder = saved(tmp_path / "theirs", "llama", vocab_size=257)
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+    made = build_components(job(tmp_path, f"model.pretrained={folder}"))
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+    size, listing = file.stat().st_size, huggingface.list_tensors
+
+    def shortened(directory: Path) -> dict[str, TensorInfo]:
+        found = listing(directory)
+        os.truncate(file, size // 2)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(huggingface, "list_tensors", shortened)
+        with pytest.raises(RunError, match=f"{file} is damaged: it was cut short while it was"):
+            build_components(job(tmp_path, f"model.pretrained={folder}"))
+    del made
+    file.write_bytes(whole)
+    failing = MagicMock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO)))
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.raises(SetpointError, match=f"{file} cannot be read: Input/output error"):
+        build_components(job(tmp_path, f"model.pretrained={folder}"))
+
+
+def test_what_a_directory_says_of_sampling_is_kept(tmp_path: Path) -> None:
+    """As `from_pretrained` of a directory does, also where only config.json says it."""
+    folder = saved(tmp_path / "theirs", "llama", vocab_size=257)
+    path = folder / "generation_config.json"
+    for says in (path, folder / "config.json"):
+        says.write_text(json.dumps({**json.loads(says.read_text()), "eos_token_id": 77}))
+        made: Any = build_components(job(tmp_path, f"model.pretrained={folder}")).model
+        assert made.model.generation_config.eos_token_id == 77
+        path.unlink(missing_ok=True)
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

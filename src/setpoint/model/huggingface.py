@@ -16,7 +16,8 @@ from setpoint.config import RunError, SetpointError, did_you_mean
 from setpoint.model.layers import evaluating
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import CONFIG, locate
-from setpoint.model.pretrained.tensor_files import listed
+from setpoint.model.pretrained.read_tensor import Unread
+from setpoint.model.pretrained.tensor_files import list_tensors, listed
 from setpoint.shapes.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -300,17 +301,23 @@ def _require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:
 
 
 def _with_weights(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype) -> nn.Module:
+    failed: list[SetpointError] = []
+    held = {name: Unread(info, failed) for name, info in list_tensors(directory).items()}
     try:
         with _without_bars():
             model, loading = kind.from_pretrained(
-                str(directory),
+                None,
                 config=keys,
                 dtype=dtype,
-                local_files_only=True,
-                use_safetensors=True,
+                state_dict=held,
+                generation_config=_generation_of(kind, directory),
                 output_loading_info=True,
             )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:
+        if failed:  # which transformers says in words of its own
+            raise failed[0] from error
+        if not isinstance(error, OSError | ValueError | RuntimeError):
+            raise
         raise SetpointError(f"{directory} cannot be loaded: {_one_line(error)}") from error
     wrong = [
         f"{len(loading[key])} tensors {what}: {listed(sorted(map(str, loading[key])))}"
@@ -325,6 +332,18 @@ def _with_weights(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtyp
         lines = "\n  ".join(wrong)
         raise SetpointError(f"{directory} does not fit the model:\n  {lines}")
     return model
+
+
+def _generation_of(kind: type[Any], directory: Path) -> Any:
+    """What a directory says of sampling, as transformers looks for it."""
+    if not kind.can_generate():
+        return None
+    read = _transformers().GenerationConfig.from_pretrained
+    try:
+        return read(str(directory), local_files_only=True)
+    except OSError:
+        of_model = {"config_file_name": CONFIG, "_from_model_config": True}
+        return read(str(directory), local_files_only=True, **of_model)
 
 
 @contextmanager

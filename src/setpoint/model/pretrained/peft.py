@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from setpoint.config import RunError, SetpointError
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.fill import block
+from setpoint.model.pretrained.header import read_header
 from setpoint.model.pretrained.peft_files import WEIGHTS, PeftFiles
 from setpoint.model.pretrained.pieces import Piece
+from setpoint.model.pretrained.read_tensor import Unread
 from setpoint.model.pretrained.tensors import pieces_of
 from setpoint.model.pretrained.write_config import family_for
 from setpoint.shapes.placed import as_placed, part_here, whole_of
@@ -51,13 +53,8 @@ def read_adapter(files: PeftFiles) -> tuple[dict[str, _Adapter], dict[str, Tenso
     Raises:
         RunError: the files are damaged or do not belong together.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors = load_file(files.path / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{files.path / WEIGHTS} cannot be read: {error}") from error
+    held = read_header(files.path / WEIGHTS)
+    tensors = {name: Unread(info, [])[...] for name, info in held.items()}
     parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
     whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

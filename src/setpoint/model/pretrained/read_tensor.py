@@ -7,7 +7,7 @@ takes the memory of the model and of one tensor.
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import torch
 from torch import Tensor
@@ -33,6 +33,21 @@ DTYPES = {
 
 STORED = {**DTYPES, "U8": torch.uint8, "I8": torch.int8}
 """What parts of quantized weights may be besides."""
+
+FORMATS = {
+    **STORED,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "BOOL": torch.bool,
+}
+"""What a file may hold that is read for others, as buffers of transformers are."""
 
 
 def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
@@ -119,19 +134,14 @@ class TensorReader:
         target = tensor.view(-1).view(torch.uint8).numpy().data
         width, pitch = tensor.shape[1] * dtype.itemsize, info.shape[1] * dtype.itemsize
         start = info.start + rows[0] * pitch + columns[0] * dtype.itemsize
-        try:
-            file = self._open(info.file).fileno()
-            for row in range(tensor.shape[0]):
-                here = target[row * width : (row + 1) * width]
-                if os.preadv(file, [here], start + row * pitch) != width:
-                    raise DamagedFile(info.file, "it was cut short while it was read")
-        except OSError as error:
-            raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
+        file = self._open(info.file)
+        for row in range(tensor.shape[0]):
+            _fill(target[row * width : (row + 1) * width], info, file, start + row * pitch)
         return tensor
 
     def _open(self, path: Path) -> BinaryIO:
         if path not in self._files:
-            self._files[path] = path.open("rb")
+            self._files[path] = _opened(path)
         return self._files[path]
 
     def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
@@ -142,15 +152,74 @@ class TensorReader:
             return tensor
         start = info.start + first * (info.size // info.shape[0] if first else 0)
         target = tensor.view(-1).view(torch.uint8).numpy().data
-        try:
-            file = self._open(info.file)
-            file.seek(start)
-            count = file.readinto(target)  # pyright: ignore[reportAttributeAccessIssue]
-        except OSError as error:
-            raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
-        if count != tensor.nbytes:
-            raise DamagedFile(info.file, "it was cut short while it was read")
+        _fill(target, info, self._open(info.file), start)
         return tensor
+
+
+class Unread:
+    """A tensor that is read when it is indexed, as the slices of the safetensors library are.
+
+    Those map the file: where it becomes shorter or its disk fails, the process is killed by SIGBUS,
+    also later, as what they give stays mapped. Several threads may read at once.
+
+    Arguments:
+        failed: receives what is raised, which others may put into words of their own.
+
+    Raises:
+        SetpointError: at once, if torch has no such number format.
+    """
+
+    def __init__(self, info: TensorInfo, failed: list[SetpointError]) -> None:
+        try:
+            self.dtype = FORMATS[info.dtype]
+        except KeyError:
+            raise SetpointError(
+                f"{info.file} cannot be read: it has numbers of the format {info.dtype}"
+            ) from None
+        self.info, self.failed = info, failed
+
+    def get_dtype(self) -> str:
+        """The number format by the file's name for it."""
+        return self.info.dtype
+
+    def get_shape(self) -> list[int]:
+        """The sizes."""
+        return list(self.info.shape)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Read the whole tensor into memory of its own.
+
+        Raises: as `TensorReader.read` does.
+        """
+        tensor = torch.empty(self.info.shape, dtype=self.dtype)
+        if tensor.numel():
+            try:
+                with _opened(self.info.file) as file:
+                    target = tensor.view(-1).view(torch.uint8).numpy().data
+                    _fill(target, self.info, file, self.info.start)
+            except SetpointError as error:
+                self.failed.append(error)
+                raise
+        return tensor[index]
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb", buffering=0)
+    except OSError as error:
+        raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _fill(target: memoryview, info: TensorInfo, file: BinaryIO, start: int) -> None:
+    """Read what a file has from a place on; the same in all threads."""
+    try:
+        while target:
+            count = os.preadv(file.fileno(), [target], start)
+            if not count:
+                raise DamagedFile(info.file, "it was cut short while it was read")
+            target, start = target[count:], start + count
+    except OSError as error:
+        raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
 
 
 class SharedReader(TensorReader):
