@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.config import SetpointError
 from setpoint.sweep.launch import Launcher, environment, train_command
 from setpoint.sweep.point_record import is_point
 from setpoint.sweep.task import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Task
@@ -34,6 +35,19 @@ def test_points_run_a_number_at_a_time(tmp_path: Path) -> None:
     assert most == 2
     assert tasks[0].metrics == {"step": 10, "evaluation.held_out_loss": pytest.approx(0.0097)}
     assert all(is_point(task.folder) for task in tasks)
+
+
+def test_a_log_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
+    task, away = task_of(tmp_path, 1), tmp_path / "away"
+    task.folder.mkdir(parents=True)
+    task.log.symlink_to(away)
+    launcher = Launcher(1, lambda _: None, pretend(FINISH))
+    with (
+        launcher,
+        pytest.raises(SetpointError, match=f"{task.log} cannot be written: it is a link"),
+    ):
+        launcher.start(task)
+    assert not away.exists()
 
 
 def test_a_failed_point_does_not_stop_the_others(tmp_path: Path) -> None:

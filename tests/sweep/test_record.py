@@ -57,6 +57,27 @@ def test_two_sweeps_in_one_folder(tmp_path: Path) -> None:
     SweepRecord(tmp_path / "sweep", "tiny", []).close()
 
 
+@pytest.mark.parametrize("name", ["points", "points/seed=1", "points/seed=1/logs"])
+def test_points_that_are_links_to_other_places_are_refused(tmp_path: Path, name: str) -> None:
+    """A run directory in the folder may be one, and so may the folder itself."""
+    folder, away = tmp_path / "real", tmp_path / "away"
+    (folder / name).parent.mkdir(parents=True)
+    away.mkdir()
+    (tmp_path / "sweep").symlink_to(folder)
+    (folder / "run").symlink_to(away)
+    (folder / name).symlink_to(away)
+    with pytest.raises(SetpointError) as refused:
+        SweepRecord(tmp_path / "sweep", "tiny", [])
+    assert str(refused.value) == (
+        f"{tmp_path}/sweep/{name} is a link to {away}, and a sweep writes to folders of its own.\n"
+        f"Valid: a folder in its place; to keep sweeps on another disk, set workspace to a folder "
+        f"there, or link {tmp_path}/sweep as a whole"
+    )
+    assert not (folder / ".sweep.lock").exists()
+    (folder / name).unlink()
+    SweepRecord(tmp_path / "sweep", "tiny", []).close()
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "sweep").write_text("")
     with pytest.raises(SetpointError, match="cannot be made"):

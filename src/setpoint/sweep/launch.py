@@ -13,7 +13,9 @@ from datetime import datetime
 from types import FrameType
 from typing import IO, Any
 
+from setpoint.config import SetpointError
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
+from setpoint.track.atomic import not_linked
 
 from .point_record import write_point
 from .task import FAILED, FINISHED, RUNNING, STOPPED, Task
@@ -109,7 +111,11 @@ class Launcher:
         """
         modules = write_point(task.folder, task.name, task.job, str(task.run))
         command = self._command(task, list(dict.fromkeys([*self._imports, *modules])))
-        with open(task.log, "ab") as log:
+        try:
+            log = open(task.log, "ab", opener=not_linked)  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise SetpointError(f"{task.log} cannot be written: {error.strerror}") from error
+        with log:
             if log.tell():
                 log.write(f"{AGAIN}{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}\n".encode())
                 log.flush()

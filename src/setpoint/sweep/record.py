@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from setpoint.config import SetpointError
 from setpoint.sweep_space.points import Duplicate
-from setpoint.track.atomic import write_json
+from setpoint.track.atomic import read_json, write_json
 from setpoint.track.lock import RunLock
+from setpoint.track.run_directory import links_out_of
 
-from .task import FINISHED, Task
+from .task import FINISHED, POINTS, Task
 
 NAME = "sweep.json"
 LOCK = ".sweep.lock"
@@ -39,6 +40,7 @@ class SweepRecord:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SetpointError(f"{folder} cannot be made: {error.strerror}") from error
+        _refuse_linked_points(folder)
         try:
             self._lock = RunLock(folder / LOCK)
         except SetpointError as error:
@@ -83,6 +85,24 @@ class SweepRecord:
         self._lock.release()
 
 
+def _refuse_linked_points(folder: Path) -> None:
+    """Refuse points that would be written elsewhere: a folder may come from others.
+
+    Raises:
+        SetpointError: naming the first link.
+    """
+    try:
+        link = next(links_out_of(folder, only=POINTS), None)
+    except OSError as error:
+        raise SetpointError(f"{error.filename} cannot be read: {error.strerror}") from error
+    if link is not None:
+        raise SetpointError(
+            f"{link} is a link to {os.path.realpath(link)}, and a sweep writes to folders of its "
+            f"own.\nValid: a folder in its place; to keep sweeps on another disk, set workspace to "
+            f"a folder there, or link {folder} as a whole"
+        )
+
+
 def duplicates_json(duplicates: Sequence[Duplicate]) -> list[dict[str, Any]]:
     """The points that were left out, for machines."""
     return [
@@ -102,7 +122,7 @@ def read_record_of(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / NAME
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         if record["schema"] != SCHEMA:
             raise ValueError(f"it has schema {record['schema']}, not {SCHEMA}")
         points = [*record["points"], *record["earlier"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
@@ -293,26 +293,39 @@ def refuse_linked_folders(path: Path) -> None:
     Raises:
         SetpointError: naming the first one.
     """
+    try:
+        link = next(links_out_of(path), None)
+    except OSError as error:
+        raise SetpointError(
+            f"run directory {path} cannot be read: {error.filename}: {error.strerror}"
+        ) from error
+    if link is not None:
+        raise SetpointError(
+            f"run directory {path}: {os.path.relpath(link, path)} is a link to "
+            f"{os.path.realpath(link)}, and a run writes to folders of its own.\nValid: a folder "
+            f"in its place; to keep runs on another disk, set workspace to a folder there, or link "
+            f"the whole run directory"
+        )
+
+
+def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
+    """The folders in a directory that are links and lead out of it.
+
+    Arguments:
+        only: the name of one folder in it, which alone is looked at.
+
+    Raises:
+        OSError: one cannot be read.
+    """
     own, folders = os.path.realpath(path), [str(path)]
     while folders:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                found = list(entries)
-            folders += [each.path for each in found if each.is_dir(follow_symlinks=False)]
-            links = [each.path for each in found if each.is_symlink() and each.is_dir()]
-        except OSError as error:
-            raise SetpointError(
-                f"run directory {path} cannot be read: {error.filename}: {error.strerror}"
-            ) from error
-        for link in sorted(links):
-            target = os.path.realpath(link)
-            if os.path.commonpath((own, target)) != own:
-                raise SetpointError(
-                    f"run directory {path}: {os.path.relpath(link, path)} is a link to {target}, "
-                    f"and a run writes to folders of its own.\nValid: a folder in its place; to "
-                    f"keep runs on another disk, set workspace to a folder there, or link the "
-                    f"whole run directory"
-                )
+        folder = folders.pop()
+        with os.scandir(folder) as entries:
+            found = [each for each in entries if only in (None, each.name) or folder != str(path)]
+        folders += [each.path for each in found if each.is_dir(follow_symlinks=False)]
+        for link in sorted(each.path for each in found if each.is_symlink() and each.is_dir()):
+            if os.path.commonpath((own, os.path.realpath(link))) != own:
+                yield link
 
 
 def _is_own(name: str) -> bool:
