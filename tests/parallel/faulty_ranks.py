@@ -102,8 +102,11 @@ def run_case(phase: str, event: str, folder: Path) -> None:
     What the ranks print is in `said.txt` of the folder.
     """
     within = phase in ("step", "callback")  # where less time is given than elsewhere
+    meets = phase in ("start", "new group")  # where nobody hears that a rank has died
+    waits = 30 if within or (event == "dies" and not meets) else 5
     job = small_job(
-        folder, f"parallel.timeout={30 if within else 5}", "parallel.step_timeout=4",
+        folder, f"parallel.timeout={waits}",
+        f"parallel.step_timeout={4 if event == 'hangs' or meets else 30}",
         "resilience.heartbeat.every=0.1", "resilience.liveness_every=1 steps",
         "parallel.world_size=2", "batch.micro_size=1", "duration=8 steps", "evaluation=null",
         "tracking.progress=none",

@@ -383,7 +383,7 @@ def test_the_main_rank_that_is_killed_is_named_and_its_run_goes_on(folder: Path)
 
 @pytest.mark.slow
 def test_a_rank_that_does_not_answer_is_named(folder: Path) -> None:
-    limit = ("--parallel.step_timeout=3", "--parallel.timeout=6")
+    limit = ("--parallel.step_timeout=10", "--parallel.timeout=20")
     run = Launched(folder, *words(*limit, duration=10**6), "--nproc", "2")
     run.until("step 5/")
     for pid in ranks_of(folder, run.process.pid, 1):

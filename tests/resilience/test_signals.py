@@ -57,8 +57,11 @@ def test_ctrl_c_after_any_signal_does_not_wait(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", ALL)
-def test_others_wait_where_they_come_at_once_or_are_others(first: int) -> None:
+def test_others_wait_where_they_come_at_once_or_are_others(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Launchers pass on what the group has got; Slurm sends a notice, and SIGTERM later."""
+    monkeypatch.setattr(signals.time, "monotonic", lambda: 100.0)
     with StopRequest() as stop:
         stop.busy = stop.resumable = True
         for number in (first, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
@@ -109,9 +112,10 @@ def test_a_request_that_was_answered_is_not_answered_again(
 
 
 def test_the_thread_takes_requests_while_the_main_one_is_busy(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When it came counts, not when a long call lets the main thread hear of it."""
+    monkeypatch.setattr(signals, "REPEATED", 1e9)
     ends = time.monotonic() + 20
     with StopRequest() as stop:
         stop.watch()
@@ -245,7 +249,7 @@ def test_a_thread_answers_while_the_main_one_cannot(
     code = textwrap.dedent(BLOCKED).format(busy=busy, grace=grace, more=more)
     code = code.replace(
         "stop = StopRequest()",
-        "stop = StopRequest()\nsignals.UNWINDING = signals.REPEATED = 0.1",
+        "stop = StopRequest()\nsignals.UNWINDING, signals.REPEATED = 0.1, 0.0",
         1,
     )
     code = "from setpoint.resilience import signals\n" + code
