@@ -329,6 +329,36 @@ def test_a_first_start_that_is_refused_leaves_nothing(folder: Path, forks: Forks
     assert snapshot(folder) == before
 
 
+# The main rank is refused its directory, and is slow to end then, as on a busy machine.
+SLOW = """\
+import os, time
+from torch import distributed
+from setpoint.config import SetpointError
+from setpoint.track.run_directory import RunDirectory
+
+def refuse(path):
+    raise SetpointError("the directory is refused")
+
+def slowly(end=distributed.destroy_process_group):
+    time.sleep(1)
+    end()
+
+if os.environ.get("RANK") == "0":
+    RunDirectory.create = refuse
+    distributed.destroy_process_group = slowly
+"""
+
+
+def test_what_the_main_rank_is_refused_is_said_whoever_ends_first(
+    folder: Path, forks: Forks
+) -> None:
+    """The launcher ends all ranks as soon as one has ended."""
+    (folder / "slow.py").write_text(SLOW)
+    run = Launched(folder, *words(), "--nproc", "2", "--import", "slow", forks=forks)
+    assert run.end() == 2, run.text
+    assert run.text.splitlines()[-1] == "error: the directory is refused", run.text
+
+
 @pytest.mark.slow
 def test_ranks_of_torchrun_say_the_same_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

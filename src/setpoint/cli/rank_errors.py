@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from setpoint.config import SetpointError
-from setpoint.parallel.rank import is_said_first, launched, leave, own_rank
+from setpoint.parallel.rank import is_said_first, launched, leave, own_rank, wait_until_said
 
 
 def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
@@ -23,6 +23,7 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
 
     if isinstance(error, ToldByMain):
         leave(error.status)
+        wait_until_said()
         return True
     if leave(error.status, traced + str(error), isinstance(error, LostRanks)):
         return True

@@ -126,7 +126,7 @@ def is_said_first(error: str) -> bool:
         return False
     import json
 
-    first = Path(report).parent.parent / "0" / Path(report).name
+    first = _report_of_first(report)
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         with suppress(OSError, ValueError):  # not there, or half written
@@ -136,6 +136,24 @@ def is_said_first(error: str) -> bool:
             return said
         time.sleep(0.02)
     return False
+
+
+def wait_until_said() -> None:
+    """Let a rank of this machine say what it was refused, of which this one has heard.
+
+    Its launcher, or torchrun, ends all ranks as soon as one has ended.
+    """
+    place, report = _place(), os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if (place is None and not report) or _local() != str(own_rank()):
+        return  # nobody ends them, or the main rank is on another machine
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        if place is not None and any(each.error for each in endings(place)):
+            return
+        if place is None and report and _report_of_first(report).exists():
+            time.sleep(LAST_WORD)
+            return
+        time.sleep(0.02)
 
 
 def ask(place: Path, number: int) -> None:
@@ -177,6 +195,11 @@ def _write(note: Path, text: str) -> None:
     new = note.with_name(f".{note.name}")
     new.write_text(text)
     new.replace(note)
+
+
+def _report_of_first(report: str) -> Path:
+    """Where torchrun looks for the error of the first rank of this machine, by that of another."""
+    return Path(report).parent.parent / "0" / Path(report).name
 
 
 def _local() -> str:

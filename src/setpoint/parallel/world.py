@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.rank import enter, launched, leave, own_rank
+from setpoint.parallel.rank import enter, launched, launcher_process, leave, own_rank
 from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.watch import (
     Watch,
@@ -272,18 +272,28 @@ def joined(config: Parallel) -> Iterator[None]:
             step_has_ended()
             # A rank that hangs at the end would leave the launcher waiting for it.
             distributed.barrier()
+    except SetpointError as error:
+        if launcher_process() is not None and not isinstance(error, ToldByMain):
+            # Before the others lose this rank, and end: then the launcher ends it, too.
+            leave(error.status, str(error))
+            _end_by_itself()
+        raise
     except RuntimeError as error:
         # What gloo and NCCL raise where a connection ends has no class of its own.
         if isinstance(error, _STORE) or any(sign in str(error).lower() for sign in _LOST):
             lost = LostRanks(_lost(rank, error, watch))
-            # A launcher is about to end this rank, which ends by itself.
             leave(lost.status, str(lost), is_lost=True)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _end_by_itself()
             raise lost from error
         raise
     finally:
         distributed.destroy_process_group()
+
+
+def _end_by_itself() -> None:
+    """Let a launcher that is about to end this rank wait for its last words."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def backend_of(config: Parallel, device: torch.device) -> str:
