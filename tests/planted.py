@@ -264,8 +264,8 @@ BREAKS = [
     ),
     Break(
         "optim/schedule_free.py",
-        'group["lr_max"] = max(group["lr"], group["lr_max"])',
-        'group["lr_max"] = group["lr"]',
+        'course["lr_max"] = max(group["lr"], course["lr_max"])',
+        'course["lr_max"] = group["lr"]',
         "optim",
     ),
     Break(
