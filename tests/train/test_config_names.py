@@ -77,6 +77,7 @@ def test_the_balance_loss_of_transformers_is_one_for_all_layers_and_choices() ->
     assert said["router_aux_loss_coef"].endswith("transformers: --model.moe.balance_loss 0.008")
 
 
+AT_0 = "--schedule.floor 0"
 SAID = {
     "--min_lr=6e-5 --optimizer.lr=6e-4": "--schedule.floor 0.1",
     "--min_lr=6e-5 --learning_rate=6e-4": "--schedule.floor 0.1",
@@ -125,8 +126,8 @@ SAID = {
     "--muon_momentum=0.9": "--optimizer muon --optimizer.momentum 0.9",
     "--optim=adamw_torch_fused": "--optimizer adamw",
     "--lr_scheduler_type=constant_with_warmup": "--schedule constant",
-    "--lr_scheduler_type=linear": "--schedule.type linear --schedule.floor 0",
-    "--lr_scheduler_type=polynomial": "--schedule.type polynomial --schedule.floor 0 --schedule.power 1",
+    "--lr_scheduler_type=linear": f"--schedule.type linear {AT_0}",
+    "--lr_scheduler_type=polynomial": f"--schedule.type polynomial {AT_0} --schedule.power 1",
     "--gradient_checkpointing=true": "--memory.activation_checkpointing full",
     "--logging_steps=20": '--tracking.every "20 steps"',
     "--eval_steps=50": '--evaluation.every "50 steps"',
