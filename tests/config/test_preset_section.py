@@ -54,6 +54,12 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     yield
 
 
+def test_a_preset_that_a_section_extends_without_its_sign() -> None:
+    Path("a.toml").write_text('[model]\ndim = 3\nextends = "big"\n')
+    (problem,) = problems_of(lambda: compose(Run, "a.toml").resolve())
+    assert problem.path == "model.extends" and "written @big" in problem.hint
+
+
 def test_a_section_of_a_preset_from_every_layer() -> None:
     Path("a.toml").write_text('model = "@big"\n')
     Path("b.toml").write_text('[model]\nextends = "@big(dim=32)"\nlayers = 3\n')

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import setpoint.presets  # noqa: F401 - registers `tiny`
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.train.batch import batch_sum, nearest_multiples, solve_batch
@@ -126,3 +127,10 @@ def test_the_values_that_are_offered_are_valid(name: str) -> None:
     kept = [flag for flag in flags if not flag.startswith("batch.global_size")]
     for value in problem.valid:
         compose(Job, flags=[*kept, f"batch.global_size={value}"]).resolve()
+
+
+def test_degrees_that_leave_ranks_over_are_reported_alone() -> None:
+    flags = ["parallel.world_size=1024", "parallel.tensor=3", "model.heads=6", "model.dim=384"]
+    with pytest.raises(ConfigError) as caught:
+        compose(Job, "tiny", flags=[*flags, "model.kv_heads=3"]).resolve()
+    assert {problem.path for problem in caught.value.problems} == {"parallel.tensor"}

@@ -17,6 +17,7 @@ from ..words.names import Path
 from ..words.shown import children
 from ..words.texts import MAX_FILES, MAX_NESTING, PlainScalar, can_be_named, parse_flow, parse_list
 from .editor_base import EXTENDS, fields_in
+from .presets import preset_named
 
 if TYPE_CHECKING:
     from ..files.document import Document
@@ -52,6 +53,11 @@ def put_fragments(
             document, real = _read(editor, name, origin, path)
         except SetpointError as error:
             shown = error if isinstance(error, Invalid) else Invalid(str(error))
+            if preset_named(name):
+                shown.hint = (
+                    f"The section of a preset is written @{name}; a file that extends a whole "
+                    f"preset says so above its first section."
+                )
             editor.report((*path, "extends"), name, origin, shown)
             continue
         values = {key: value for key, value in document.data.items() if key not in HEADERS}

@@ -31,6 +31,8 @@ def load_problems(job: Job) -> Iterator[Problem]:
 def sum_problems(job: Job) -> Iterator[Problem]:
     """Find sizes whose product is not the global size."""
     batch, ranks = job.batch, job.parallel.data_ranks
+    if prod(job.parallel.degrees.values()) != job.parallel.world_size:
+        return  # which is reported; so many ranks for data were not asked for
     portion = batch.micro_size * batch.accumulation * ranks
     given = [name for name in ("micro_size", "accumulation") if is_set(batch, name)]
     also = (*(f"batch.{name}" for name in given), "parallel.world_size")
