@@ -85,10 +85,9 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
     )
 
 
-def kept_for_backward(workload: Workload, topology: Topology, rank: int = 0) -> int:
-    """Count what one micro-batch keeps on a rank for its backward pass, logits included."""
-    at = coordinates(topology.degrees, rank)["pipeline"]
-    stages = stages_of(workload, topology)[at]
+def kept_for_backward(workload: Workload, topology: Topology) -> int:
+    """Count what one micro-batch keeps on rank 0 for its backward pass, logits included."""
+    stages = stages_of(workload, topology)[0]
     held = (each for stage in stages for _, each in _held(workload, topology, stage))
     return sum(each.kept for each in held)
 
@@ -131,7 +130,7 @@ def _moments(
     kept = [sum(each.kept for name, each in parts if name != "output") for parts in held]
     flights = _in_flight(topology, at)
     on_way = sum(count * size for count, size in zip(flights, kept, strict=True))
-    on_way += _received(workload, topology, at)
+    on_way += _received(workload, topology)
     whole, fixed = fixed.gradients, fixed._replace(gradients=0)
     before = whole if topology.accumulation > 1 else 0
     last = max(layers, key=lambda each: each.work + each.again, default=NOTHING)
@@ -201,7 +200,7 @@ def _buckets(workload: Workload, topology: Topology, shards: Shards) -> int:
     return size if formats.reduce == formats.params else min(size, topology.bucket)
 
 
-def _received(workload: Workload, topology: Topology, at: int) -> int:
+def _received(workload: Workload, topology: Topology) -> int:
     """What a pipeline receives into: memory for each micro-batch."""
     if topology.pipeline == 1:
         return 0

@@ -312,7 +312,7 @@ class PartTimes:
     def _experts(self, kind: Kind) -> WeightMessages:
         """Messages of the weights of experts of a layer that have axes of their own."""
         t = self.topology
-        gathered, trained = expert_weights(self.workload, t, kind)
+        gathered, trained = expert_weights(t, kind)
         if not gathered:
             return WeightMessages()
         summed = trained * self.workload.formats.reduce

@@ -297,7 +297,7 @@ def expert_rows(
     yield "all_to_all", "expert", topology.expert, times + weights + count * again, size
 
 
-def expert_weights(workload: Workload, topology: Topology, kind: Kind) -> tuple[int, int]:
+def expert_weights(topology: Topology, kind: Kind) -> tuple[int, int]:
     """What a rank gathers of the experts of a layer where ranks divide these by axes of their own.
 
     Returns:
@@ -323,7 +323,7 @@ def expert_turns(topology: Topology) -> Turns:
 
 def _of_experts(workload: Workload, topology: Topology, kind: Kind) -> Iterator[Row]:
     """The weights of the experts of a layer, where ranks divide these by axes of their own."""
-    gathered, trained = expert_weights(workload, topology, kind)
+    gathered, trained = expert_weights(topology, kind)
     if not gathered:
         return
     ranks, turns = topology.expert_shards, expert_turns(topology)

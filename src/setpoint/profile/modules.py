@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Self
@@ -103,18 +103,12 @@ class ModuleWatch:
     def __exit__(self, *_: object) -> None:
         self._hooks.close()
 
-    def count_weights(
-        self, gradients: Mapping[str, Tensor | None], names: Iterable[str] | None = None
-    ) -> None:
+    def count_weights(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Count the parameters of each module itself, and their gradients by the model's names."""
-        wanted = None if names is None else set(names)
         for name, module in self.model.named_modules():
             for own, weight in module.named_parameters(recurse=False, remove_duplicate=False):
-                full = f"{name}.{own}" if name else own
-                if wanted is not None and full not in wanted:
-                    continue
                 self._count(name, module, "weight", weight)
-                gradient = gradients.get(full)
+                gradient = gradients.get(f"{name}.{own}" if name else own)
                 if gradient is not None:
                     self._count(name, module, "weight_grad", gradient)
 

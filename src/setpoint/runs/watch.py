@@ -28,6 +28,8 @@ POINTS = 2000
 """Points of a curve that are kept; beyond, every second one goes."""
 EVENTS = ("save", "rollback", "skip", "spike", "resume", "fault", "damaged", "straggler")
 """Events that are shown, the newest ones."""
+SLOW = 60.0
+"""Seconds that a rank may stand still."""
 LONGEST = 1 << 24
 """Bytes of a line; a longer one is no row."""
 
@@ -214,13 +216,13 @@ class Watched:
         known = [stamp for each in times if (stamp := _stamp(each)) is not None]
         return time.time() - max(known) if known else None
 
-    def troubled(self, slow: float = 60.0) -> list[Rank]:
-        """Ranks whose heartbeats have stopped, or that stand still for this many seconds."""
+    def troubled(self) -> list[Rank]:
+        """Ranks whose heartbeats have stopped, or that stand still for SLOW seconds."""
         now = time.time()
         return [
             Rank(beat.rank, beat.host, beat.step, gone, now - (beat.time if gone else beat.since))
             for beat in self.beats
-            if (gone := beat.is_gone(now)) or beat.stands_still(now) > slow
+            if (gone := beat.is_gone(now)) or beat.stands_still(now) > SLOW
         ]
 
     def plot(self, name: str) -> Plot:

@@ -23,17 +23,13 @@ POINTS = "points"
 
 
 class Task:
-    """One point of a sweep.
+    """One point of a sweep."""
 
-    Arguments:
-        run: the directory of its run; None: that of a training job.
-    """
-
-    def __init__(self, point: ResolvedPoint[Any], folder: Path, run: Path | None = None) -> None:
+    def __init__(self, point: ResolvedPoint[Any], folder: Path) -> None:
         self.point = point
         self.name = point.name
         self.job: Any = point.config
-        self.run = run or Path(run_directory_of(point.config, point.fingerprint))
+        self.run = Path(run_directory_of(point.config, point.fingerprint))
         self.folder = folder / POINTS / point.name
         self.status = WAITING
         self.exit_status: int | None = None

@@ -125,13 +125,13 @@ def _mixed(given: Given) -> Ours | str | None:
     return _computed_in(ours)
 
 
-def _computed_in(ours: str, note: str = "") -> Ours | None:
+def _computed_in(ours: str) -> Ours | None:
     """A format to compute in; fp16 is for GPUs, which are named for it."""
     if ours not in ("bf16", "fp16", "fp32"):
         return None
     if ours == "fp16":
-        return Ours({"precision.compute": ours, "parallel.device": "cuda"}, note or "on a GPU")
-    return Ours({"precision.compute": ours}, note)
+        return Ours({"precision.compute": ours, "parallel.device": "cuda"}, "on a GPU")
+    return Ours({"precision.compute": ours})
 
 
 def _format(given: Given) -> Ours | str | None:
@@ -302,13 +302,13 @@ def _beta(index: int) -> Converter:
     return convert
 
 
-def _truth(path: str, true: object, false: object, note: str = "") -> Converter:
+def _truth(path: str, true: object, false: object) -> Converter:
     """A switch that has other values here."""
 
     def convert(given: Given) -> Ours | str | None:
         if given.truth is None:
             return None
-        return Ours({path: true if given.truth else false}, note)
+        return Ours({path: true if given.truth else false})
 
     return convert
 

@@ -59,7 +59,7 @@ def need_resolved(config: object, function: str) -> None:
         )
 
 
-def need_texts(value: object, function: str, name: str, example: str) -> None:
+def _need_texts(value: object, name: str, example: str) -> None:
     """Refuse one text where a list of texts belongs, and items that are none.
 
     Raises:
@@ -67,7 +67,7 @@ def need_texts(value: object, function: str, name: str, example: str) -> None:
     """
     if not isinstance(value, list | tuple):
         raise SetpointError(
-            f"{function}: {name} takes a list, as in {name}={example}; got {described(value)}"
+            f"compose: {name} takes a list, as in {name}={example}; got {described(value)}"
         )
 
 
@@ -82,9 +82,9 @@ def need_compose(
     need_class(root, "compose")
     if source is not None and not isinstance(source, str):
         need_config(source, "compose: a SOURCE that is no text")
-    need_texts(modifiers, "compose", "modifiers", '["smoke"]')
-    need_texts(files, "compose", "files", '["exp.toml"]')
-    need_texts(flags, "compose", "flags", '["--lr", "0.1"]')
+    _need_texts(modifiers, "modifiers", '["smoke"]')
+    _need_texts(files, "files", '["exp.toml"]')
+    _need_texts(flags, "flags", '["--lr", "0.1"]')
     if program is not None and not isinstance(program, Mapping):
         raise SetpointError(
             "compose: program takes a mapping from dotted paths to values, as in "

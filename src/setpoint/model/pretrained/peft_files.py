@@ -68,12 +68,12 @@ class PeftFiles:
 
     def scale_of(self, module: str, rank: int) -> float:
         """What the update of a module is multiplied by."""
-        alpha = float(self._of("alpha_pattern", module, self.keys.get("lora_alpha", rank)))
+        alpha = float(self._alpha(module, self.keys.get("lora_alpha", rank)))
         return alpha / rank**0.5 if self.keys.get("use_rslora") else alpha / rank
 
-    def _of(self, name: str, module: str, usual: Any) -> Any:
-        """The value for a module, of which PEFT matches the end, or all of it."""
-        patterns: Mapping[str, Any] = self.keys.get(name) or {}
+    def _alpha(self, module: str, usual: Any) -> Any:
+        """The alpha of a module, of which PEFT matches the end, or all of it."""
+        patterns: Mapping[str, Any] = self.keys.get("alpha_pattern") or {}
         matching = (v for k, v in patterns.items() if re.match(rf"(.*\.)?({k})$", module))
         return next(matching, usual)
 

@@ -64,11 +64,11 @@ def renamed(pieces: Iterable[Piece], rename: Callable[[str], str]) -> list[Piece
     return [piece._replace(theirs=rename(piece.theirs)) for piece in pieces]
 
 
-def stacked(ours: str, theirs: Sequence[tuple[str, int]], dim: int = 0) -> list[Piece]:
-    """A tensor of ours that is theirs put behind one another."""
+def stacked(ours: str, theirs: Sequence[tuple[str, int]]) -> list[Piece]:
+    """A tensor of ours that is theirs put behind one another, along the first dimension."""
     pieces: list[Piece] = []
     start = 0
     for name, length in theirs:
-        pieces.append(Piece(ours, name, of_ours=Part(dim, start, length)))
+        pieces.append(Piece(ours, name, of_ours=Part(0, start, length)))
         start += length
     return pieces

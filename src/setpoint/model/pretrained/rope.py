@@ -37,9 +37,11 @@ _KEYS = {
     ),
 }
 """What each rule reads beside its name and the base."""
+BASE = 10_000.0
+"""Where a file names none."""
 
 
-def read_rope(document: Document, length: int, base: float = 10_000.0) -> dict[str, Any]:
+def read_rope(document: Document, length: int) -> dict[str, Any]:
     """The fields for rotary positions that are the same in all layers.
 
     Returns:
@@ -49,10 +51,10 @@ def read_rope(document: Document, length: int, base: float = 10_000.0) -> dict[s
     older, newer = document.value("rope_scaling"), document.value("rope_parameters")
     name = "rope_scaling" if older else "rope_parameters"
     rules = [(n, v) for n, v in (("rope_scaling", older), ("rope_parameters", newer)) if v]
-    found = [read_rules(document, n, v, given or base, length) for n, v in rules]
+    found = [read_rules(document, n, v, given or BASE, length) for n, v in rules]
     if len(found) == 2 and found[0] != found[1]:
         document.refuse("rope_scaling", "contradicts rope_parameters")
-    rope_base, scaling = found[0] if found else (given or base, None)
+    rope_base, scaling = found[0] if found else (given or BASE, None)
     if given is not None and given != rope_base:
         document.refuse("rope_theta", f"contradicts the {rope_base:g} of {name}")
     return {"rope_base": rope_base, "rope_scaling": scaling}

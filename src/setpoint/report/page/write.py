@@ -6,7 +6,7 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from html import escape
@@ -145,7 +145,7 @@ def write_page(page: str, path: Path) -> int:
     return len(data)
 
 
-def write_run_report(run: Path, notes: Sequence[str] = ()) -> Path:
+def write_run_report(run: Path) -> Path:
     """Write the report of one run into its directory.
 
     Raises:
@@ -153,5 +153,5 @@ def write_run_report(run: Path, notes: Sequence[str] = ()) -> Path:
     """
     path = run / NAME
     name = run.resolve().name
-    write_html(document([read_run(run, name)], name, notes=notes), path)
+    write_html(document([read_run(run, name)], name), path)
     return path
