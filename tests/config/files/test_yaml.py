@@ -161,8 +161,8 @@ def test_refusals(text, message):
 def test_limits_are_not_lower_than_stated():
     assert str(parse("a: " + "[" * 63 + "]" * 63, "yaml", "f").data).count("[") == 63
     long = parse("a: " + "1" * 4300 + f"\nb: '{'1' * 5000}'", "yaml", "f").data
-    assert long == {"a": (10**4300 - 1) // 9, "b": "1" * 5000}
-    assert parse("'<<': 1\n'': 2", "yaml", "f").data == {"<<": 1, "": 2}
+    assert long == {"a": "1" * 4300, "b": "1" * 5000}
+    assert parse("'<<': 1\n'': 2", "yaml", "f").data == {"<<": "1", "": "2"}
 
 
 def test_empty():
