@@ -31,7 +31,6 @@ GRACE = 2.0
 """Seconds after which a launcher kills a rank that goes on where the others have ended."""
 TRACE = "Traceback (most recent call last)"
 LOST = re.compile("has lost the others|has not met the others")
-OUTPUTS = "output-*.txt"
 TEMPORARY = re.compile(r"\.tmp-?[0-9]*$|\.partial$")
 HIT = "hit"
 
