@@ -33,8 +33,10 @@ from typing import Any, TextIO
 from setpoint.cli.main import main as command_line
 from setpoint.config.composition import Composition, compose
 from setpoint.config.draft.config import Config
+from setpoint.config.draft.plain import to_plain
 from setpoint.config.draft.walk import sections
 from setpoint.config.files.read import parse
+from setpoint.config.files.write import write_json
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.record import minimal_toml, record_files
 from setpoint.config.schema.declare import field as declared
@@ -519,11 +521,12 @@ def _resolve(case: Case) -> str:
     if isinstance(config, Job):
         preflight(config, set())
     if _rarely(case):
-        again = compose(root, files=[parse(minimal_toml(config), "toml", "minimal.toml")]).resolve()
-        assert fingerprint(config) == fingerprint(again), (
-            "its minimal form is another configuration"
-        )
-        assert config == again, "its minimal form is not equal"
+        complete = write_json(to_plain(config))
+        minimal = parse(minimal_toml(config), "toml", "minimal.toml")
+        for document in (minimal, parse(complete, "json", "complete.json")):
+            again = compose(root, files=[document]).resolve()
+            what = f"{document.name} is another configuration"
+            assert fingerprint(config) == fingerprint(again) and config == again, what
         record_files(config)
     return "accepted"
 
