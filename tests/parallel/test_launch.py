@@ -359,6 +359,30 @@ def test_what_the_main_rank_is_refused_is_said_whoever_ends_first(
     assert run.text.splitlines()[-1] == "error: the directory is refused", run.text
 
 
+# A stop that one rank alone hears of, before the ranks agree on stops after steps.
+ALONE = """\
+import os, signal, time
+import setpoint.train.run as running
+
+def build(*given, real=running.build_components):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    time.sleep(60)
+
+if os.environ.get("RANK") == "0":
+    running.build_components = build
+"""
+
+
+def test_ranks_that_lose_one_that_was_stopped_are_stopped_as_well(
+    folder: Path, forks: Forks
+) -> None:
+    (folder / "alone.py").write_text(ALONE)
+    given = (*words(), "--nproc", "2", "--max-restarts", "1", "--import", "alone")
+    run = Launched(folder, *given, forks=forks)
+    assert run.end() == 75, run.text
+    assert "error" not in run.text and "starting the ranks again" not in run.text
+
+
 @pytest.mark.slow
 def test_ranks_of_torchrun_say_the_same_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -330,7 +330,7 @@ def _status(place: Path, failures: Mapping[int, ProcessFailure], log: Path) -> i
 
     Raises:
         RankFailed: one has failed: of those that say why, the first, unless it has only lost
-            another one, which may have been killed without a word.
+            another one, which may have been killed without a word, or stopped.
     """
     found = endings(place)
     said = {each.rank for each in found}
@@ -345,6 +345,9 @@ def _status(place: Path, failures: Mapping[int, ProcessFailure], log: Path) -> i
         stopped = [each.status for each in found if not each.error] + quiet
         if stopped and all(status in STOPPED for status in stopped):
             return stopped[0]
+    for each in found:
+        if failing and each.status in STOPPED and each.time < failing[0].time:
+            return each.status  # the others have lost a rank that was stopped before
     if failing and (not silent or "timed out" in failing[0].error.lower()):
         # What the agent has killed in the end had not answered before.
         missing = ", ".join(map(str, sorted(silent)))

@@ -272,6 +272,11 @@ def joined(config: Parallel) -> Iterator[None]:
             step_has_ended()
             # A rank that hangs at the end would leave the launcher waiting for it.
             distributed.barrier()
+    except KeyboardInterrupt as stopped:
+        if launcher_process() is not None:
+            # Before the others lose this rank, which is why they end then.
+            leave(getattr(stopped, "status", 130))
+        raise
     except SetpointError as error:
         if launcher_process() is not None and not isinstance(error, ToldByMain):
             # Before the others lose this rank, and end: then the launcher ends it, too.
