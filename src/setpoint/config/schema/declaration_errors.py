@@ -1,24 +1,17 @@
-"""What is wrong with a class statement or a field of it, in words."""
+"""What is wrong with a class statement, in words."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..types.containers import ContainerType, SequenceType
-from ..types.scalars import FloatType, IntType, LiteralType, StrType
-from ..types.sections import section_classes
-from ..types.special import AnyType, ScalarType
-from ..values.origin import DEFAULT, Origin
-from ..words.errors import DeclarationError, Invalid
+from ..types.containers import SequenceType
+from ..types.scalars import StrType
+from ..words.errors import DeclarationError
 from ..words.names import did_you_mean
 from ..words.shown import MISSING, shown
 from .bounds import Bounds, Role
-
-if TYPE_CHECKING:
-    from ..types.base import FieldType
-    from .field import FieldInfo
+from .field import FieldInfo
 
 ROLES = (type(None), Role)
 WRITTEN_ROLES = "IDENTITY, BUDGET or RUNTIME, which setpoint.config exports"
@@ -106,98 +99,6 @@ def _empty_range(bounds: Bounds, prefix: str) -> str:
 def is_variable(name: object) -> bool:
     """Whether an environment variable can be called that."""
     return isinstance(name, str) and name.isascii() and name.isidentifier()
-
-
-def check_declaration(info: FieldInfo, kind: FieldType) -> None:
-    """Refuse limits that would be held against nothing, and a wrong value of older runs.
-
-    Raises:
-        DeclarationError: with the class and the field named.
-    """
-    bounds, items = info.bounds, info.item_bounds
-    if bounds is not None and bounds.limited and not _may_be(kind, (int, float)):
-        inside = _items(kind)
-        hint = "; limits of the items are item_gt, item_ge, item_lt, item_le" if inside else ""
-        raise _error(
-            info, f"gt, ge, lt and le apply to numbers, and this is {kind.describe()}{hint}"
-        )
-    if bounds is not None and bounds.pattern is not None:
-        if not _may_be(kind, (str,)):
-            raise _error(info, f"a pattern applies to str, and this is {kind.describe()}")
-        _check_pattern(info, bounds.pattern)
-    if items is not None and not any(_may_be(item, (int, float)) for item in _items(kind)):
-        raise _error(
-            info,
-            f"item_gt, item_ge, item_lt and item_le are for lists and mappings of numbers, and it "
-            f"is {kind.describe()}",
-        )
-    # Where there was nothing before, null says so.
-    if info.before not in (MISSING, None) and not kind.nested:
-        _check_before(info, kind)
-
-
-def _check_pattern(info: FieldInfo, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise _error(
-            info, f"the pattern {pattern!r} is not a regular expression: {error}"
-        ) from None
-
-
-def _check_before(info: FieldInfo, kind: FieldType) -> None:
-    try:
-        kind.read(info.before, Origin(DEFAULT))
-    except Invalid as error:
-        raise _error(info, f"before={info.before!r} {error.message}") from None
-
-
-def _error(info: FieldInfo, reason: str) -> DeclarationError:
-    return DeclarationError(f"{info.full_name}: {reason}")
-
-
-def _may_be(kind: FieldType, classes: tuple[type, ...]) -> bool:
-    """Whether values, apart from their items, may be of one of some plain classes."""
-    if isinstance(kind, IntType):
-        return int in classes
-    if isinstance(kind, FloatType):
-        return float in classes
-    if isinstance(kind, StrType):
-        return str in classes
-    if isinstance(kind, AnyType):
-        return True
-    if isinstance(kind, LiteralType):
-        return any(isinstance(choice, classes) for choice in kind.choices)
-    if isinstance(kind, ScalarType):
-        return issubclass(kind.cls, classes)
-    return not isinstance(kind, ContainerType) and any(
-        _may_be(part, classes) for part in kind.inner_types()
-    )
-
-
-def _items(kind: FieldType) -> tuple[FieldType, ...]:
-    """The types of items, through options and alternatives."""
-    if isinstance(kind, ContainerType):
-        return kind.inner_types()
-    return tuple(item for part in kind.inner_types() for item in _items(part))
-
-
-def refuse_environment(info: FieldInfo, kind: Any) -> None:
-    """Refuse a variable for a field that cannot be read from one text.
-
-    Raises:
-        DeclarationError: for secrets and sections.
-    """
-    if kind.is_secret():
-        raise DeclarationError(
-            f"{info.full_name}: a secret names its variable itself, as in 'env:NAME', so that "
-            f"environment={info.environment!r} is not allowed"
-        )
-    if section_classes(kind):
-        raise DeclarationError(
-            f"{info.full_name}: environment={info.environment!r} gives one value, and a section "
-            f"has several; declare it on fields of the section"
-        )
 
 
 def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> str:
