@@ -199,7 +199,7 @@ EXPERT_SHAPES = {
 # Refused: drops look at whole sequences, and FSDP2 works within layers where it shards experts.
 NOT_FOR = {"divided experts, capacity": "ring=", "divided experts, recomputed operators": "=4,"}
 # What rounds more than fp32 does. Muon orthogonalizes in bf16, where the last bit of a sum may
-# decide how a number is rounded.
+# decide how a number is rounded; of the others much is in bf16, and fp64 would decide nothing.
 LOOSE = {
     "weights in bf16 with masters": 2e-2,
     "gradients summed in fp32": 2e-2,
@@ -277,7 +277,8 @@ def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[str]) 
                 apart = True
             # All ranks of this shape train again, or none.
             if World(torch.device("cpu"), size=WORLD).any(apart):
-                assert name not in LOOSE, f"{what}: more than {rtol} apart"
+                in_bf16 = name in LOOSE and not name.endswith("muon")
+                assert not in_bf16, f"{what}: more than {rtol} apart"
                 with float64():
                     found, expected = both(folder, flags, shape, known)
                 assert_equal(found, expected, 1e-10, f"{what} in fp64")
