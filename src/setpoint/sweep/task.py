@@ -23,13 +23,17 @@ POINTS = "points"
 
 
 class Task:
-    """One point of a sweep."""
+    """One point of a sweep.
 
-    def __init__(self, point: ResolvedPoint[Any], folder: Path) -> None:
+    Arguments:
+        run: the directory of its run; None: that of a training job.
+    """
+
+    def __init__(self, point: ResolvedPoint[Any], folder: Path, run: Path | None = None) -> None:
         self.point = point
         self.name = point.name
         self.job: Any = point.config
-        self.run = Path(run_directory_of(point.config, point.fingerprint))
+        self.run = run or Path(run_directory_of(point.config, point.fingerprint))
         self.folder = folder / POINTS / point.name
         self.status = WAITING
         self.exit_status: int | None = None
