@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,28 @@ def test_a_broken_pointer_is_named(tmp_path: Path, content: bytes) -> None:
 def test_a_pointer_written_by_hand(tmp_path: Path) -> None:
     (tmp_path / "latest").write_text("step-00000012")
     assert read_pointer(tmp_path, "latest") == 12
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def a_huge_file(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 42)
+
+
+@pytest.mark.parametrize("odd", [a_pipe, a_folder, a_link_to_itself, a_huge_file])
+def test_what_is_no_pointer_is_not_read(tmp_path: Path, odd: Callable[[Path], None]) -> None:
+    odd(tmp_path / "latest")
+    with pytest.raises(SetpointError, match=r"latest (cannot be read|names no checkpoint)"):
+        read_pointer(tmp_path, "latest")
+    assert readable_pointer(tmp_path, "latest") is None

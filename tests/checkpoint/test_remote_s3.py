@@ -76,3 +76,10 @@ def test_a_bucket_that_is_not_there(bucket: str, tmp_path: Path) -> None:
         with pytest.raises(RemoteError, match=r"s3://bucket/run cannot be reached"):
             RemoteRun("s3://bucket/run").steps()
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_no_bucket_is_made(bucket: str) -> None:
+    """A name that is misspelt is refused, and the client would make the bucket."""
+    with pytest.raises(RemoteError, match="s3://bukcet/runs/run cannot be written"):
+        RemoteRun("s3://bukcet/runs/run").require_writable()
+    assert s3fs.S3FileSystem().ls("", refresh=True) == ["bucket"]

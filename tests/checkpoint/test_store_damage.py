@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
+
+from .test_pointers import a_folder, a_huge_file, a_link_to_itself, a_pipe
 
 FILES = ("model.safetensors", "state.json", "manifest.json")
 
@@ -121,6 +124,19 @@ def test_an_empty_directory_is_damaged(store: CheckpointStore) -> None:
     (store.root / "step-00000400").mkdir()
     loaded = store.load("auto")
     assert loaded is not None and loaded.step == 300
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("odd", [a_pipe, a_folder, a_link_to_itself, a_huge_file])
+def test_what_is_no_file_is_damage(
+    store: CheckpointStore, name: str, odd: Callable[[Path], None]
+) -> None:
+    (newest(store) / name).unlink()
+    odd(newest(store) / name)
+    told: list[str] = []
+    loaded = store.load("auto", on_damaged=lambda path, why: told.append(why))
+    assert loaded is not None and loaded.step == 200
+    assert len(told) == 1 and told[0].startswith(name)
 
 
 def test_a_renamed_checkpoint_is_damaged(store: CheckpointStore) -> None:

@@ -130,6 +130,21 @@ def test_a_byte_that_is_not_as_it_was_written(cli: CommandLine, run: Path, name:
     assert cli("checkpoint verify run/checkpoints/step-00000300").status == 0
 
 
+@pytest.mark.parametrize("target", ["nowhere", "step-00000100"])
+def test_a_link_that_leads_to_no_checkpoint(cli: CommandLine, run: Path, target: str) -> None:
+    path = run / "checkpoints" / "step-00000100"
+    shutil.rmtree(path)
+    path.symlink_to(target)
+    assert re.search("step-00000100 .* damaged: ", cli.ok("checkpoint list run"))
+    answer = cli("checkpoint verify run")
+    assert answer.status == 1 and "step-00000100: damaged" in answer.out
+
+
+def test_a_checkpoint_under_the_name_of_another(cli: CommandLine, run: Path) -> None:
+    shutil.copytree(run / "checkpoints" / "step-00000100", run / "checkpoints" / "step-00000400")
+    assert "damaged: its manifest is of step 100" in cli.ok("checkpoint list run")
+
+
 def test_all_that_can_be_wrong_is_said_at_once(cli: CommandLine, run: Path) -> None:
     folder = run / "checkpoints"
     break_byte(folder / "step-00000100" / "manifest.json", 20)
@@ -244,6 +259,10 @@ def test_what_holds_no_checkpoints_is_refused(cli: CommandLine, run: Path) -> No
         for words in (
             "list small.toml",
             "list nothing",
+            "list .",
+            "list rum",
+            "list run/checkpoints/bset",
+            "diff run s3://bucket/run",
             "verify run/checkpoints/step-00000900",
             "verify run --checkpoint.keep 3",
             "list",

@@ -55,10 +55,13 @@ def test_layouts(cli: CommandLine, run: Path, monkeypatch: pytest.MonkeyPatch) -
         ("one --to whole --dtype bf16", "--dtype has no effect with --to whole"),
         ("one --to huggingface --dtype f8", "--dtype is one of fp32, bf16, fp16"),
         ("taken --to whole", "taken is not empty"),
+        ("file:///tmp/one --to whole", "file:///tmp/one is a URL"),
+        ("{run}/checkpoints/one --to whole", "checkpoints holds the checkpoints of a run"),
+        ("{run}/checkpoints/one --to huggingface", "checkpoints holds the checkpoints of a run"),
     ],
 )
 def test_what_is_refused(cli: CommandLine, run: Path, words: str, said: str) -> None:
     (cli.folder / "taken").mkdir()
     (cli.folder / "taken" / "file").touch()
-    assert said in cli.refused(f"checkpoint convert {run} {words}")
+    assert said in cli.refused(f"checkpoint convert {run} {words.format(run=run)}")
     assert not (cli.folder / "one").exists()

@@ -19,6 +19,7 @@ import pytest
 
 from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.cli.main import main
+from setpoint.parallel.launch import Output
 from setpoint.parallel.rank import ask, is_said_first, leave
 
 from ..forks import Forks, is_running
@@ -263,6 +264,10 @@ def test_a_stop_while_machines_wait_for_each_other_ends_the_launcher(
              "--seed", "null"),
             "each machine would draw another seed",
         ),
+        (
+            ("--nproc", "2", "--nnodes", "2", "--rdzv-endpoint", "a:99999", "--rdzv-id", "a"),
+            "--rdzv-endpoint a:99999 is no address of a machine",
+        ),
     ],
 )  # fmt: skip
 def test_options_without_effect_are_refused(
@@ -270,6 +275,19 @@ def test_options_without_effect_are_refused(
 ) -> None:
     assert main(["train", "tiny", *given]) in (1, 2)
     assert said in capsys.readouterr().err
+
+
+def test_a_log_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
+    for rank in ("1", "2"):
+        folder = tmp_path / "output" / rank
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text("a\n")
+    log = tmp_path / "ranks.log"
+    log.mkdir()
+    said: list[str] = []
+    with Output(tmp_path, log, said.append):
+        pass
+    assert said == [f"{log} cannot be written: Is a directory"]
 
 
 # A launcher and its rank, as far as they know of each other.

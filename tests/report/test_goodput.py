@@ -82,6 +82,12 @@ def test_a_run_that_is_trained_further_was_not_idle_while_it_was_finished() -> N
     assert found.trained == 52.0
 
 
+def test_what_is_done_to_a_run_between_sessions_is_no_part_of_one() -> None:
+    rows = [*FIRST_ROWS, *THIRD_ROWS]
+    events = [*FIRST, *SECOND, *THIRD, event(170, "prune", 50), *FOURTH]
+    assert goodput(events, rows) == goodput([*FIRST, *SECOND, *THIRD, *FOURTH], rows)
+
+
 def test_a_session_that_is_under_way_ends_with_its_last_row() -> None:
     found = goodput(FIRST, [*FIRST_ROWS, *LOST_ROWS])
     assert (found.wall, found.trained, found.lost) == (50.0, 25.0 + 2.0, 0.0)

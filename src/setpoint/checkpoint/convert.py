@@ -20,7 +20,7 @@ from setpoint.shapes.placed import Placeable
 
 from .divided import Divided, Files, Layout, Part, decode_index, encode_index
 from .durable import CHUNK, Written, sync_directory, write_file
-from .layout import BASE, INDEX, MANIFEST, TENSORS, file_of_rank, files_of_stems
+from .layout import BASE, INDEX, MANIFEST, POINTERS, TENSORS, file_of_rank, files_of_stems
 from .loading import verify_directory
 from .manifest import DamagedCheckpoint, Manifest, read_manifest, understood
 from .tensor_file import encode_one_by_one
@@ -61,11 +61,16 @@ def convert(
 
 
 def require_free(target: Path) -> None:
-    """Refuse a place that holds something.
+    """Refuse a place that holds something, or lies among the checkpoints of a run.
 
     Raises:
-        SetpointError: it is a file, or a directory that is not empty.
+        SetpointError: it is a file, a directory that is not empty, or would be one of these.
     """
+    if any(os.path.lexists(target.parent / name) for name in POINTERS):
+        raise SetpointError(
+            f"{target.parent} holds the checkpoints of a run, which counts them and removes old "
+            f"ones; give a directory elsewhere"
+        )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         kind = "is not empty" if target.is_dir() else "is a file"
         raise SetpointError(f"{target} {kind}; give a new or empty directory")

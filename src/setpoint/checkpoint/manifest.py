@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -91,7 +92,11 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _read(path: Path) -> bytes:
-    if (size := os.path.getsize(path)) > MOST:
+    facts = os.stat(path)
+    # A pipe would wait for somebody who writes to it.
+    if not stat.S_ISREG(facts.st_mode):
+        raise DamagedCheckpoint(path.parent, f"{MANIFEST} is not a regular file")
+    if (size := facts.st_size) > MOST:
         raise DamagedCheckpoint(path.parent, f"{MANIFEST} has {size} bytes, more than {MOST}")
     return path.read_bytes()
 
@@ -207,12 +212,12 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
     """The error for a file that could not be read.
 
     Returns:
-        `DamagedCheckpoint` if the file is gone or the disk fails, and an older checkpoint may do;
-        otherwise a plain error: a missing permission is the user's to give.
+        `DamagedCheckpoint` if the file is gone, a link to itself, or the disk fails, and an older
+        checkpoint may do; otherwise a plain error: a missing permission is the user's to give.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return DamagedCheckpoint(directory, f"{name} is missing")
-    if error.errno in FAILING:
+    if error.errno in (*FAILING, errno.ELOOP):
         return DamagedCheckpoint(directory, f"{name} cannot be read back ({error.strerror})")
     return RunError(f"checkpoint {directory} cannot be read: {name}: {error.strerror}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from setpoint.config import SetpointError
 
 from .durable import retried, sync_directory, write_file
 from .layout import PointerName, directory_name, step_of, temporary
+
+MOST = 4096
+"""Bytes that are read of a pointer at most."""
 
 
 class UnreadPointer(SetpointError):
@@ -64,7 +68,7 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
     if not os.path.lexists(path):
         return None
     try:
-        content = retried(Path.read_bytes, path)
+        content = retried(_read, path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -76,6 +80,16 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
             f"{directory_name(100)}"
         )
     return step
+
+
+def _read(path: Path) -> bytes:
+    facts = os.stat(path)
+    # A pipe would wait for somebody who writes to it.
+    if not stat.S_ISREG(facts.st_mode):
+        raise UnreadPointer(f"{path} cannot be read: it is not a regular file")
+    if facts.st_size > MOST:
+        raise SetpointError(f"{path} names no checkpoint: it has {facts.st_size} bytes")
+    return path.read_bytes()
 
 
 def readable_pointer(root: Path, name: PointerName) -> int | None:

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from setpoint.config import CONFIG, MINIMAL, ORIGINS, Problem, SetpointError, nearest
+from setpoint.config import (
+    CONFIG,
+    MINIMAL,
+    ORIGINS,
+    Problem,
+    SetpointError,
+    did_you_mean,
+    nearest,
+)
 from setpoint.hub.urls import is_url, protocol_problem
 
 from .layout import MANIFEST, POINTERS, list_checkpoints
@@ -42,8 +50,11 @@ def find_checkpoint(path: Path) -> Path | None:
     if path.name in POINTERS:
         step = read_pointer(path.parent, "latest" if path.name == "latest" else "best")
     if step not in others:
-        names = ", ".join(directory.name for directory in others.values())
-        raise SetpointError(f"there is no checkpoint {path.name} in {path.parent}, only {names}")
+        names = [directory.name for directory in others.values()]
+        meant = did_you_mean(path.name, [*names, *POINTERS], ".\n")
+        raise SetpointError(
+            f"there is no checkpoint {path.name} in {path.parent}, only {', '.join(names)}{meant}"
+        )
     return others[step]
 
 
@@ -57,17 +68,13 @@ def checkpoint_to_load(name: str) -> Path:
     Raises:
         SetpointError: there is none.
     """
-    if is_url(name):
-        raise SetpointError(
-            f"{name} is a URL.\nValid: a run or a checkpoint on a disk; checkpoint.load of a new "
-            f"run takes a URL"
-        )
+    refuse_url(name)
     path = Path(os.path.expanduser(name))
     found = find_checkpoint(path)
     if found is not None:
         return found
     if not path.is_dir():
-        raise SetpointError(_missing(path))
+        raise SetpointError(no_directory(path))
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     steps = list_checkpoints(folder)
     if not steps:
@@ -76,7 +83,21 @@ def checkpoint_to_load(name: str) -> Path:
     return steps[max(steps) if latest not in steps else latest]
 
 
-def _missing(path: Path) -> str:
+def refuse_url(name: str) -> None:
+    """Refuse a URL where a path is wanted.
+
+    Raises:
+        SetpointError: it is one.
+    """
+    if is_url(name):
+        raise SetpointError(
+            f"{name} is a URL.\nValid: a run or a checkpoint on a disk; checkpoint.load of a new "
+            f"run takes a URL"
+        )
+
+
+def no_directory(path: Path) -> str:
+    """That a directory is not there, and which one may have been meant."""
     there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     close = nearest(path.name, there, 1)
     meant = f". Did you mean {path.parent / close[0]}?" if close else ""

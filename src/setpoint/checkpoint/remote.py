@@ -226,7 +226,7 @@ class RemoteRun(RemoteFolder):
                 self._remove(self._path(step, MANIFEST))
             if self._read(self._path(step, SET_ASIDE)) is not None:
                 self._remove(self._path(step, SET_ASIDE))
-            self._system.makedirs(folder, exist_ok=True)
+            self._make_folder(folder)
             for name, written in sorted(manifest.files.items()):
                 sent += self._send(directory / name, f"{folder}/{name}", written)
         sent += self.send_record(record)
@@ -254,7 +254,7 @@ class RemoteRun(RemoteFolder):
         sent: list[tuple[int, str]] = []
         for file in files:
             if file.is_file():
-                self._system.makedirs(self._root, exist_ok=True)
+                self._make_folder(self._root)
                 sent += self._send(file, f"{self._root}/{file.name}", None)
         return sent
 

@@ -26,6 +26,10 @@ class RemoteError(RunError):
     """A service that does not answer, or refuses."""
 
 
+BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
+"""Protocols whose `makedirs` makes the bucket, too, also where its name is misspelt."""
+
+
 class RemoteFolder:
     """A folder at a URL.
 
@@ -43,6 +47,7 @@ class RemoteFolder:
         with self._asking():
             self._system, path = open_file_system(self.url)
             self._is_local = "file" in _protocols(self._system)
+            self._has_buckets = not BUCKETS.isdisjoint(_protocols(self._system))
         self._root = path.rstrip("/")
         self._sure: dict[str, Written] = {}
 
@@ -55,6 +60,11 @@ class RemoteFolder:
         with self._asking():
             return bool(self._names(self._root))
 
+    def _make_folder(self, path: str) -> None:
+        """Make a folder, but no bucket: an object store has none but by its files."""
+        if not self._has_buckets:
+            self._system.makedirs(path, exist_ok=True)
+
     def require_writable(self) -> None:
         """Write a small file and remove it again.
 
@@ -63,7 +73,7 @@ class RemoteFolder:
         """
         marker = f"{self._root}/.writable"
         try:
-            self._system.makedirs(self._root, exist_ok=True)
+            self._make_folder(self._root)
             self._write(marker, b"\n")
             self._remove(marker)
         except Exception as error:

@@ -19,6 +19,7 @@ from .directory import clear_leftovers, publish, remove
 from .durable import Written, sync_directory, write_file
 from .layout import (
     MANIFEST,
+    POINTERS,
     damaged,
     directory_name,
     list_checkpoints,
@@ -122,8 +123,10 @@ class CheckpointStore:
             clear_leftovers(self.root)
             self._move_pointers_forward()
         except OSError as error:
+            named = os.path.basename(error.filename2 or error.filename or "")
+            at = f"{named}: " if named in POINTERS else ""
             raise SetpointError(
-                f"the checkpoints in {self.root} cannot be written: {error.strerror}"
+                f"the checkpoints in {self.root} cannot be written: {at}{error.strerror}"
             ) from error
         self._prepared = True
 

@@ -24,7 +24,7 @@ from .layout import (
 )
 from .manifest import DamagedCheckpoint, Manifest, read_manifest, verify
 from .pointers import read_pointer
-from .record import CHECKPOINTS, find_checkpoint
+from .record import CHECKPOINTS, find_checkpoint, no_directory, refuse_url
 
 
 class Place(NamedTuple):
@@ -98,6 +98,7 @@ def find_place(path: str) -> Place:
     Raises:
         SetpointError: if there are none.
     """
+    refuse_url(path)
     given = Path(os.path.expanduser(path))
     if given.is_dir():
         names_one = step_of(given.name.partition(".")[0]) is not None
@@ -109,10 +110,12 @@ def find_place(path: str) -> Place:
             return Place(given)
     elif (found := find_checkpoint(given)) is not None:
         return Place(found.parent, found)
-    raise SetpointError(
-        f"{path} holds no checkpoints.\n"
-        f"Valid: a run directory, its folder {CHECKPOINTS}, or a checkpoint in that"
-    )
+    valid = f"Valid: a run directory, its folder {CHECKPOINTS}, or a checkpoint in that"
+    if not os.path.lexists(given):
+        raise SetpointError(f"{no_directory(given)}\n{valid}")
+    runs = sorted(given.glob(f"*/{CHECKPOINTS}")) if given.is_dir() else []
+    such = f", such as {runs[0].parent}" if runs else ""
+    raise SetpointError(f"{path} holds no checkpoints.\n{valid}{such}")
 
 
 def survey(place: Place) -> list[Found]:
@@ -152,9 +155,7 @@ def compare_files(path: Path) -> Iterator[Comparison]:
     Raises:
         SetpointError: if its manifest cannot be read, or is that of another step.
     """
-    manifest = read_manifest(path)
-    if step_of(path.name.partition(".")[0]) not in (None, manifest.step):
-        raise DamagedCheckpoint(path, f"its manifest is of step {manifest.step}")
+    manifest = _own_manifest(path)
     for name, written in sorted(manifest.files.items()):
         try:
             verify(path, manifest, [name])
@@ -162,6 +163,13 @@ def compare_files(path: Path) -> Iterator[Comparison]:
         except SetpointError as error:
             problem = reason_of(error)
         yield Comparison(name, written.size, problem)
+
+
+def _own_manifest(path: Path) -> Manifest:
+    manifest = read_manifest(path)
+    if step_of(path.name.partition(".")[0]) not in (None, manifest.step):
+        raise DamagedCheckpoint(path, f"its manifest is of step {manifest.step}")
+    return manifest
 
 
 def reason_of(error: SetpointError) -> str:
@@ -176,12 +184,14 @@ def _look(path: Path, kind: Literal["checkpoint", "set aside", "unfinished"]) ->
         sizes = {each.name: each.stat().st_size for each in path.iterdir()}
         written = (path / MANIFEST).stat().st_mtime if MANIFEST in sizes else None
     except FileNotFoundError:
-        return None
+        if not path.is_symlink():
+            return None
+        sizes, written, damage = {}, None, "it is a link to what is not there"
     except OSError as error:
         sizes, written, damage = {}, None, f"it cannot be read: {error.strerror}"
     if not damage and kind != "unfinished":
         try:
-            manifest = read_manifest(path)
+            manifest = _own_manifest(path)
         except SetpointError as error:
             damage = reason_of(error)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class _OnDisk:
         return compare_files(found.path)
 
     def is_gone(self, found: Found) -> bool:
-        return not found.path.exists()
+        return not os.path.lexists(found.path)
 
 
 def folder_of(text: str) -> Folder:

@@ -9,6 +9,7 @@ from setpoint.checkpoint.record import checkpoint_to_load
 from setpoint.cli.command import Arguments, Command, Option, refuse_overrides
 from setpoint.cli.outcome import Loading
 from setpoint.config import SetpointError, did_you_mean
+from setpoint.hub.urls import is_url
 
 LAYOUTS = ("whole", "divided", "huggingface")
 FORMATS = ("fp32", "bf16", "fp16")
@@ -56,6 +57,10 @@ def run(arguments: Arguments) -> int:
         if arguments.has(option.name) and option not in only:
             raise SetpointError(f"{option.name} has no effect with --to {layout}. Leave it out")
     source = checkpoint_to_load(arguments.positional[0])
+    if is_url(arguments.positional[1]):
+        raise SetpointError(
+            f"{arguments.positional[1]} is a URL.\nValid: a new or empty directory on a disk"
+        )
     target = Path(os.path.expanduser(arguments.positional[1]))
     if layout == "huggingface":
         _to_hugging_face(arguments, source, target)

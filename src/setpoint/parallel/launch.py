@@ -32,6 +32,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
@@ -95,8 +96,10 @@ def launch(
 
     Raises:
         RunError: a rank has failed: what the first one says; or not all nodes have come.
-        SetpointError: the log is a link.
+        SetpointError: the log is a link, or nodes meet at what is no address.
     """
+    if nodes is not None:
+        _require_address(nodes.endpoint)
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     if (logs / name).is_symlink():
         raise SetpointError(f"{logs / name} is a link, and a run adds to files of its own")
@@ -108,7 +111,7 @@ def launch(
     # What the agent says of ranks that end is said below, in fewer words.
     logging.disable(logging.CRITICAL)
     try:
-        with _Output(place, logs / name), _variables(place, nodes):
+        with Output(place, logs / name, note), _variables(place, nodes):
             agent = _Agent(_spec(words, ranks, nodes, restarts), place, logs / name, grace, note)
             try:
                 with _forwarding(place, agent):
@@ -125,6 +128,16 @@ def launch(
         logging.disable(logging.NOTSET)
         shutil.rmtree(place, ignore_errors=True)
     return 0
+
+
+def _require_address(endpoint: str) -> None:
+    try:
+        parse_rendezvous_endpoint(endpoint, 29400)
+    except ValueError as error:
+        raise SetpointError(
+            f"--rdzv-endpoint {endpoint} is no address of a machine.\n"
+            f"Valid: HOST:PORT, as node-0:29400, with a port of at most 65535"
+        ) from error
 
 
 def clear_dead() -> None:
@@ -242,15 +255,17 @@ def _variables(place: Path, nodes: Nodes | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _Output:
+class Output:
     """Collects what the ranks print, while they run, in the logs of the run once it has any.
 
     Arguments:
         place: the folder of the launcher, where the agent keeps the output of each rank.
+        note: shows a line to people.
     """
 
-    def __init__(self, place: Path, log: Path) -> None:
-        self.place, self.log = place, log
+    def __init__(self, place: Path, log: Path, note: Callable[[str], None]) -> None:
+        self.place, self.log, self.note = place, log, note
+        self._is_refused = False
         self._read: dict[Path, int] = {}
         self._ended = Event()
         self._thread = Thread(target=self._follow, daemon=True)
@@ -269,8 +284,7 @@ class _Output:
                 if each.error
             ]
             if said:
-                with suppress(FileNotFoundError), self.log.open("a", encoding="utf-8") as log:
-                    log.writelines(said)
+                self._append("".join(said).encode())
 
     def _follow(self) -> None:
         while not self._ended.wait(LOOK):
@@ -296,9 +310,19 @@ class _Output:
             local = int(printed.parent.name)
             prefix = f"[rank {ranks.get(local, local)}] ".encode()
             lines = new[:end].splitlines()
-            # The main rank removes the folder again where the first start is refused.
-            with suppress(FileNotFoundError), self.log.open("ab") as log:
-                log.write(b"".join(prefix + line + b"\n" for line in lines))
+            self._append(b"".join(prefix + line + b"\n" for line in lines))
+
+    def _append(self, text: bytes) -> None:
+        """Write to the log, which no run ends for: where the disk refuses, people hear of it."""
+        try:
+            with self.log.open("ab") as log:
+                log.write(text)
+        except FileNotFoundError:
+            pass  # the main rank removes the folder again where the first start is refused
+        except OSError as error:
+            if not self._is_refused:
+                self.note(f"{self.log} cannot be written: {error.strerror}")
+            self._is_refused = True
 
 
 @contextmanager

@@ -179,6 +179,7 @@ def dropped(
 def _sessions(events: Sequence[Row]) -> list[_Session]:
     """The sessions that had something to train."""
     found: list[_Session] = []
+    over = False
     for event in events:
         time, name = _seconds(event.get("time")), event.get("event")
         if time is None:
@@ -192,7 +193,9 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
             began = time if began is None else began
             step, at = int(_number(event, "step")), _number(event, "seconds")
             found.append(_Session(began, time, time, step, at))
-        elif found and name != "restart":
+            over = False
+        elif found and name != "restart" and not over:  # after its end others prune and set aside
+            over = name == "end"
             session = found[-1]
             session.ended = max(session.ended, time)
             if name in ("end", "fault"):

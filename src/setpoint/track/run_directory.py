@@ -323,7 +323,8 @@ def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
         with os.scandir(folder) as entries:
             found = [each for each in entries if only in (None, each.name) or folder != str(path)]
         folders += [each.path for each in found if each.is_dir(follow_symlinks=False)]
-        for link in sorted(each.path for each in found if each.is_symlink() and each.is_dir()):
+        links = [each.path for each in found if each.is_symlink() and os.path.isdir(each)]
+        for link in sorted(links):
             if os.path.commonpath((own, os.path.realpath(link))) != own:
                 yield link
 
