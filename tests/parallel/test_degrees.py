@@ -65,3 +65,7 @@ def test_ranks_of_the_last_axis_are_neighbours() -> None:
     assert folded[0, 0, :, 0].tolist() == [0, 2, 4, 6]
     outside = ranks_by(sizes, ["pipeline"], ["replicate", "ulysses"], ["shard", "ring"], ["tensor"])
     assert outside[0, :, :, 0].tolist() == [[0, 4], [2, 6]]
+    # torch reads the order of a mesh's dimensions from its strides.
+    few = dict.fromkeys(AXES, 1) | {"ring": 2, "ulysses": 2}
+    grid = ranks_by(few, ["pipeline"], ["replicate", "ulysses"], ["shard", "ring"], ["tensor"])
+    assert grid.flags.c_contiguous and grid.tolist() == [[[[0], [2]], [[1], [3]]]]

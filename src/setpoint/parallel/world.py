@@ -404,7 +404,8 @@ def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int
     ranks = np.arange(prod(degrees.values())).reshape([degrees[axis] for axis in AXES])
     order = [AXES.index(axis) for axes in dims for axis in axes]
     shape = [prod(degrees[axis] for axis in axes) for axes in dims]
-    return ranks.transpose(order).reshape(shape)
+    # A view of other strides is a mesh whose dimensions torch takes to be in another order.
+    return np.ascontiguousarray(ranks.transpose(order).reshape(shape))
 
 
 def _coordinates(rank: int, sizes: tuple[int, ...]) -> list[int]:
