@@ -1,6 +1,6 @@
 """Saving and loading beside what a disk and others do: `python -m checkpoint.throughput`.
 
-Sides, in turns: a checkpoint of Setpoint (safetensors, SHA-256 of every byte, flushed); the library
+Sides, in turns: a checkpoint of Setpoint (safetensors, BLAKE3 of every byte, flushed); the library
 `safetensors` and a flush; `dd` with `conv=fsync`; and `torch.distributed.checkpoint` by hand with
 flushed files. Loads begin with nothing of the files in memory, and end with the tensors in those of
 a model; the `dd` of a load reads into nothing.
@@ -22,11 +22,11 @@ from setpoint.train import prepare_threads
 prepare_threads()  # before torch is imported
 
 from safetensors.torch import load_file, save_file  # noqa: E402
-from torch import Tensor  # noqa: E402
 from torch.distributed import checkpoint as dcp  # noqa: E402
 
 from checkpoint.states import arguments_of, bytes_of, forget, joined, states_of  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
+from setpoint.checkpoint.weights import put_all  # noqa: E402
 from support.turns import ratio  # noqa: E402
 
 BOUNDS = {"safetensors": 0.8, "dd": 0.8, "dcp": 1.0}
@@ -80,11 +80,13 @@ class Sides:
 
     def load_setpoint(self) -> None:
         found = self.store.load("latest")
-        for stem, named in self.states.items():
-            for name, into in named.items():
-                source = found.tensors[stem][name]
-                assert isinstance(source, Tensor)
-                into.copy_(source)
+        put_all(
+            [
+                (into, found.tensors[stem][name])
+                for stem, named in self.states.items()
+                for name, into in named.items()
+            ]
+        )
 
     def load_safetensors(self) -> None:
         for name, source in load_file(self.folder / "safetensors" / "file").items():

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import os
 import random
-import re
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import MagicMock
 
+import blake3
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from setpoint.checkpoint import backend, background, divided, durable
 from setpoint.checkpoint.backend import SAFETENSORS
 from setpoint.checkpoint.background import in_threads
-from setpoint.checkpoint.convert import convert, open_tensors
-from setpoint.checkpoint.loading import Checkpoint, verify_directory
+from setpoint.checkpoint.convert import convert
+from setpoint.checkpoint.durable import Written
+from setpoint.checkpoint.loading import load_directory, verify_directory
 from setpoint.checkpoint.manifest import (
+    CHUNKED,
+    DIVIDED,
     FORMAT,
     WHOLE,
     DamagedCheckpoint,
@@ -31,6 +33,7 @@ from setpoint.checkpoint.manifest import (
 )
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.tensor_file import HostMemory
+from setpoint.shapes.placed import in_memory, put
 
 
 def test_what_is_staged_is_written_whatever_happens_to_the_states(tmp_path: Path) -> None:
@@ -43,13 +46,16 @@ def test_what_is_staged_is_written_whatever_happens_to_the_states(tmp_path: Path
     state["steps"].append(2)
     files = SAFETENSORS.write(staged, tmp_path)
     assert sorted(files) == sorted(path.name for path in tmp_path.iterdir())
-    found = SAFETENSORS.read(tmp_path, Manifest(1, None, files), ["model"])
+    found = SAFETENSORS.read(tmp_path, Manifest(1, None, files), ["model"], {})
     expected = torch.arange(6.0).reshape(2, 3)
-    assert torch.equal(found.tensors["model"]["w"], expected)
-    assert found.tensors["model"]["tied"] is found.tensors["model"]["w"]
-    assert torch.equal(found.tensors["model"]["t"], expected.t())
-    assert torch.equal(found.tensors["model"]["row"], expected[1])
+    assert torch.equal(in_memory(found.tensors["model"]["w"]), expected)
+    assert torch.equal(in_memory(found.tensors["model"]["tied"]), expected)
+    assert torch.equal(in_memory(found.tensors["model"]["t"]), expected.t())
+    assert torch.equal(in_memory(found.tensors["model"]["row"]), expected[1])
     assert found.state == {"steps": [1]}
+    assert sum(1 for _ in load_file(tmp_path / "model.safetensors")) == 3, (
+        "tied ones lie there once"
+    )
 
 
 def test_a_save_that_is_waited_for_copies_nothing_that_can_be_written(
@@ -60,13 +66,11 @@ def test_a_save_that_is_waited_for_copies_nothing_that_can_be_written(
     tensors = {"model": {"t": base.t(), "tied": base.detach(), "w": base, "0": torch.tensor(1)}}
     written: dict[int, list[int]] = {}
 
-    def write(
-        path: Path, pieces: Iterable[bytes | memoryview], chunk: int | None
-    ) -> durable.Written:
+    def write(path: Path, pieces: Iterable[bytes | memoryview]) -> durable.Written:
         held = list(pieces)
         addresses = [np.frombuffer(each, np.uint8).ctypes.data for each in held]
         written[len(written)] = addresses
-        return durable.write_file(path, held, chunk)
+        return durable.write_file(path, held)
 
     monkeypatch.setattr(backend, "write_file", write)
     path = CheckpointStore(tmp_path / "a").save(1, tensors, {})
@@ -82,121 +86,93 @@ def test_a_save_that_is_waited_for_copies_nothing_that_can_be_written(
         assert file.read_bytes() == (path / file.name).read_bytes()
 
 
-def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_are_read_into_the_memory_of_the_run(tmp_path: Path) -> None:
+    """Of any device and dtype; a file that was changed after it was compared is refused."""
     store = CheckpointStore(tmp_path)
-    path = store.save(
-        1, {"model": {"w": torch.ones(3)}, "optimizer": {}}, {"n": 1}, texts={"notes.txt": "mine"}
-    )
-    opened: list[str] = []
-
-    def counting(file: Path, *arguments: Any, **options: Any) -> Any:
-        opened.append(file.name)
-        return builtins.open(file, *arguments, **options)
-
-    monkeypatch.setattr(durable, "open", counting, raising=False)
-    store.load(1)
-    assert sorted(opened) == sorted(p.name for p in path.iterdir() if p.name != "manifest.json")
-
-
-def test_the_content_that_is_used_is_what_was_compared(tmp_path: Path) -> None:
-    """A file that is replaced after it was read changes nothing; one replaced before is damage."""
-    store = CheckpointStore(tmp_path)
-    path = store.save(1, {"model": {"w": torch.ones(3)}}, {"n": 1})
+    whole = torch.arange(12.0).reshape(3, 4)
+    path = store.save(1, {"model": {"w": whole, "n": torch.tensor(5)}}, {"n": 1})
     file = path / "model.safetensors"
-    found = store.load(1)
-    whole = file.read_bytes()
-    for content in (whole[:-1], whole + b"0", whole[:-1] + b"0", b""):
-        file.write_bytes(content)
-        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has"):
+    found = store.load(1).tensors
+    for into in (torch.zeros(3, 4), torch.zeros(4, 3).t(), torch.zeros(3, 4).bfloat16()):
+        parameter = torch.nn.Parameter(into)
+        put(parameter, found["model"]["w"])
+        assert torch.equal(parameter.float(), whole)
+    put(number := torch.tensor(0), found["model"]["n"])
+    assert number == 5
+    content = file.read_bytes()
+    for changed in (content[:-1], content + b"0", content[:-1] + b"0"):
+        file.write_bytes(changed)
+        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has changed"):
+            put(into, found["model"]["w"])
+        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has [0-9t]"):
             store.load(1)
-    assert torch.equal(found.tensors["model"]["w"], torch.ones(3))
 
 
-def _tensor(checkpoint: Checkpoint, name: str) -> torch.Tensor:
-    found = checkpoint.tensors["model"][name]
-    assert isinstance(found, torch.Tensor)
-    return found
-
-
-def test_a_file_larger_than_what_is_read_and_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(durable, "CHUNK", 7)
-    content, path = bytes(range(256)), tmp_path / "file"
-    pieces = [content[:100], memoryview(content)[100:103], b"", content[103:]]
-    expected = durable.Written.of(content)
-    assert durable.write_file(path, pieces) == durable.digest_file(path) == expected
-    assert durable.read_file(path) == (content, expected)
+def test_nothing_is_read_into_a_run_before_all_was_compared(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    tensors = {"model": {"w": torch.ones(3)}, "optimizer": {"m": torch.ones(3)}}
+    path = store.save(1, tensors, {}) / "optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"0")
+    with pytest.raises(DamagedCheckpoint, match=r"optimizer\.safetensors has the BLAKE3"):
+        store.load(1)
 
 
 def digest_of_chunks(content: bytes, chunk: int) -> str:
-    """As the documentation of the format has it."""
+    """As format 5 has it."""
     parts = [content[start : start + chunk] for start in range(0, len(content), chunk)]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 14, 15, 700])
-def test_a_file_is_digested_in_chunks_where_it_has_several(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_digests_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Whatever pieces they are read and written in, and by the methods of all formats."""
+    monkeypatch.setattr(durable, "CHUNK", 5)
     monkeypatch.setattr(durable, "PIECE", 3)
     content, path = os.urandom(size), tmp_path / "file"
-    expected = durable.Written.of(content)
+    pieces = [content[:5], memoryview(content)[5:6], b"", content[6:]]
+    expected = {
+        "blake3": blake3.blake3(content).hexdigest(),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
     if size > 7:
-        expected = durable.Written(size, digest_of_chunks(content, 7), 7)
-    pieces = [content[:5], memoryview(content)[5:6], content[6:]]
-    assert durable.write_file(path, pieces, 7) == durable.digest_file(path, 7) == expected
-    assert durable.read_file(path, 7) == (content, expected)
+        expected["sha256/7"] = digest_of_chunks(content, 7)
+    for method, digest in expected.items():
+        written = Written(size, digest, method)
+        assert durable.write_file(path, pieces, method) == written
+        assert durable.digest_file(path, method) == Written.of(content, method) == written
+        path.unlink()
 
 
-def test_damage_of_a_file_in_chunks_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bit of any chunk, and chunks in another order; the manifest says what chunks are."""
-    monkeypatch.setattr(backend, "CHUNK", 64)
-    store = CheckpointStore(tmp_path)
-    path = store.save(1, {"model": {"w": torch.arange(100.0)}}, {}) / "model.safetensors"
-    assert read_manifest(path.parent).format == FORMAT
-    monkeypatch.setattr(backend, "CHUNK", 128)
-    whole = path.read_bytes()
-    assert torch.equal(_tensor(store.load(1), "w"), torch.arange(100.0))
+@pytest.mark.parametrize("method", ["sha256", "sha256/64", "blake3"])
+@pytest.mark.parametrize("parts", [None, 2])
+def test_damage_is_found_in_all_formats(tmp_path: Path, method: str, parts: int | None) -> None:
+    """A bit anywhere, and bytes in another order, of checkpoints that older versions wrote."""
+    convert(
+        CheckpointStore(tmp_path / "run").save(1, {"model": {"w": torch.arange(100.0)}}, {"n": 1}),
+        path := tmp_path / "step-00000002" if parts else tmp_path / "copy",
+        parts,
+    )
+    kept = read_manifest(path)
+    files = {
+        name: Written.of((path / name).read_bytes(), method if written.size > 64 else "sha256")
+        for name, written in kept.files.items()
+    }
+    if method == "blake3":
+        files = kept.files
+    path = path.rename(tmp_path / "older")
+    (path / "manifest.json").write_bytes(Manifest(1, None, files).render())
+    version = {"sha256": DIVIDED if parts else WHOLE, "sha256/64": CHUNKED, "blake3": FORMAT}
+    assert read_manifest(path).format == version[method]
+    assert torch.equal(in_memory(load_directory(path).tensors["model"]["w"]), torch.arange(100.0))
+    file = max(path.glob("model*.safetensors"))
+    whole = file.read_bytes()
     damaged = [whole[:64] + whole[128:192] + whole[64:128] + whole[192:]]
     for at in range(0, len(whole), 50):
         damaged += [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]]
     for content in damaged:
-        path.write_bytes(content)
-        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has the SHA-256"):
-            store.load(1)
-        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has the SHA-256"):
-            verify_directory(path.parent)
-
-
-def test_the_documented_reader_reads_files_in_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = Path(__file__).parents[2] / "docs" / "checkpoint-loading.md"
-    [program] = re.findall(r"```python\n(# read_checkpoint.py\n.*?)```", page.read_text(), re.S)
-    made: dict[str, Any] = {"__name__": "read_checkpoint"}
-    exec(program, made)
-    monkeypatch.setattr(backend, "CHUNK", 64)
-    path = CheckpointStore(tmp_path).save(1, {"model": {"w": torch.arange(100.0)}}, {})
-    assert torch.equal(made["read"](path)["w"], torch.arange(100.0))
-    whole = (path / "model.safetensors").read_bytes()
-    (path / "model.safetensors").write_bytes(whole[:-1] + b"0")
-    with pytest.raises(ValueError, match="model.safetensors is damaged"):
-        made["read"](path)
-
-
-def test_large_files_of_older_formats_have_one_digest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = CheckpointStore(tmp_path)
-    path = store.save(1, {"model": {"w": torch.arange(100.0)}}, {})
-    assert read_manifest(path).format == WHOLE
-    monkeypatch.setattr(backend, "CHUNK", 64)
-    monkeypatch.setattr(durable, "CHUNK", 64)
-    assert torch.equal(_tensor(store.load(1), "w"), torch.arange(100.0))
-    verify_directory(path)
+        file.write_bytes(content)
+        with pytest.raises(DamagedCheckpoint, match=r"safetensors has the (SHA-256|BLAKE3)"):
+            verify_directory(path)
 
 
 def test_parts_of_tensors_are_read_from_files(tmp_path: Path) -> None:
@@ -209,13 +185,13 @@ def test_parts_of_tensors_are_read_from_files(tmp_path: Path) -> None:
         "none": torch.empty(0, 4),
     }
     tensors["tied"] = tensors["rows"]
-    path = CheckpointStore(tmp_path).save(1, {"model": tensors}, {})
+    path = CheckpointStore(tmp_path / "run").save(1, {"model": tensors}, {})
     convert(path, tmp_path / "parts", 3)
     choices = random.Random(0)
     for directory in (path, tmp_path / "parts"):
-        for name, found in open_tensors(directory)["model"].items():
+        for name, found in load_directory(directory).tensors["model"].items():
             expected = tensors[name]
-            assert torch.equal(found.whole(), expected)
+            assert not isinstance(found, torch.Tensor) and torch.equal(found.whole(), expected)
             for _ in range(20):
                 box = [sorted(choices.choices(range(n + 1), k=2)) for n in expected.shape]
                 part = found.box([a for a, _ in box], [b - a for a, b in box])
@@ -228,8 +204,10 @@ def test_large_tensors_are_read_by_blocks_of_rows(
     monkeypatch.setattr(divided, "CHUNK", 50)
     whole = torch.arange(60.0).reshape(10, 6)
     path = CheckpointStore(tmp_path).save(1, {"model": {"w": whole}}, {})
-    found = open_tensors(path)["model"]["w"]
+    found = load_directory(path).tensors["model"]["w"]
+    assert not isinstance(found, torch.Tensor)
     assert torch.equal(found.box([1, 2], [8, 3]), whole[1:9, 2:5])
+    assert torch.equal(found.box([1, 0], [8, 6]), whole[1:9])
 
 
 def test_work_is_shared_by_threads() -> None:
@@ -264,7 +242,7 @@ def test_work_is_done_where_no_thread_gets_to_its_first_line(
 def test_threads_of_digests_end_with_a_disk_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable, "CHUNK", 7)
+    monkeypatch.setattr(durable, "PIECE", 7)
 
     def pieces() -> Iterator[bytes]:
         yield bytes(1000)

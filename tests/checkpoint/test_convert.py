@@ -17,6 +17,7 @@ from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
+from setpoint.shapes.placed import in_memory
 
 TIED = torch.arange(21.0).reshape(7, 3)
 MODEL = {
@@ -40,7 +41,7 @@ def source(tmp_path: Path) -> Path:
 def content(directory: Path) -> tuple[dict[str, Tensor], Any, dict[str, bytes]]:
     saved = load_directory(directory)
     tensors = {
-        f"{stem}/{name}": each if isinstance(each, Tensor) else each.whole()
+        f"{stem}/{name}": in_memory(each)
         for stem, named in saved.tensors.items()
         for name, each in named.items()
     }
@@ -79,7 +80,7 @@ def test_there_and_back(source: Path, tmp_path: Path, parts: int) -> None:
 def test_a_damaged_source_is_refused(source: Path, tmp_path: Path) -> None:
     file = source / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\7")
-    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has the SHA-256"):
+    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has the BLAKE3"):
         convert(source, tmp_path / "copy", 2)
     assert not (tmp_path / "copy").exists()
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoints"]

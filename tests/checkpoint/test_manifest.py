@@ -10,6 +10,7 @@ import pytest
 
 from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.manifest import (
+    CHUNKED,
     FORMAT,
     WHOLE,
     DamagedCheckpoint,
@@ -21,21 +22,25 @@ from setpoint.checkpoint.manifest import (
 from setpoint.config import SetpointError
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    manifest = Manifest(5, 0.1, {"b": Written(1, "x"), "a": Written(2, "y")})
+@pytest.mark.parametrize(("method", "version"), [("sha256", WHOLE), ("blake3", FORMAT)])
+def test_round_trip(tmp_path: Path, method: str, version: int) -> None:
+    manifest = Manifest(5, 0.1, {"b": Written(1, "x", method), "a": Written(2, "y", method)})
     (tmp_path / "manifest.json").write_bytes(manifest.render())
     assert read_manifest(tmp_path) == manifest
-    assert json.loads(manifest.render())["format"] == WHOLE
+    assert json.loads(manifest.render())["format"] == version
 
 
 def test_chunks_of_files(tmp_path: Path) -> None:
-    manifest = Manifest(5, None, {"a": Written(20, "x", 8), "b": Written(2, "y")})
+    manifest = Manifest(
+        5, None, {"a": Written(20, "x", "sha256/8"), "b": Written(2, "y", "sha256")}
+    )
     (tmp_path / "manifest.json").write_bytes(manifest.render())
     assert read_manifest(tmp_path) == manifest
-    assert json.loads(manifest.render())["format"] == FORMAT
+    content = json.loads(manifest.render())
+    assert content.pop("sha256") and content["format"] == CHUNKED
     for chunk in (0, -8, 20, "8", True, 8.0):
-        strange = Manifest(5, None, {"a": Written(20, "x", chunk)})  # type: ignore[arg-type]
-        (tmp_path / "manifest.json").write_bytes(strange.render())
+        content["files"]["a"]["chunk"] = chunk
+        (tmp_path / "manifest.json").write_bytes(_seal(content))
         with pytest.raises(DamagedCheckpoint, match=f"has chunks of {chunk!r} for a"):
             read_manifest(tmp_path)
 

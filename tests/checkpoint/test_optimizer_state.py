@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from setpoint.checkpoint.optimizer_state import capture_optimizer, options_of, restore_optimizer
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
 
 Factory = Callable[[Any], Optimizer]
@@ -86,7 +87,7 @@ def test_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
 
     other, resumed = new(FACTORIES[name], 1)
     loaded = store.load("latest")
-    other.load_state_dict(loaded.tensors["model"])
+    load_weights(other, loaded)
     named = other.named_parameters()
     restore_optimizer(resumed, named, loaded.tensors["optimizer"], loaded.state["optimizer"])
     train(other, resumed, range(4, 9))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from setpoint.checkpoint import background, durable
+from setpoint.checkpoint import durable
 from setpoint.checkpoint import remote_folder as module
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
@@ -132,7 +132,7 @@ def test_round_trip(tmp_path: Path) -> None:
     for step in (1, 2):
         sent = send(run, tmp_path / "a", step, record=[record], best=1)
         assert sent.files == 3 if step == 1 else 2
-        assert sent.by == "sha256"
+        assert sent.by == "digest"
     assert send(run, tmp_path / "a", 2) == (0, 0, "none")
     assert (run.steps(), wholes(run), run.pointer("latest"), run.pointer("best")) == (
         [1, 2], [2, 1], 2, 1,
@@ -306,8 +306,7 @@ def test_the_md5_of_the_service_saves_reading_back(tmp_path: Path) -> None:
     assert read == []
 
 
-def test_memory_is_that_of_a_few_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "THREADS", 2)
+def test_memory_is_that_of_a_few_chunks(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "a")
     store.save(1, {"model": {"w": torch.zeros(10_000_000)}}, {})
     run = RemoteRun(f"file://{tmp_path}/bucket/run")
@@ -318,8 +317,7 @@ def test_memory_is_that_of_a_few_chunks(tmp_path: Path, monkeypatch: pytest.Monk
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # Chunks wait where the threads that take digests are behind.
-    assert peak < (durable.AHEAD + 2 + 2) * durable.CHUNK < 30e6
+    assert peak < 3 * durable.CHUNK < 30e6
 
 
 def test_a_process_killed_while_it_sends(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_renamed_checkpoint_is_damaged(store: CheckpointStore) -> None:
 
 def test_files_of_two_checkpoints_mixed(store: CheckpointStore) -> None:
     shutil.copy(store.root / "step-00000200" / "model.safetensors", newest(store))
-    with pytest.raises(DamagedCheckpoint, match=r"model.safetensors has the SHA-256"):
+    with pytest.raises(DamagedCheckpoint, match=r"model.safetensors has the BLAKE3"):
         store.load(300)
 
 
@@ -169,7 +169,7 @@ def test_files_beside_the_checkpoints_are_left_alone(store: CheckpointStore) -> 
 
 def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) -> list[str]:
     """Let the first reads of the files under a path fail, as a disk or a network does."""
-    left, digest, whole, read = [times], manifest.digest_file, manifest.read_file, Path.read_bytes
+    left, digest, read = [times], manifest.digest_file, Path.read_bytes
     failed: list[str] = []
 
     def fails(path: Path) -> None:
@@ -178,13 +178,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) 
             failed.append(path.name)
             raise OSError(code, os.strerror(code))
 
-    def digest_file(path: Path, chunk: int | None) -> Written:
+    def digest_file(path: Path, method: str) -> Written:
         fails(path)
-        return digest(path, chunk)
-
-    def read_file(path: Path, chunk: int | None) -> tuple[memoryview, Written]:
-        fails(path)
-        return whole(path, chunk)
+        return digest(path, method)
 
     def read_bytes(path: Path) -> bytes:
         fails(path)
@@ -192,7 +188,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) 
 
     monkeypatch.setattr(durable, "PAUSE", 0.0)
     monkeypatch.setattr(manifest, "digest_file", digest_file)
-    monkeypatch.setattr(manifest, "read_file", read_file)
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
     return failed
 

@@ -93,7 +93,7 @@ def test_without_the_tokenizer(cli: CommandLine) -> None:
     # What is wrong with a file that the checkpoint keeps is said of that.
     file = cli.folder / "alone" / "tokenizer.json"
     file.write_bytes(file.read_bytes()[:-1] + b" ")
-    assert "tokenizer.json has the SHA-256" in cli("generate alone --prompt a").err
+    assert "tokenizer.json has the BLAKE3" in cli("generate alone --prompt a").err
 
 
 def test_a_missing_file_is_found_before_torch_is_imported(cli: CommandLine) -> None:

@@ -68,7 +68,7 @@ def test_a_list_names_everything_that_lies_there(cli: CommandLine, run: Path) ->
     ]  # fmt: skip
     best = rows["step-00000200"]
     assert (best["step"], best["metric"], best["named_by"]) == (200, 1.25, ["best"])
-    assert (best["format"], best["ranks"], best["tensors"]) == (2, 1, ["model", "optimizer"])
+    assert (best["format"], best["ranks"], best["tensors"]) == (6, 1, ["model", "optimizer"])
     assert best["bytes"] == sum(p.stat().st_size for p in (folder / "step-00000200").iterdir())
     assert rows["step-00000300"]["damage"] == "model.safetensors is missing"
     assert rows["step-00000300"]["metric"] is None
@@ -103,7 +103,7 @@ def test_a_checkpoint_that_ranks_wrote_in_parts(cli: CommandLine, run: Path) -> 
     (folder / "manifest.json").write_bytes(text)
     found = json.loads(cli.ok("checkpoint list run/checkpoints/step-00000100 --json"))
     [row] = found["checkpoints"]
-    assert (row["ranks"], row["format"], row["tensors"]) == (2, 3, ["model"])
+    assert (row["ranks"], row["format"], row["tensors"]) == (2, 6, ["model"])
 
 
 def test_what_is_as_it_was_written(cli: CommandLine, run: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_byte_that_is_not_as_it_was_written(cli: CommandLine, run: Path, name:
     break_byte(run / "checkpoints" / "step-00000200" / name)
     answer = cli("checkpoint verify run")
     assert answer.status == 1
-    assert f"step-00000200: damaged\n  {name} has the SHA-256 " in answer.out
+    assert f"step-00000200: damaged\n  {name} has the BLAKE3 " in answer.out
     assert answer.out.count(": ok") == 2
     facts = json.loads(cli("checkpoint verify run --json").out)
     wrong = [f["name"] for c in facts["checkpoints"] for f in c["files"] if f["problem"]]

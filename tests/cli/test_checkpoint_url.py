@@ -44,7 +44,7 @@ def test_what_is_damaged_set_aside_or_unfinished_is_named(cli: CommandLine) -> N
     (folder / "step-00000100" / "manifest.json").unlink()
     answer = cli(f"checkpoint verify {url}")
     assert answer.status == 1
-    assert "model.safetensors has the SHA-256" in answer.out
+    assert "model.safetensors has the BLAKE3" in answer.out
     kinds = [
         row["kind"] for row in json.loads(cli.ok(f"checkpoint list {url} --json"))["checkpoints"]
     ]

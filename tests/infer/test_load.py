@@ -17,8 +17,10 @@ from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.load import Loaded, load
 from setpoint.model.config import ModelConfig
 from setpoint.model.pretrained.save import save_pretrained
+from setpoint.shapes.placed import in_memory
 from setpoint.train.config import Job
 from setpoint.train.run import train
+from tests.tensors import read
 
 from ..data.tokenizers_here import BEGIN, END, byte_level
 from ..train.small import small_job
@@ -41,7 +43,7 @@ def test_which_checkpoint(trained: tuple[Job, Path], tmp_path: Path) -> None:
     for which, step in (("latest", 120), ("best", store.best), (40, 40), (None, store.best)):
         found = opened(run, checkpoint=which)
         assert found.place.directory.name == f"step-{step:08d}"
-        expected = store.load(step).tensors["model"]
+        expected = read(store.load(step).tensors["model"])
         torch.testing.assert_close(dict(found.model.state_dict()), expected, rtol=0, atol=0)
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -84,8 +86,8 @@ def test_a_model_of_the_users_own(tmp_path: Path) -> None:
              "num_embeddings=257}", "duration=3 steps")  # fmt: skip
     run = train(small_job(tmp_path, *flags)).directory
     found = opened(run)
-    expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]["weight"]
-    torch.testing.assert_close(first(found), expected)
+    expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]
+    torch.testing.assert_close(first(found), in_memory(expected["weight"]))
 
 
 class Fixed(torch.nn.Embedding):
@@ -105,8 +107,8 @@ def test_a_registered_model_that_takes_no_vocabulary(tmp_path: Path) -> None:
     with known(ModelConfig, OWN):
         job = small_job(tmp_path, "model=fixed-of-a-test-of-inference", "duration=2 steps")
         run = train(job).directory
-        expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]["weight"]
-        torch.testing.assert_close(first(opened(run)), expected)
+        expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]
+        torch.testing.assert_close(first(opened(run)), in_memory(expected["weight"]))
 
 
 def test_a_run_that_started_from_another_one(trained: tuple[Job, Path], tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_a_run_that_started_from_another_one(trained: tuple[Job, Path], tmp_path
     flags = ("duration=2 steps", "model.dim=32", "model.dropout=0", f"model.pretrained={source}")
     run = train(small_job(tmp_path, *flags)).directory
     shutil.rmtree(source)
-    expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]
+    expected = read(CheckpointStore(run / "checkpoints").load("best").tensors["model"])
     torch.testing.assert_close(dict(opened(run).model.state_dict()), expected)
 
 

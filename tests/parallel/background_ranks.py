@@ -75,13 +75,11 @@ def steps_do_not_shorten_how_long_writers_wait(world: World, folder: Path) -> No
 
 
 def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None:
-    def full(
-        path: Path, chunks: Iterable[bytes | memoryview], chunk: int | None
-    ) -> durable.Written:
+    def full(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
         if world.rank == 1 and "step-00000004" in str(path):
             durable.write_file(path, list(chunks)[:1])
             raise OSError(28, "No space left on device")
-        return durable.write_file(path, chunks, chunk)
+        return durable.write_file(path, chunks)
 
     backend.write_file = full
     error = ""
@@ -128,11 +126,9 @@ def killed(folder: Path) -> None:
     if child == 0:
         torch.set_num_threads(1)
 
-        def half(
-            path: Path, chunks: Iterable[bytes | memoryview], chunk: int | None
-        ) -> durable.Written:
+        def half(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
             if "step-00000008" not in str(path) or path.name != "optimizer.safetensors":
-                return durable.write_file(path, chunks, chunk)
+                return durable.write_file(path, chunks)
             path.write_bytes(b"".join(chunks)[:100])
             os.write(writer, b"x")
             signal.pause()

@@ -91,7 +91,7 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
     store.save(1, {"model": placed(mesh, "rows")}, {})
     if world.rank == 1:
 
-        def full(path: Path, chunks: Any, chunk: int | None) -> durable.Written:
+        def full(path: Path, chunks: Any) -> durable.Written:
             durable.write_file(path, list(chunks)[:1])
             raise OSError(28, "No space left on device")
 
@@ -138,7 +138,7 @@ def a_flipped_bit_is_seen_by_all(world: World, mesh: DeviceMesh, folder: Path) -
     seen: list[str] = []
     found = store.load(on_damaged=lambda path, reason: seen.append(f"{path.name}: {reason}"))
     assert found is not None and found.step == 1
-    assert len(seen) == 1 and "model-00002-of-00002.safetensors has the SHA-256" in seen[0], seen
+    assert len(seen) == 1 and "model-00002-of-00002.safetensors has the BLAKE3" in seen[0], seen
 
 
 def the_reader_of_the_docs_reads_them(world: World, mesh: DeviceMesh, folder: Path) -> None:

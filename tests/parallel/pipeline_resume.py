@@ -18,6 +18,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Outcome, Projection
+from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
@@ -96,7 +97,7 @@ class Session:
         self.rows: list[Any] = seen.rows
         self.loss = evaluate(job, parts)["held_out"].loss
         self.saved = {
-            f"{stem}/{name}": tensor if isinstance(tensor, Tensor) else tensor.whole()
+            f"{stem}/{name}": in_memory(tensor)
             for stem, named in saved.tensors.items()
             for name, tensor in named.items()
         }

@@ -21,7 +21,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
-from setpoint.shapes.placed import whole_of
+from setpoint.shapes.placed import in_memory, whole_of
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.record.frozen import FrozenParameters
@@ -132,7 +132,7 @@ def loads(folder: Path, befores: list[str], division: str, kind: str, *flags: st
                 count = 0
                 for stem, named in saved.tensors.items():
                     for name, tensor in named.items():
-                        whole = tensor if isinstance(tensor, Tensor) else tensor.whole()
+                        whole = in_memory(tensor)
                         here, what = found.pop(f"{stem}/{name}"), f"{before} -> {division}: {name}"
                         assert here.dtype == whole.dtype and torch.equal(here, whole), what
                         count += 1
@@ -164,8 +164,8 @@ def loads_in_part(folder: Path, division: str) -> int:
             assert loaded.entries == ("loader",) and set(loaded.anew.values()) == {"excluded"}
             found, saved = held(parts, all_states), CheckpointStore(source.parent).load(SAVED)
             for name, tensor in saved.tensors["model"].items():
-                assert isinstance(tensor, Tensor)
-                before = first[f"model/{name}"] if name.startswith("output") else tensor
+                begun = name.startswith("output")
+                before = first[f"model/{name}"] if begun else in_memory(tensor)
                 assert torch.equal(found[f"model/{name}"], before), name
             kept = {name.rpartition("/")[0] for name in found if name.startswith("optimizer/")}
             assert "optimizer/layers.2.attention.query.weight" in kept

@@ -15,6 +15,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
 from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
+from tests.tensors import read
 
 from ..conftest import ROOT
 from ..train.small import events, rows, small_job
@@ -23,7 +24,7 @@ from ..train.small import events, rows, small_job
 def weights(run: Path) -> dict[str, torch.Tensor]:
     found = CheckpointStore(run / "checkpoints").load("auto")
     assert found is not None and found.step == 60
-    return {name: tensor.clone() for name, tensor in found.tensors["model"].items()}  # type: ignore[union-attr]
+    return read(found.tensors["model"])
 
 
 @pytest.mark.slow

@@ -82,11 +82,11 @@ def test_a_session_that_is_to_end_before_it_begins_says_so(tmp_path: Path) -> No
 def test_what_is_as_recorded_is_equal_to_the_bit(run: Path, command: Call) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     status, said, _ = command("verify", run)
-    digest = read_manifest(run / "checkpoints/step-00000012").files["model.safetensors"].sha256
+    digest = read_manifest(run / "checkpoints/step-00000012").files["model.safetensors"].digest
     assert (status, said) == (
         0,
         f"{run}: steps 8 to 12 trained again: 6 rows of metrics and the weights are equal to the "
-        f"bit, SHA-256 {digest}\n",
+        f"bit, BLAKE3 {digest}\n",
     )
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     status, said, _ = command("verify", run, "--steps", "0:10", "--json")
@@ -333,6 +333,6 @@ def test_a_run_of_two_ranks(tmp_path: Path) -> None:
     (run,) = (tmp_path / "runs").iterdir()
     said = setpoint("verify", str(run))
     assert "steps 8 to 12 trained again: 6 rows of metrics and the weights are equal" in said
-    assert "no SHA-256 as a whole" in said and "step-00000012/manifest.json has one" in said
+    assert "no checksum as a whole" in said and "step-00000012/manifest.json has one" in said
     said = setpoint("rerun", str(run))
     assert "steps 0 to 12 trained again: 16 rows of metrics and the weights are equal" in said

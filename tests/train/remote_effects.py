@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Remote.url": (f"checkpoint.remote.url={BUCKET}/b", bucket, REMOTE,
                    [f"/effects/b/RUN/checkpoints/step-0000000{n}" for n in (3, 4)]),
     "Remote.every": ("checkpoint.remote.every=3 steps", uploaded, REMOTE,
-                     [(f"step-0000000{n}", "sha256") for n in (3, 4)]),
+                     [(f"step-0000000{n}", "digest") for n in (3, 4)]),
     "Remote.keep": ("checkpoint.remote.keep=1", bucket, REMOTE, [PLACE + "4"]),
     "Remote.verify": ("checkpoint.remote.verify=size", uploaded, REMOTE,
                       [(f"step-0000000{n}", "size") for n in range(1, 5)]),

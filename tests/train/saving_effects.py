@@ -23,11 +23,9 @@ def writers(job: Job) -> set[str]:
     """The threads that write the files of checkpoints."""
     found: set[str] = set()
 
-    def write(
-        path: Path, chunks: Iterable[bytes | memoryview], chunk: int | None
-    ) -> durable.Written:
+    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
         found.add(current_thread().name)
-        return durable.write_file(path, chunks, chunk)
+        return durable.write_file(path, chunks)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "write_file", write)
@@ -44,11 +42,9 @@ def waiting_disk() -> Iterator[list[int]]:
     """
     waited, pending = Event(), list[int]()
 
-    def write(
-        path: Path, chunks: Iterable[bytes | memoryview], chunk: int | None
-    ) -> durable.Written:
+    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
         waited.wait()
-        return durable.write_file(path, chunks, chunk)
+        return durable.write_file(path, chunks)
 
     finish = BackgroundStore._finish
 

@@ -98,16 +98,16 @@ def test_a_disk_that_fails_for_a_moment_costs_no_checkpoint(
     stopped: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     """Also where the process is stopped at once: what could not be read is there afterwards."""
-    real, failed = manifest.read_file, Counter[Path]()
+    real, failed = manifest.digest_file, Counter[Path]()
 
-    def flaky(path: Path, chunk: int | None) -> tuple[memoryview, Written]:
+    def flaky(path: Path, method: str) -> Written:
         # Each file: several are read at once, and each of them twice.
         if failed[path] < failures and path.parent.name == "step-00000022":
             failed[path] += 1
             raise OSError(errno.EIO, "Input/output error")
-        return real(path, chunk)
+        return real(path, method)
 
-    monkeypatch.setattr(manifest, "read_file", flaky)
+    monkeypatch.setattr(manifest, "digest_file", flaky)
     monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))
     assert go_on(stopped) == (22 if failures == 1 else 20)
     names = sorted(path.name for path in (stopped / "checkpoints").glob("step-00000022*"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,12 +11,12 @@ from torch import Tensor
 
 from setpoint.shapes.placed import Named
 
-from .divided import Divided, Files, decode_index
-from .durable import CHUNK, Written, write_file
-from .layout import INDEX, STATE, TENSORS, is_of_a_rank
+from .divided import Seen, open_tensors
+from .durable import Written, write_file
+from .layout import STATE, TENSORS
 from .manifest import Manifest, read_verified, understood
 from .state_file import decode_state, encode_state
-from .tensor_file import HostMemory, decode_tensors, encode_tensors
+from .tensor_file import HostMemory, encode_tensors
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 """File stem to name to tensor."""
@@ -38,8 +37,7 @@ class States(NamedTuple):
     """What was read back.
 
     Arguments:
-        tensors: stem to name to CPU tensor; views of the content of the file, to be copied into
-            the objects of a run. Tied tensors are one object again.
+        tensors: stem to name to tensor, read when it is placed (`setpoint.shapes.placed`).
         state: everything else.
     """
 
@@ -84,11 +82,12 @@ class Backend(Protocol):
         """
         ...
 
-    def read(self, folder: Path, manifest: Manifest, stems: Collection[str]) -> States:
-        """Read states, of which every byte is compared with the manifest before any is returned.
+    def read(self, folder: Path, manifest: Manifest, stems: Collection[str], seen: Seen) -> States:
+        """Read states, whose files with tensors have been compared with the manifest.
 
         Arguments:
             stems: the tensors to read, beside the rest of the state.
+            seen: what the files were before they were compared, see `divided.look_at`.
 
         Raises:
             DamagedCheckpoint: naming the file that is missing or not what was saved.
@@ -111,33 +110,20 @@ class Safetensors:
     ) -> Staged:
         """See `Backend.stage`."""
         files = {stem + TENSORS: encode_tensors(group, into) for stem, group in tensors.items()}
+        if into is not None:
+            into.wait()
         return Staged({**files, STATE: [encode_state(state)]})
 
     def write(self, staged: Staged, folder: Path) -> dict[str, Written]:
         """See `Backend.write`."""
-        return {
-            name: write_file(folder / name, pieces, CHUNK) for name, pieces in staged.files.items()
-        }
+        return {name: write_file(folder / name, pieces) for name, pieces in staged.files.items()}
 
-    def read(self, folder: Path, manifest: Manifest, stems: Collection[str]) -> States:
-        """See `Backend.read`. Each file is read once: what is used is what was compared."""
-        ranks = Files(
-            folder, [name for name in manifest.files if is_of_a_rank(name, manifest.files)]
-        )
-
-        def read(stem: str) -> Named:
-            if stem + INDEX not in manifest.files:
-                return decode_tensors(read_verified(folder, manifest, stem + TENSORS))
-            layouts = decode_index(bytes(read_verified(folder, manifest, stem + INDEX)))
-            return {name: Divided(each, name, ranks) for name, each in layouts.items()}
-
-        with (
-            understood(folder),
-            ThreadPoolExecutor() as pool,
-        ):  # their digests take longer than a good disk
-            tensors = dict(zip(stems, pool.map(read, stems), strict=True))
-            state = decode_state(bytes(read_verified(folder, manifest, STATE)))
-        return States(tensors, state)
+    def read(self, folder: Path, manifest: Manifest, stems: Collection[str], seen: Seen) -> States:
+        """See `Backend.read`."""
+        tensors = open_tensors(folder, manifest, stems, seen)
+        with understood(folder):
+            state = decode_state(read_verified(folder, manifest, STATE))
+        return States({**tensors}, state)
 
 
 SAFETENSORS: Backend = Safetensors()

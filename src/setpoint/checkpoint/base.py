@@ -57,7 +57,7 @@ def read_base(directory: Path, manifest: Manifest) -> Base | None:
     """
     if BASE not in manifest.files:
         return None
-    content = json.loads(bytes(read_verified(directory, manifest, BASE)))
+    content = json.loads(read_verified(directory, manifest, BASE))
     files = {name: decode_written(each) for name, each in content["files"].items()}
     tensors = {name: tuple(through) for name, through in content["tensors"].items()}
     return Base(content["name"], content["directory"], files, tensors)

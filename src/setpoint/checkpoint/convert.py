@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,11 +18,11 @@ from torch import Tensor
 from setpoint.config import RunError, SetpointError
 from setpoint.shapes.placed import Placeable
 
-from .divided import Divided, Files, Layout, Part, decode_index, encode_index
+from .divided import Divided, Layout, Part, encode_index
 from .durable import CHUNK, Written, sync_directory, write_file
 from .layout import BASE, INDEX, MANIFEST, POINTERS, TENSORS, file_of_rank, files_of_stems
-from .loading import verify_directory
-from .manifest import DamagedCheckpoint, Manifest, read_manifest, understood
+from .loading import load_directory
+from .manifest import DamagedCheckpoint, Manifest, read_manifest
 from .tensor_file import encode_one_by_one
 
 
@@ -76,26 +76,9 @@ def require_free(target: Path) -> None:
         raise SetpointError(f"{target} {kind}; give a new or empty directory")
 
 
-def open_tensors(directory: Path) -> dict[str, dict[str, Divided]]:
-    """The tensors of a checkpoint by stem and name, in files that are read when they are asked for.
-
-    The checkpoint must have been verified.
-    """
-    with understood(directory):
-        return _tensors(directory)
-
-
 def _tensors(directory: Path) -> dict[str, dict[str, Divided]]:
-    manifest = read_manifest(directory)
-    files = Files(directory, [name for name in manifest.files if name.endswith(TENSORS)])
-    found: dict[str, dict[str, Divided]] = {}
-    for stem in files_of_stems(manifest.files):
-        if stem + INDEX in manifest.files:
-            layouts = decode_index((directory / (stem + INDEX)).read_bytes())
-            found[stem] = {name: Divided(each, name, files) for name, each in layouts.items()}
-        else:
-            found[stem] = files.whole(stem + TENSORS)
-    return found
+    """The tensors of a checkpoint, of which every byte has been compared."""
+    return cast("dict[str, dict[str, Divided]]", load_directory(directory).tensors)
 
 
 class _Box(NamedTuple):
@@ -113,10 +96,9 @@ class _Box(NamedTuple):
 def _write(
     source: Path, folder: Path, parts: int | None, frozen: Mapping[str, Placeable] | None
 ) -> None:
-    verify_directory(source)
     manifest = read_manifest(source)
     tensors: dict[str, dict[str, Placeable]] = {
-        stem: {**named} for stem, named in open_tensors(source).items()
+        stem: {**named} for stem, named in _tensors(source).items()
     }
     held = {name for names in files_of_stems(manifest.files).values() for name in names}
     written: dict[str, Written] = {}
@@ -125,7 +107,7 @@ def _write(
         tensors["model"] = {**tensors["model"], **frozen}
     for name in manifest.files.keys() - held:
         expected = manifest.files[name]
-        written[name] = write_file(folder / name, _chunks(source / name), expected.chunk)
+        written[name] = write_file(folder / name, _chunks(source / name), expected.method)
         if written[name] != expected:
             raise DamagedCheckpoint(source, f"{name} has changed while it was read")
     for stem, named in tensors.items():
@@ -164,7 +146,7 @@ def _write_file(
         box = boxes[name]
         return box.of.box(box.offset, box.shape)
 
-    return {file: write_file(folder / file, encode_one_by_one(boxes, aliases, read), CHUNK)}
+    return {file: write_file(folder / file, encode_one_by_one(boxes, aliases, read))}
 
 
 def _boxes_of(
@@ -203,8 +185,7 @@ def _compare(source: Path, copy: Path, frozen: Mapping[str, Placeable]) -> None:
     Raises:
         RunError: naming one that differs.
     """
-    verify_directory(copy)
-    theirs, ours = open_tensors(source), open_tensors(copy)
+    theirs, ours = _tensors(source), _tensors(copy)
     for stem, held in theirs.items():
         named: dict[str, Placeable] = {**held, **(frozen if stem == "model" else {})}
         if named.keys() != ours[stem].keys():

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from setpoint.shapes.placed import Named, Placeable
-
-from .divided import Divided, Files, decode_index
-from .layout import INDEX, STATE, TENSORS, files_of_stems
-from .manifest import read_manifest, read_verified, understood, verify
-from .state_file import decode_state
+from setpoint.shapes.placed import Named, Placeable, in_memory
 
 ELEMENTS = 1 << 22
 """How many elements are compared at once, in float64."""
-
-
-class Contents(NamedTuple):
-    """What a checkpoint holds, of which every byte has been compared with its checksum.
-
-    Arguments:
-        tensors: `<stem>/<name>` to a tensor in files that are read when it is asked for.
-        state: everything else.
-    """
-
-    tensors: Named
-    state: dict[str, Any]
 
 
 class Side(NamedTuple):
@@ -68,29 +50,11 @@ class TensorDifference(NamedTuple):
         return -self.relative
 
 
-def open_contents(directory: Path) -> Contents:
-    """Verify a checkpoint and open it; its tensors stay on the disk.
-
-    Raises:
-        SetpointError: if it is damaged or cannot be read.
-    """
-    with understood(directory):
-        return _contents(directory)
-
-
-def _contents(directory: Path) -> Contents:
-    manifest = read_manifest(directory)
-    verify(directory, manifest, manifest.files)
-    files = Files(directory, list(manifest.files))
-    tensors: dict[str, Tensor | Placeable] = {}
-    for stem in files_of_stems(manifest.files):
-        if stem + INDEX in manifest.files:
-            layouts = decode_index(bytes(read_verified(directory, manifest, stem + INDEX)))
-            found: Named = {name: Divided(each, name, files) for name, each in layouts.items()}
-        else:
-            found = files.whole(stem + TENSORS)
-        tensors |= {f"{stem}/{name}": tensor for name, tensor in found.items()}
-    return Contents(tensors, decode_state(bytes(read_verified(directory, manifest, STATE))))
+def joined(tensors: Mapping[str, Named]) -> Named:
+    """The tensors of a checkpoint as `<stem>/<name>`."""
+    return {
+        f"{stem}/{name}": each for stem, named in tensors.items() for name, each in named.items()
+    }
 
 
 def tensor_differences(left: Named, right: Named) -> Iterator[TensorDifference]:
@@ -104,7 +68,7 @@ def tensor_differences(left: Named, right: Named) -> Iterator[TensorDifference]:
         elif a.shape != b.shape:
             yield TensorDifference(name, _side(a), _side(b))
         else:
-            found = _compare(_whole(a), _whole(b))
+            found = _compare(in_memory(a), in_memory(b))
             if found is not None:
                 yield TensorDifference(name, _side(a), _side(b), *found)
 
@@ -134,10 +98,6 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _side(tensor: Tensor | Placeable) -> Side:
     return Side(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-
-
-def _whole(tensor: Tensor | Placeable) -> Tensor:
-    return tensor if isinstance(tensor, Tensor) else tensor.whole()
 
 
 def _compare(left: Tensor, right: Tensor) -> tuple[float, float, float, float] | None:

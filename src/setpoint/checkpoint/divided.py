@@ -10,22 +10,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 import torch
 from torch import Tensor
 
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import Placeable, part_here
 
-from .durable import CHUNK, read_at, retried
-from .layout import file_of_rank
-from .manifest import understood, unreadable
+from .durable import CHUNK, fill, retried
+from .layout import INDEX, TENSORS, file_of_rank
+from .manifest import (
+    DamagedCheckpoint,
+    Manifest,
+    read_verified,
+    understood,
+    unreadable,
+)
 from .tensor_file import DTYPES, Stored, bytes_of, decode_header, dtype_named
 
 if TYPE_CHECKING:
@@ -54,6 +61,9 @@ class Layout(NamedTuple):
 
 Index = dict[str, dict[str, Layout]]
 """Stem to name to layout."""
+
+Seen = dict[str, tuple[int, int]]
+"""File name to size and time of its last change."""
 
 
 def plan_of(tensors: Mapping[str, Mapping[str, Tensor]]) -> SavePlan:
@@ -152,8 +162,8 @@ def decode_index(content: bytes | bytearray) -> dict[str, Layout]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Divided:
-    """A tensor whose parts lie in several files, which are read when they are asked for.
+class Divided(Placeable):
+    """A tensor whose parts lie in files, maybe several, which are read when they are asked for.
 
     Arguments:
         files: file name to the parts that it holds, shared by the tensors of a checkpoint.
@@ -165,7 +175,7 @@ class Divided:
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of the whole tensor."""
+        """See `Placeable.shape`."""
         return torch.Size(self.layout.shape)
 
     @property
@@ -174,12 +184,20 @@ class Divided:
         return self.layout.dtype
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """Read a box of the tensor into memory of its own.
-
-        Arguments:
-            offset: the first element of the box.
-        """
+        """See `Placeable.box`."""
         found = torch.empty(tuple(shape), dtype=self.dtype)
+        self._read(found, offset)
+        return found
+
+    def fill(self, into: Tensor, offset: Sequence[int]) -> None:
+        """See `Placeable.fill`."""
+        if type(into) is Tensor and into.device.type == "cpu" and into.dtype == self.dtype:
+            self._read(into, offset)
+        else:
+            Placeable.fill(self, into, offset)
+
+    def _read(self, found: Tensor, offset: Sequence[int]) -> None:
+        shape = found.shape
         for part in self.layout.parts:
             first = [max(a, b) for a, b in zip(offset, part.offset, strict=True)]
             last = [
@@ -193,11 +211,6 @@ class Divided:
             )
             here = tuple(slice(s - a, e - a) for s, e, a in zip(first, last, offset, strict=True))
             self.files.read(part.file, self.name, there, found[here])
-        return found
-
-    def whole(self) -> Tensor:
-        """Read all of it."""
-        return self.box([0] * len(self.layout.shape), self.layout.shape)
 
 
 class Files(Mapping[str, Mapping[str, Stored]]):
@@ -208,22 +221,24 @@ class Files(Mapping[str, Mapping[str, Stored]]):
     Arguments:
         directory: of the checkpoint, whose files have been compared with the manifest.
         names: of the files.
+        seen: what `look_at` said of them before; one that is another since is refused.
     """
 
-    def __init__(self, directory: Path, names: Sequence[str]) -> None:
-        self.directory, self.names = directory, tuple(names)
+    def __init__(self, directory: Path, names: Sequence[str], seen: Seen) -> None:
+        self.directory, self.names, self.seen = directory, tuple(names), seen
         self._headers: dict[str, dict[str, Stored]] = {}
         self._open: dict[str, int] = {}
+        self._opening = Lock()
         finalize(self, _close, self._open)
 
     def __getitem__(self, name: str) -> dict[str, Stored]:
         if name not in self._headers:
             with self._reading(name) as descriptor:
                 length = bytearray(8)
-                _fill(descriptor, memoryview(length), 0)
+                fill(descriptor, memoryview(length), 0)
                 most = os.fstat(descriptor).st_size - 8
                 text = bytearray(min(int.from_bytes(length, "little"), most))
-                _fill(descriptor, memoryview(text), 8)
+                fill(descriptor, memoryview(text), 8)
             stored, aliases = decode_header(bytes(text))
             also = {alias: stored[owner] for alias, owner in aliases.items()}
             self._headers[name] = {**stored, **also}
@@ -249,13 +264,13 @@ class Files(Mapping[str, Mapping[str, Stored]]):
                 return
             if is_rows and into.is_contiguous() and into.dtype == dtype:
                 offset = box[0].start * row if box else 0
-                _fill(descriptor, bytes_of(into), start + offset)
+                fill(descriptor, bytes_of(into), start + offset)
                 return
             step = max(CHUNK // row, 1)
             for first in range(box[0].start, box[0].stop, step):
                 last = min(first + step, box[0].stop)
                 block = torch.empty((last - first, *shape[1:]), dtype=dtype)
-                _fill(descriptor, bytes_of(block), start + first * row)
+                fill(descriptor, bytes_of(block), start + first * row)
                 here = slice(first - box[0].start, last - box[0].start)
                 into[here].copy_(block[(slice(None), *box[1:])])
 
@@ -276,18 +291,52 @@ class Files(Mapping[str, Mapping[str, Stored]]):
     @contextmanager
     def _reading(self, name: str) -> Iterator[int]:
         try:
-            if name not in self._open:
-                self._open[name] = retried(os.open, self.directory / name, os.O_RDONLY)
+            with self._opening:
+                if name not in self._open:
+                    self._open[name] = retried(os.open, self.directory / name, os.O_RDONLY)
+            if name in self.seen and _identity(os.fstat(self._open[name])) != self.seen[name]:
+                raise DamagedCheckpoint(self.directory, f"{name} has changed while it was read")
             yield self._open[name]
         except OSError as error:
             raise unreadable(self.directory, name, error) from error
 
 
-def _fill(descriptor: int, into: memoryview, offset: int) -> None:
-    """Read what a file has from a place on."""
-    while into:
-        count = retried(read_at, descriptor, into, offset)
-        into, offset = into[count:], offset + count
+def look_at(directory: Path, names: Collection[str]) -> Seen:
+    """What files are, as far as it shows without reading them; those that are missing are not."""
+    found: Seen = {}
+    for name in names:
+        with suppress(OSError):
+            found[name] = _identity(os.stat(directory / name))
+    return found
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_size, found.st_mtime_ns
+
+
+def open_tensors(
+    directory: Path, manifest: Manifest, stems: Collection[str], seen: Seen
+) -> dict[str, dict[str, Divided]]:
+    """The tensors of a checkpoint by stem and name.
+
+    Its files must have been verified; those with tensors are read when these are asked for.
+
+    Arguments:
+        seen: what `look_at` said of them before they were.
+
+    Raises:
+        DamagedCheckpoint: if an index is not what was saved.
+    """
+    files = Files(directory, [name for name in manifest.files if name.endswith(TENSORS)], seen)
+    found: dict[str, dict[str, Divided]] = {}
+    with understood(directory):
+        for stem in stems:
+            if stem + INDEX in manifest.files:
+                layouts = decode_index(read_verified(directory, manifest, stem + INDEX))
+                found[stem] = {name: Divided(each, name, files) for name, each in layouts.items()}
+            else:
+                found[stem] = files.whole(stem + TENSORS)
+    return found
 
 
 def _close(descriptors: dict[str, int]) -> None:

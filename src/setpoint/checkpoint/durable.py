@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import mmap
 import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from queue import Queue
-from threading import Thread
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
-from . import background
 from .background import in_threads
 
 T = TypeVar("T")
@@ -21,119 +17,117 @@ PAUSE = 0.1
 """Seconds before a failed read is tried again."""
 
 CHUNK = 4 << 20
-"""Bytes that are read, written and taken into the digest at once."""
-PIECE = 1 << 20
-"""Bytes of a chunk that are read before they are taken into its digest: what the processor's cache
-still holds then."""
-AHEAD = 2
-"""Chunks that the disk may be ahead of the digest, or the digest of the disk."""
+"""Bytes that are written at once."""
+PIECE = 256 << 10
+"""Bytes that are read at once for their digest alone: what the processor's cache holds."""
+PART = 16 << 20
+"""Bytes that are worth a thread of their own."""
+
+BLAKE3 = "blake3"
+"""Method of digests of what is written: several times as fast as SHA-256, which keeps a good disk
+waiting. `b3sum` computes it."""
+SHA256 = "sha256"
 
 
 class Written(NamedTuple):
     """What was written to one file, as the manifest records it.
 
     Arguments:
-        sha256: in hexadecimal digits: of the whole content; of a file in chunks, of the SHA-256 of
-            each chunk, 32 bytes each, one after the other.
-        chunk: bytes of each chunk but the last, fewer than the file has; None: the whole content.
+        digest: of the content, in hexadecimal digits.
+        method: of the digest: `blake3`; in older checkpoints and prepared data `sha256`; and
+            `sha256/N`, that of the SHA-256 of each N bytes.
     """
 
     size: int
-    sha256: str
-    chunk: int | None = None
+    digest: str
+    method: str = BLAKE3
 
-    @classmethod
-    def of(cls, content: bytes) -> Written:
-        """Size and SHA-256 of bytes in memory."""
-        return cls(len(content), hashlib.sha256(content).hexdigest())
+    @staticmethod
+    def of(content: bytes | memoryview, method: str = BLAKE3) -> Written:
+        """Size and digest of bytes in memory."""
+        digest = Digest(method)
+        digest.update(content)
+        return digest.end()
+
+    @property
+    def name(self) -> str:
+        """What the digest is called."""
+        return "BLAKE3" if self.method == BLAKE3 else "SHA-256"
 
     def difference(self, expected: Written) -> str:
         """In what a file that has this differs from what was expected; empty where it does not."""
         if self.size != expected.size:
             return f"has {self.size} bytes, not {expected.size}"
         if self != expected:
-            return f"has the SHA-256 {self.sha256[:12]}.., not {expected.sha256[:12]}.."
+            return f"has the {self.name} {self.digest[:12]}.., not {expected.digest[:12]}.."
         return ""
 
 
-class Digest:
-    """SHA-256 of a stream, which threads compute while the disk or a network reads or writes.
+class _State(Protocol):
+    def update(self, data: bytes | memoryview, /) -> object: ...
 
-    These leave the interpreter lock to others. Streams of one chunk have no threads, and those
-    whose content is one piece to the digest have one; `with` ends them.
+    def hexdigest(self) -> str: ...
+
+
+def _state_of(method: str) -> _State:
+    if method == BLAKE3:
+        # Imported here: the kernel's record has no need of it.
+        from blake3 import blake3
+
+        return blake3()
+    name, _, chunk = method.partition("/")
+    assert name == SHA256
+    return _OfChunks(int(chunk)) if chunk else hashlib.sha256()
+
+
+class _OfChunks:
+    """SHA-256 of the SHA-256 of each chunk, as checkpoints of format 5 have it."""
+
+    def __init__(self, chunk: int) -> None:
+        self.chunk, self.filled = chunk, 0
+        self.whole, self.state = hashlib.sha256(), hashlib.sha256()
+
+    def update(self, data: bytes | memoryview, /) -> None:
+        rest = memoryview(data)
+        while rest:
+            if self.filled == self.chunk:
+                self._end_chunk()
+            part = rest[: self.chunk - self.filled]
+            self.state.update(part)
+            self.filled += len(part)
+            rest = rest[len(part) :]
+
+    def hexdigest(self) -> str:
+        self._end_chunk()
+        return self.whole.hexdigest()
+
+    def _end_chunk(self) -> None:
+        self.whole.update(self.state.digest())
+        self.state, self.filled = hashlib.sha256(), 0
+
+
+class Digest:
+    """Size and digest of a stream.
 
     Arguments:
-        chunk: see `Written`, for streams that turn out to be longer; None: the whole content.
+        method: see `Written`.
     """
 
-    def __init__(self, chunk: int | None = None) -> None:
-        self.size, self.chunk = 0, chunk
-        self._whole = hashlib.sha256()
-        self._chunks: dict[int, bytes] = {}
-        self._held: list[bytes | memoryview] = []
-        self._filled = self._given = 0
-        self._tasks: Queue[tuple[int, list[bytes | memoryview]] | None] = Queue(AHEAD)
-        self._threads: list[Thread] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._join()
+    def __init__(self, method: str = BLAKE3) -> None:
+        self.size, self.method = 0, method
+        self._state = _state_of(method)
 
     def update(self, piece: bytes | memoryview) -> None:
-        """Take the next bytes, which must not change before the end."""
+        """Take the next bytes."""
         self.size += len(piece)
-        rest, most = memoryview(piece), self.chunk or CHUNK
-        while rest:
-            # Only now is it known that what is held is not the end of a stream of one chunk.
-            if self._filled == most:
-                self._give()
-            part = rest[: most - self._filled]
-            self._held.append(part)
-            self._filled += len(part)
-            rest = rest[len(part) :]
+        self._state.update(piece)
 
     def end(self) -> Written:
         """Size and digest of what was given."""
-        if self._threads:
-            self._give()
-            self._join()
-        for part in self._held:
-            self._whole.update(part)
-        for number in range(len(self._chunks)):
-            self._whole.update(self._chunks[number])
-        return Written(self.size, self._whole.hexdigest(), self.chunk if self._chunks else None)
-
-    def _give(self) -> None:
-        if not self._threads:
-            for _ in range(1 if self.chunk is None else background.THREADS):
-                self._threads.append(Thread(target=self._run, name="setpoint-digest", daemon=True))
-                self._threads[-1].start()
-        self._tasks.put((self._given, self._held))
-        self._held, self._filled, self._given = [], 0, self._given + 1
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            number, pieces = task
-            state = self._whole if self.chunk is None else hashlib.sha256()
-            for piece in pieces:
-                state.update(piece)
-            if self.chunk is not None:
-                self._chunks[number] = state.digest()
-            del task, pieces
-
-    def _join(self) -> None:
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        return Written(self.size, self._state.hexdigest(), self.method)
 
 
-def write_file(
-    path: Path, pieces: Iterable[bytes | memoryview], chunk: int | None = None
-) -> Written:
+def write_file(path: Path, pieces: Iterable[bytes | memoryview], method: str = BLAKE3) -> Written:
     """Write a new file and wait until the disk has it.
 
     The digest is taken from memory while writing, so what the disk returns later is compared with
@@ -142,15 +136,16 @@ def write_file(
     Arguments:
         path: the file; it must not exist.
         pieces: the content in pieces of bytes (a memoryview must have the format `B`).
-        chunk: see `Digest`.
+        method: see `Written`.
 
     Returns:
-        size and SHA-256 of the content.
+        size and digest of the content.
 
     Raises:
         OSError: if the file cannot be created or the disk is full; a part of it may remain.
     """
-    with Digest(chunk) as digest, open(path, "xb") as file:
+    digest = Digest(method)
+    with open(path, "xb") as file:
         flushed = 0
         for piece in map(memoryview, pieces):
             for start in range(0, len(piece), CHUNK):
@@ -190,79 +185,42 @@ def retried(read: Callable[..., T], *given: object) -> T:
         return read(*given)
 
 
-def digest_file(path: Path, chunk: int | None = None) -> Written:
-    """Size and SHA-256 of a file as it is on the disk.
+def digest_file(path: Path, method: str = BLAKE3) -> Written:
+    """Size and digest of a file as it is on the disk.
 
     Arguments:
-        chunk: see `Digest`.
+        method: see `Written`.
 
     Raises:
         OSError: if it cannot be read.
     """
-    with Digest() as digest, open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if chunk is not None and size > chunk:
-            return _digest_chunks(file.fileno(), size, chunk, None)
-        while part := file.read(CHUNK):
-            digest.update(part)
-        return digest.end()
+    digest, piece = Digest(method), memoryview(bytearray(PIECE))
+    with open(path, "rb", buffering=0) as file:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+    return digest.end()
 
 
-def read_file(path: Path, chunk: int | None = None) -> tuple[memoryview, Written]:
-    """Read a file that is there once: its content, and size and SHA-256 of that very content.
-
-    Arguments:
-        chunk: see `Digest`.
-
-    Returns:
-        memory of its own, not a view of the file, and what was read.
+def fill(descriptor: int, into: memoryview, offset: int) -> None:
+    """Read what an open file has from a place on, in several threads where it is much.
 
     Raises:
-        OSError: if it cannot be read.
+        OSError: if it cannot be read, or ends before.
     """
-    with Digest() as digest, open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        rest = content = _memory(size)
-        if chunk is not None and size > chunk:
-            return content, _digest_chunks(file.fileno(), size, chunk, content)
-        while count := file.readinto(rest[:CHUNK]):
-            digest.update(rest[:count])
-            rest = rest[count:]
-        return content, digest.end()
-
-
-def _memory(size: int) -> memoryview:
-    """Memory of this process alone, in pages as large as the system has: fewer faults."""
-    memory = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)[:size]
-
-
-def _digest_chunks(descriptor: int, size: int, chunk: int, into: memoryview | None) -> Written:
-    """Read the chunks of a file in several threads, and take them into its digest as they come.
-
-    Arguments:
-        into: memory for the content; None: it is not kept.
-    """
-    digests = [b""] * -(-size // chunk)
 
     def read(number: int) -> None:
-        start, end = number * chunk, min(number * chunk + chunk, size)
-        state, own = hashlib.sha256(), memoryview(bytearray(PIECE if into is None else 0))
-        while start < end:
-            most = min(PIECE, end - start)
-            place = own[:most] if into is None else into[start : start + most]
-            count = read_at(descriptor, place, start)
-            state.update(place[:count])
-            start += count
-        digests[number] = state.digest()
+        start = number * PART
+        rest = into[start : start + PART]
+        while rest:
+            count = retried(_read_at, descriptor, rest, offset + start)
+            rest, start = rest[count:], start + count
 
-    in_threads(read, len(digests))
-    return Written(size, hashlib.sha256(b"".join(digests)).hexdigest(), chunk)
+    in_threads(read, -(-len(into) // PART))
 
 
-def read_at(descriptor: int, into: memoryview, offset: int) -> int:
+def _read_at(descriptor: int, into: memoryview, offset: int) -> int:
     """Read what an open file has at a place.
 
     Returns:

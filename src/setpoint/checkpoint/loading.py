@@ -13,7 +13,8 @@ from setpoint.shapes.placed import Named
 
 from .backend import SAFETENSORS, Backend
 from .base import Base, read_base
-from .layout import BASE, STATE, files_of_stems, is_of_a_rank, step_of
+from .divided import look_at
+from .layout import BASE, STATE, files_of_stems, step_of
 from .manifest import DamagedCheckpoint, Manifest, read_manifest, verify
 
 
@@ -22,9 +23,8 @@ class Checkpoint:
     """What `CheckpointStore.save` was given, read back.
 
     Arguments:
-        tensors: file stem to name to CPU tensor; tied tensors are one object again. They are views
-            of what was read: copy them into what exists. Those that ranks saved in parts are read
-            when they are placed (`setpoint.shapes.placed`).
+        tensors: file stem to name to tensor. They are read when they are placed
+            (`setpoint.shapes.placed`), from files that have been compared with the manifest.
         metric: what selects the best checkpoint, lower is better; None if it was not measured.
         partial: whether something was left out: what it lacks stays as it is.
         base: the frozen parameters that it does not hold; None where it holds all, or they have
@@ -76,9 +76,9 @@ def load_directory(
     """Verify and read a checkpoint.
 
     Arguments:
-        only: the file stems to verify and read, beside the state; None reads all tensors, and
+        only: the file stems to verify and open, beside the state; None opens all tensors, and
             verifies every file.
-        readers: compare together what is not compared as it is read.
+        readers: compare together what all of them read.
 
     Raises:
         DamagedCheckpoint: naming the file that is missing or not what was saved.
@@ -95,17 +95,14 @@ def load_directory(
         for stem in only:
             if stem not in files:
                 raise KeyError(f"{directory} has no tensors {stem!r}, only {', '.join(files)}")
-    # Files of ranks are read when they are used, which is later.
-    apart = {
-        stem: [n for n in names if is_of_a_rank(n, manifest.files)] for stem, names in files.items()
-    }
-    if only is None:
-        read = {STATE, BASE, *chain(*files.values())} - set(chain(*apart.values()))
-        readers.verify(directory, manifest, manifest.files.keys() - read)
-    else:
-        readers.verify(directory, manifest, list(chain(*(apart[stem] for stem in only))))
     stems = [stem for stem in files if only is None or stem in only]
-    tensors, state = backend.read(directory, manifest, stems)
+    # All before any is read, since what is read goes where the run has its own. The rest is
+    # compared as it is read.
+    compared = manifest.files if only is None else chain(*(files[stem] for stem in stems))
+    names = {*compared} - {STATE, BASE}
+    seen = look_at(directory, names)
+    readers.verify(directory, manifest, names)
+    tensors, state = backend.read(directory, manifest, stems, seen)
     base = read_base(directory, manifest)
     return Checkpoint(
         manifest.step, tensors, state, manifest.metric, directory, partial=False, base=base

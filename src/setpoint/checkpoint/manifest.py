@@ -15,14 +15,17 @@ from typing import Any
 
 from setpoint.config import RunError, SetpointError
 
-from .durable import Written, digest_file, read_file, retried
+from .background import in_threads
+from .durable import BLAKE3, SHA256, Written, digest_file, retried
 from .layout import BASE, INDEX, MANIFEST
 
-FORMAT = 5
+FORMAT = 6
 """The newest version of the checkpoint format that this code reads. Format 1 held all options of
 the optimizer's groups; 2 holds what the optimizer has counted in them; 3, which is written where
 there are such, tensors in parts of several files; 4 leaves out frozen parameters; 5 has files whose
-digest is that of their chunks."""
+SHA-256 is that of those of their chunks; 6 may have all of that, and BLAKE3 in place of SHA-256."""
+CHUNKED = 5
+"""The version of checkpoints with SHA-256 of chunks."""
 PARTIAL = 4
 """The version of checkpoints that leave out frozen parameters."""
 DIVIDED = 3
@@ -72,7 +75,8 @@ class Manifest:
         files = {name: encode_written(written) for name, written in sorted(self.files.items())}
         version = DIVIDED if any(name.endswith(INDEX) for name in files) else WHOLE
         version = PARTIAL if BASE in files else version
-        version = FORMAT if any("chunk" in entry for entry in files.values()) else version
+        version = CHUNKED if any("chunk" in entry for entry in files.values()) else version
+        version = FORMAT if any(SHA256 not in entry for entry in files.values()) else version
         return _seal({"format": version, "step": self.step, "metric": self.metric, "files": files})
 
 
@@ -125,26 +129,29 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
             f"checkpoint {directory} has the format {content['format']}, and this Setpoint reads "
             f"formats up to {FORMAT}: use the newer Setpoint that wrote it"
         )
-    for name in content["files"]:
+    for name, entry in content["files"].items():
         # Files are read and written under these names, and a checksum says nothing of who wrote it.
         if name in (".", "..") or not _PLAIN(name):
             raise DamagedCheckpoint(directory, f"{MANIFEST} names the file {name!r}")
-    files = {name: decode_written(entry) for name, entry in content["files"].items()}
-    for name, (size, _, chunk) in files.items():
-        if chunk is not None and (type(chunk) is not int or not 0 < chunk < size):
+        chunk = entry.get("chunk")
+        if chunk is not None and (type(chunk) is not int or not 0 < chunk < entry["bytes"]):
             raise DamagedCheckpoint(directory, f"{MANIFEST} has chunks of {chunk!r} for {name}")
+    files = {name: decode_written(entry) for name, entry in content["files"].items()}
     return Manifest(content["step"], content["metric"], files, content["format"])
 
 
 def encode_written(written: Written) -> dict[str, Any]:
     """What files of a checkpoint say of another file."""
-    whole = {"bytes": written.size, "sha256": written.sha256}
-    return whole if written.chunk is None else {**whole, "chunk": written.chunk}
+    method, _, chunk = written.method.partition("/")
+    entry = {"bytes": written.size, method: written.digest}
+    return {**entry, "chunk": int(chunk)} if chunk else entry
 
 
 def decode_written(entry: Mapping[str, Any]) -> Written:
     """Read what `encode_written` made."""
-    return Written(entry["bytes"], entry["sha256"], entry.get("chunk"))
+    method = BLAKE3 if BLAKE3 in entry else SHA256
+    digest, chunk = entry[method], entry.get("chunk")
+    return Written(entry["bytes"], digest, method if chunk is None else f"{method}/{chunk}")
 
 
 @contextmanager
@@ -163,25 +170,31 @@ def understood(directory: Path) -> Iterator[None]:
 
 
 def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
-    """Compare files with the manifest.
+    """Compare files with the manifest, several at a time.
 
     Arguments:
         names: the files to compare; each must be in the manifest.
 
     Raises:
-        DamagedCheckpoint: naming the first file that is missing or differs.
+        DamagedCheckpoint: naming a file that is missing or differs.
         RunError: if a file is there and cannot be read.
     """
-    for name in sorted(names):
+    # The largest first, so that none is left to one thread at the end.
+    order = sorted(names, key=lambda name: (-manifest.files[name].size, name))
+
+    def compare(number: int) -> None:
+        name = order[number]
         try:
             _compare_size(directory, name, manifest)
-            found = retried(digest_file, directory / name, manifest.files[name].chunk)
+            found = retried(digest_file, directory / name, manifest.files[name].method)
         except OSError as error:
             raise unreadable(directory, name, error) from error
         _compare(directory, name, found, manifest.files[name])
 
+    in_threads(compare, len(order))
 
-def read_verified(directory: Path, manifest: Manifest, name: str) -> memoryview:
+
+def read_verified(directory: Path, manifest: Manifest, name: str) -> bytes:
     """Read a file whose content, as it was read, is compared with the manifest.
 
     Raises:
@@ -190,10 +203,11 @@ def read_verified(directory: Path, manifest: Manifest, name: str) -> memoryview:
     """
     try:
         _compare_size(directory, name, manifest)  # before memory is taken for it
-        content, found = retried(read_file, directory / name, manifest.files[name].chunk)
+        content = retried((directory / name).read_bytes)
     except OSError as error:
         raise unreadable(directory, name, error) from error
-    _compare(directory, name, found, manifest.files[name])
+    expected = manifest.files[name]
+    _compare(directory, name, Written.of(content, expected.method), expected)
     return content
 
 
@@ -225,4 +239,6 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
 def _seal(content: dict[str, object]) -> bytes:
     """The manifest's text: its content and the checksum of it, so that it vouches for itself."""
     bare = (json.dumps(content, indent=1) + "\n").encode()
-    return (json.dumps({**content, "sha256": Written.of(bare).sha256}, indent=1) + "\n").encode()
+    return (
+        json.dumps({**content, "sha256": Written.of(bare, SHA256).digest}, indent=1) + "\n"
+    ).encode()

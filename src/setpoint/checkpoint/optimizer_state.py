@@ -18,8 +18,9 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import Named, Placeable, as_placed
+from setpoint.shapes.placed import Named, Placeable, as_placed, in_memory
 
+from .background import in_threads
 from .tree import join_tensors, split_tensors
 
 Options = list[dict[str, Any]]
@@ -141,10 +142,14 @@ def restore_optimizer(
         state = _regrouped(state, groups)
     _refuse_other(optimizer, groups, state)
     numbers = {name: n for n, name in enumerate(name for group in groups for name in group)}
-    saved = {
-        name: _placed(join_tensors(value, tensors), named[name])
-        for name, value in state["parameters"].items()
-    }
+    saved: dict[str, dict[str, Any]] = {name: {} for name in state["parameters"]}
+    names = list(saved)
+
+    def place(number: int) -> None:
+        name = names[number]
+        saved[name] = _placed(join_tensors(state["parameters"][name], tensors), named[name])
+
+    in_threads(place, len(names))
     content = {
         "state": {numbers[name]: value for name, value in saved.items()},
         "param_groups": [
@@ -320,7 +325,7 @@ def _placed(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
     for key, value in state.items():
         if isinstance(value, Tensor | Placeable) and value.shape == parameter.shape:
             value = as_placed(value, parameter)
-        found[key] = value.whole() if isinstance(value, Placeable) else value
+        found[key] = in_memory(value)
     return found
 
 

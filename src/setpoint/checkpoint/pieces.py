@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .durable import Digest, Written
+from .durable import BLAKE3, Digest, Written
 from .manifest import DamagedCheckpoint
 
 PIECE = 2 << 20
@@ -23,14 +23,14 @@ class Pieces:
 
     Arguments:
         size: how much of it.
-        chunk: see `durable.Digest`.
+        method: of the digest, see `durable.Written`.
         block: the size of the parts in which a service stores it, if it does.
     """
 
     def __init__(
-        self, file: Path, size: int, alive: Callable[[], None], chunk: int | None = None
+        self, file: Path, size: int, alive: Callable[[], None], method: str = BLAKE3
     ) -> None:
-        self.file, self.size, self.alive, self.chunk = file, size, alive, chunk
+        self.file, self.size, self.alive, self.method = file, size, alive, method
         self.block: int | None = None
         self.written = Written(0, "")
         self.md5s: set[str] = set()
@@ -38,7 +38,8 @@ class Pieces:
     def __iter__(self) -> Iterator[bytes]:
         md5, part, parts = _md5(), _md5(), []
         size = 0
-        with Digest(self.chunk) as digest, self._opened() as file:
+        digest = Digest(self.method)
+        with self._opened() as file:
             while piece := file.read(min(PIECE, self.size - size)):
                 self.alive()
                 digest.update(piece)

@@ -58,8 +58,8 @@ class Sent(NamedTuple):
 
     Arguments:
         files, size: that were sent; those that were there already are not counted.
-        by: how what arrived was compared: `md5`, as the service says it, `sha256` of what was read
-            back, or `size`; of several the weakest.
+        by: how what arrived was compared: `md5`, as the service says it, the `digest` of what was
+            read back, or `size`; of several the weakest.
     """
 
     files: int
@@ -185,7 +185,7 @@ class RemoteRun(RemoteFolder):
         """
         for name, written in sorted(found.manifest.files.items()):
             with self._reading(found.step, name):
-                arrived = self._digest(self._path(found.step, name), written.chunk)
+                arrived = self._digest(self._path(found.step, name), written.method)
             _compare(found.step, name, arrived, written)
 
     def pointer(self, name: PointerName) -> int | None:
@@ -238,7 +238,7 @@ class RemoteRun(RemoteFolder):
         if best is not None and self.pointer("best") != best and self.find(best) is not None:
             self._point("best", best)
         how = [by for _, by in sent]
-        by = next((each for each in ("size", "sha256", "md5") if each in how), "none")
+        by = next((each for each in ("size", "digest", "md5") if each in how), "none")
         return Sent(len(sent), sum(size for size, _ in sent), by)
 
     def send_record(self, files: Sequence[Path]) -> list[tuple[int, str]]:
@@ -370,7 +370,7 @@ class RemoteRun(RemoteFolder):
                 (into / name).unlink(missing_ok=True)
                 with self._reading(found.step, name):
                     pieces = self._pieces(self._path(found.step, name))
-                    return write_file(into / name, pieces, expected.chunk)
+                    return write_file(into / name, pieces, expected.method)
 
             _compare(found.step, name, repeated(fetch), expected)
 
@@ -437,7 +437,8 @@ def _compare(step: int, name: str, found: Written, expected: Written) -> None:
 
 def _position_in(content: bytes | None, found: Found | None) -> dict[str, float]:
     """The position in a state, as it was written; nothing where that is not what is there."""
-    if content is None or found is None or Written.of(content) != found.manifest.files.get(STATE):
+    expected = None if found is None else found.manifest.files.get(STATE)
+    if content is None or expected is None or Written.of(content, expected.method) != expected:
         return {}
     position = decode_state(content).get("position")
     return position if isinstance(position, dict) else {}

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from setpoint.config import RunError, SetpointError
 from setpoint.hub.urls import open_file_system, reason_of
 
-from .durable import Digest, Written, sync_directory, write_file
+from .durable import BLAKE3, Digest, Written, sync_directory, write_file
 from .manifest import DamagedCheckpoint
 from .pieces import PIECE, Pieces, md5_in
 
@@ -82,7 +82,7 @@ class RemoteFolder:
     def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
         """Send a file unless it is there; `written` is None for one that may grow meanwhile."""
         size = file.stat().st_size if written is None else written.size
-        pieces = Pieces(file, size, self.alive, None if written is None else written.chunk)
+        pieces = Pieces(file, size, self.alive, BLAKE3 if written is None else written.method)
         if self._sure.get(path) == (written or pieces.look()):
             return []
         if written is not None and self._arrived(path, written, pieces) is not None:
@@ -115,14 +115,14 @@ class RemoteFolder:
             if theirs in pieces.md5s:
                 return "md5"
         # No MD5, or not that of the content, as where the service encrypts with keys of its own.
-        return "sha256" if self._digest(path, written.chunk) == written else None
+        return "digest" if self._digest(path, written.method) == written else None
 
-    def _digest(self, path: str, chunk: int | None) -> Written:
+    def _digest(self, path: str, method: str) -> Written:
         """Read a file for its checksum alone."""
-        with Digest(chunk) as digest:
-            for piece in self._pieces(path):
-                digest.update(piece)
-            return digest.end()
+        digest = Digest(method)
+        for piece in self._pieces(path):
+            digest.update(piece)
+        return digest.end()
 
     def _write_all(self, path: str, pieces: Pieces) -> None:
         if self._is_local:

@@ -125,8 +125,9 @@ def encode_tensors(
 
     Arguments:
         tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
-        into: what all tensors are copied to at once. Without, one that lies in host memory as it is
-            written is given as it is, and others are copied when their piece is asked for.
+        into: what all tensors are copied to, by the end of its `wait`. Without, one that lies in
+            host memory as it is written is given as it is, and others are copied when their piece
+            is asked for.
 
     Returns:
         the header, then the tensors' bytes one by one.
@@ -148,9 +149,7 @@ def encode_tensors(
     written = (tensors[name].detach() for name in kept if tensors[name].numel())
     if into is None:
         return chain([start], (bytes_of(_in_host_memory(each)) for each in written))
-    copies = [into.copy(each) for each in written]
-    into.wait()
-    return [start, *copies]
+    return [start, *(into.copy(each) for each in written)]
 
 
 def encode_one_by_one(

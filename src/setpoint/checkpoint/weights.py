@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from setpoint.checkpoint.background import in_threads
+from setpoint.checkpoint.divided import Divided
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.config import RunError
-from setpoint.shapes.placed import Named, as_placed
+from setpoint.shapes.placed import Named, Placeable, put
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint, elsewhere: Collection[str] = ()) -> None:
@@ -28,8 +30,16 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, elsewhere: Collection
         own = {name: tensor for name, tensor in own.items() if name in saved}
     shapes = {name: tensor.shape for name, tensor in own.items()}
     refuse_misfits(checkpoint.path, shapes, saved, elsewhere)
-    placed = {name: as_placed(saved[name], tensor) for name, tensor in own.items()}
-    model.load_state_dict(placed, strict=not checkpoint.partial)
+    put_all([(tensor, saved[name]) for name, tensor in own.items()])
+
+
+def put_all(pairs: Sequence[tuple[Tensor, Tensor | Placeable]]) -> None:
+    """Copy into tensors what they hold of full ones; what is read from files, several at a time."""
+    read = [pair for pair in pairs if isinstance(pair[1], Divided)]
+    in_threads(lambda number: put(*read[number]), len(read))
+    for into, full in pairs:
+        if not isinstance(full, Divided):
+            put(into, full)
 
 
 def refuse_misfits(

@@ -51,18 +51,15 @@ def run(arguments: Arguments) -> int:
     refuse_overrides(arguments)
     paths = [_checkpoint(path) for path in arguments.positional]
     with Loading():
-        from setpoint.checkpoint.difference import (
-            open_contents,
-            state_differences,
-            tensor_differences,
-        )
+        from setpoint.checkpoint.difference import joined, state_differences, tensor_differences
+        from setpoint.checkpoint.loading import load_directory
         from setpoint.infer.adapter import add_adapter
         from setpoint.model.pretrained.base import frozen_of
 
-    left, right = (open_contents(path) for path in paths)
+    left, right = (load_directory(path) for path in paths)
     theirs, ours = (
         {
-            **side.tensors,
+            **joined(side.tensors),
             **{f"model/{name}": each for name, each in frozen_of(path, add_adapter).items()},
         }
         for side, path in zip((left, right), paths, strict=True)

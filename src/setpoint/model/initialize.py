@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import as_placed, held_here
+from setpoint.shapes.placed import held_here, put
 from setpoint.shapes.stored import stored_parts, stored_weights
 
 BLOCK = 2**16
@@ -226,7 +226,7 @@ def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
     here = held_here(parameter)
     if here is None:
         full = rule.rows(of, 0, of.shape[0]).reshape(parameter.shape)
-        parameter.copy_(as_placed(full, parameter))
+        put(parameter, full)
         return
     target, box = here
     if not target.ndim:

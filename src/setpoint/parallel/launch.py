@@ -317,12 +317,11 @@ class Output:
         try:
             with self.log.open("ab") as log:
                 log.write(text)
-        except FileNotFoundError:
-            pass  # the main rank removes the folder again where the first start is refused
         except OSError as error:
-            if not self._is_refused:
+            # The main rank removes the folder again where the first start is refused.
+            if not self._is_refused and not isinstance(error, FileNotFoundError):
                 self.note(f"{self.log} cannot be written: {error.strerror}")
-            self._is_refused = True
+                self._is_refused = True
 
 
 @contextmanager

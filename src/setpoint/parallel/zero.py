@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import Placeable
+from setpoint.shapes.placed import Placeable, in_memory
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -168,13 +168,12 @@ class ZeroReplicas:
         kept = self.optimizer.state[flat]
         for key, value in state.items():
             if not isinstance(value, Tensor | Placeable) or value.shape != self.shape_of(weight):
-                kept[key] = value.whole() if isinstance(value, Placeable) else copy.copy(value)
+                kept[key] = copy.copy(in_memory(value))
                 continue
             if key not in kept:
                 kept[key] = torch.zeros_like(flat, requires_grad=False)
                 self._link(weights, flat)
-            full = value.whole() if isinstance(value, Placeable) else value
-            self._set(weight, full.to(weight.device), key)
+            self._set(weight, in_memory(value).to(weight.device), key)
 
     def twin(self, states: Mapping[nn.Parameter, State]) -> Optimizer:
         """An optimizer of the same kind and options over the weights of the model themselves."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError
-from setpoint.shapes.placed import Named, as_placed
+from setpoint.shapes.placed import Named, put
 from setpoint.shapes.stored import stored_parts
 
 
@@ -123,7 +123,7 @@ class OptimizerParams:
             raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{others}")
         for name, held in trained.items():
             if name in tensors:
-                held.copy_(as_placed(tensors[name], held))
+                put(held, tensors[name])
         self.master_to_params()
 
 

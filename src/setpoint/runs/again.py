@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.layout import MANIFEST, STATE, directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.pointers import point
@@ -114,7 +115,7 @@ class Comparison:
         differences: in their order.
         weights: lines on tensors of the last checkpoint that differ; None where they could not be
             compared, as `notes` say.
-        digest: the SHA-256 of the weights in the record; None where they are in several files.
+        digest: of the weights in the record; None where they are in several files.
         environment: what differs of it and may change bits.
         notes: what could not be compared, and why.
     """
@@ -125,7 +126,7 @@ class Comparison:
     rows: int = 0
     differences: list[RowDifference] = field(default_factory=list)
     weights: list[str] | None = None
-    digest: str | None = None
+    digest: Written | None = None
     environment: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -325,9 +326,10 @@ def compare_with_record(
         where = "the record" if end is None else "what was trained again"
         found.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
         return found
-    from setpoint.checkpoint.difference import open_contents, tensor_differences
+    from setpoint.checkpoint.difference import joined, tensor_differences
+    from setpoint.checkpoint.loading import load_directory
 
-    left, right = open_contents(end).tensors, open_contents(here).tensors
+    left, right = (joined(load_directory(each).tensors) for each in (end, here))
     shared = [name for name in left if name.startswith("model/") or name in right]
     if len(shared) < len(left):
         found.notes.append("only the weights of the model are compared: one side has no others")
@@ -343,10 +345,10 @@ def compare_with_record(
     ]
     files = read_manifest(end).files
     if "model.safetensors" in files:
-        found.digest = files["model.safetensors"].sha256
+        found.digest = files["model.safetensors"]
     else:
         found.notes.append(
-            "the weights have no SHA-256 as a whole: they are in several files, of each of which "
+            "the weights have no checksum as a whole: they are in several files, of each of which "
             f"{end / MANIFEST} has one"
         )
     return found

@@ -2,60 +2,98 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-@runtime_checkable
-class Placeable(Protocol):
+class Placeable(ABC):
     """A tensor that is read when it is known which part of it is wanted."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def shape(self) -> torch.Size:
         """The shape of the whole."""
-        ...
 
     @property
+    @abstractmethod
     def dtype(self) -> torch.dtype:
         """The dtype in which it is read."""
-        ...
 
+    @abstractmethod
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """Read a box of it, on the CPU; `offset` is its first element."""
-        ...
+        """Read a box of it into new memory on the CPU; `offset` is its first element."""
 
     def whole(self) -> Tensor:
         """Read all of it, on the CPU."""
-        ...
+        return self.box([0] * len(self.shape), self.shape)
+
+    def fill(self, into: Tensor, offset: Sequence[int]) -> None:
+        """Read a box of it into a tensor of any device and dtype, which has its shape."""
+        into.copy_(self.box(offset, into.shape))
 
 
 Named = Mapping[str, Tensor | Placeable]
 """Name to tensor, or to what is read of it when it is placed."""
 
 
+def in_memory(full: Tensor | Placeable) -> Tensor:
+    """A tensor, read where it is not in memory."""
+    return full.whole() if isinstance(full, Placeable) else full
+
+
 def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
     """Take of a full tensor, the same on all ranks, what a tensor of this placement holds."""
-    if type(like) in (nn.Parameter, Tensor):
-        return full if isinstance(full, Tensor) else full.whole()
-    # Imported here: only sharded parameters need it, and it takes a good part of a second.
+    if _is_whole(like):
+        return in_memory(full)
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    if not isinstance(like, DTensor):
-        return full if isinstance(full, Tensor) else full.whole()
+    assert isinstance(like, DTensor)
+    mesh, placements = like.device_mesh, like.placements
     if isinstance(full, Tensor):
         # src_data_rank=None: every rank has the same tensor, so nothing need be sent.
-        full = full.to(like.device)
-        return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    mesh, placements = like.device_mesh, like.placements
-    shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, placements)
+        return distribute_tensor(full.to(like.device), mesh, placements, src_data_rank=None)
+    shape, offset = _box_of(like)
     local = full.box(offset, shape).to(like.device)
     return DTensor.from_local(
         local, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def put(into: Tensor, full: Tensor | Placeable) -> None:
+    """Copy into a tensor what it holds of a full one, the same on all ranks.
+
+    What is read goes into the tensor's own memory where it can.
+    """
+    into = into.detach()
+    if isinstance(full, Tensor):
+        into.copy_(as_placed(full, into))
+    elif _is_whole(into):
+        full.fill(into, [0] * into.dim())
+    else:
+        full.fill(part_here(into), _box_of(into)[1])
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    if type(tensor) in (nn.Parameter, Tensor):
+        return True
+    # Imported here: only sharded parameters need it, and it takes a good part of a second.
+    from torch.distributed.tensor import DTensor
+
+    return not isinstance(tensor, DTensor)
+
+
+def _box_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and first element of what this rank holds of a DTensor."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
     )
 
 

@@ -31,6 +31,7 @@ from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.merging import merge_adapters
 from setpoint.train.step.position import Position
+from tests.tensors import read
 
 from ...train.small import assert_same_run, small_job
 
@@ -101,9 +102,9 @@ def test_a_run_resumes_bit_for_bit_with_noise_and_merges(tmp_path: Path) -> None
     model = load_checkpoint(
         saved, job.model, 257, device="cpu", dtype=torch.float32, prepare=prepare
     )
-    held, expected = model.state_dict(), load_directory(saved).tensors["model"]
+    held, expected = model.state_dict(), read(load_directory(saved).tensors["model"])
     assert held.keys() == expected.keys()
-    assert all(torch.equal(held[name], each) for name, each in expected.items())  # pyright: ignore[reportArgumentType]
+    assert all(torch.equal(held[name], each) for name, each in expected.items())
 
 
 def test_a_merge_quantizes_the_base_again(tmp_path: Path) -> None:

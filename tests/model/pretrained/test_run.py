@@ -38,7 +38,7 @@ def test_a_damaged_checkpoint_is_not_loaded(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
-    with pytest.raises(SetpointError, match="model.safetensors has the SHA-256"):
+    with pytest.raises(SetpointError, match="model.safetensors has the BLAKE3"):
         load_pretrained(run)
     path.unlink()
     with pytest.raises(SetpointError, match="model.safetensors is missing"):

@@ -17,6 +17,7 @@ from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, RunError
 from setpoint.parallel.world import World
+from setpoint.shapes.placed import in_memory
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
@@ -42,16 +43,14 @@ class Disk:
         self.threads: set[bool] = set()
         patch.setattr(backend, "write_file", self.write)
 
-    def write(
-        self, path: Path, chunks: Iterable[bytes | memoryview], chunk: int | None
-    ) -> durable.Written:
+    def write(self, path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
         self.threads.add(current_thread() is main_thread())
         step = int(path.parent.name.split(".")[0].removeprefix("step-"))
         if self.slow is not None and step >= self.slow:
             assert self.opens.wait(60)
         if self.broken is not None and step >= self.broken:
             raise OSError(28, "No space left on device")
-        return durable.write_file(path, chunks, chunk)
+        return durable.write_file(path, chunks)
 
 
 def store_at(root: Path, in_flight: int = 1) -> BackgroundStore:
@@ -205,7 +204,7 @@ def test_so_many_copies_wait_and_no_more(
     # Whoever asks what is there waits for it.
     found = store.load()
     assert found is not None and found.step == in_flight
-    assert torch.equal(found.tensors["model"]["w"], torch.full((3,), float(in_flight)))
+    assert torch.equal(in_memory(found.tensors["model"]["w"]), torch.full((3,), float(in_flight)))
     assert len(saved) == in_flight + 1 and not store.is_writing
     assert not store.close()
 

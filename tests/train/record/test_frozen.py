@@ -12,7 +12,7 @@ from torch import Tensor
 
 from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.loading import load_directory
-from setpoint.checkpoint.manifest import PARTIAL, read_manifest
+from setpoint.checkpoint.manifest import FORMAT, read_manifest
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adapter import add_adapter
@@ -24,6 +24,7 @@ from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.pretrained.base import frozen_of
 from setpoint.shapes.placed import as_placed
 from setpoint.train.run import rehearse, train
+from tests.tensors import read
 
 from ...forks import forked
 from ..pretrained_effects import theirs
@@ -50,7 +51,7 @@ def model_of(run: Path) -> dict[str, Tensor]:
 
 def held(run: Path, step: int) -> dict[str, Any]:
     """What the file of the weights has, and nothing else."""
-    return dict(load_directory(run / "checkpoints" / f"step-{step:08}").tensors["model"])
+    return {**read(load_directory(run / "checkpoints" / f"step-{step:08}").tensors["model"])}
 
 
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -70,7 +71,7 @@ def test_goes_on_bit_for_bit(weights: Path, tmp_path: Path) -> None:
     ]
     assert losses[0] == losses[1] and len(losses[0]) == 8
     assert_equal(model_of(whole), model_of(run))
-    assert read_manifest(run / "checkpoints" / "step-00000008").format == PARTIAL
+    assert read_manifest(run / "checkpoints" / "step-00000008").format == FORMAT
     names = set(held(run, 8))
     assert {name for name in model_of(run) if name.startswith(("output", "layers.1.feed"))} == names
     # A new run takes them from there, and saves all of them if it is to.
@@ -114,7 +115,7 @@ def test_weights_that_are_gone_or_changed_are_named(weights: Path, tmp_path: Pat
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(SetpointError, match=r"(?s)has the SHA-256 .*symbolic link"):
+    with pytest.raises(SetpointError, match=r"(?s)has the BLAKE3 .*symbolic link"):
         train(longer, run)
     base.rename(tmp_path / "away")
     for use in (lambda: rehearse(longer, run), lambda: load_pretrained(run)):

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from setpoint.adapter.quantize.backend import format_of
 from setpoint.adapter.quantize.formats import Box
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import as_placed, held_here, part_here, whole_of
+from setpoint.shapes.placed import held_here, part_here, put, whole_of
 from setpoint.shapes.stored import CHILD
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class QuantizedWeight(nn.Module):
         before = self._whole_parts() if again else None
         held = dict(self.named_parameters())
         for name, part in self._quantize(full, before).items():
-            held[name].copy_(as_placed(part, held[name]))
+            put(held[name], part)
 
     @torch.no_grad()
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from setpoint.checkpoint.durable import Written, sync_directory, write_file
+from setpoint.checkpoint.durable import SHA256, Written, sync_directory, write_file
 from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import Show, documents_of, source_of
 from setpoint.data.prepared.key import Key, Request
@@ -87,7 +87,7 @@ def prepare(
             vocab_size=tokenizer.vocab_size,
             dtype=np.min_scalar_type(tokenizer.vocab_size - 1).str,
             sides=tuple(sides),
-            files={name: (each.size, each.sha256) for name, each in sorted(files.items())},
+            files={name: (each.size, each.digest) for name, each in sorted(files.items())},
             limited=limited,
         )
         _write(partial / MANIFEST, manifest.text().encode())
@@ -121,7 +121,7 @@ def _not_written(partial: Path, error: OSError) -> str:
 
 def _write(path: Path, data: bytes) -> Written:
     path.unlink(missing_ok=True)
-    return write_file(path, [data])
+    return write_file(path, [data], SHA256)
 
 
 def _tokenize(

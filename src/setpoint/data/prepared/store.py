@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import digest_file
+from setpoint.checkpoint.durable import SHA256, digest_file
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import Document, FileRecord
@@ -152,7 +152,7 @@ def verify(folder: Path, manifest: Manifest) -> None:
         try:
             status = path.stat()
             if status.st_size == size and seen.get(name) != status.st_mtime_ns:
-                same = digest_file(path).sha256 == sha256
+                same = digest_file(path, SHA256).digest == sha256
             else:
                 same = True
         except OSError as error:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.checkpoint.base import Base, read_base
-from setpoint.checkpoint.durable import Written, digest_file
+from setpoint.checkpoint.durable import BLAKE3, Written, digest_file
 from setpoint.checkpoint.layout import BASE, files_of_stems
 from setpoint.checkpoint.loading import Checkpoint, load_directory
 from setpoint.checkpoint.manifest import read_manifest, verify
@@ -203,7 +203,7 @@ def _with(found: Checkpoint, frozen: Named, place: Place) -> Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Frozen:
+class Frozen(Placeable):
     """A tensor of other weights, which is read when it is placed; see `Placeable`."""
 
     weights: Weights
@@ -227,13 +227,9 @@ class Frozen:
             found = self.weights.box(reader, self.name, ranges, dtype_named(self.through[0]))
         return _rounded(found, self.through[1:])
 
-    def whole(self) -> Tensor:
-        """See `Placeable.whole`."""
-        return self.box([0] * len(self.shape), self.shape)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _InMemory:
+class _InMemory(Placeable):
     """A tensor that is in memory already, as a `Placeable`."""
 
     tensor: Tensor
@@ -253,13 +249,9 @@ class _InMemory:
         ranges = zip(offset, shape, strict=True)
         return self.tensor[tuple(slice(start, start + size) for start, size in ranges)]
 
-    def whole(self) -> Tensor:
-        """See `Placeable.whole`."""
-        return self.tensor
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Requantized:
+class Requantized(Placeable):
     """Part of a weight that is quantized again when it is placed; see `Placeable`.
 
     Arguments:
@@ -291,10 +283,6 @@ class Requantized:
         ranges = zip(starts, shape, strict=True)
         found = found[tuple(slice(start, start + size) for start, size in ranges)]
         return _rounded(found, self.through[1:])
-
-    def whole(self) -> Tensor:
-        """See `Placeable.whole`."""
-        return self.box([0] * len(self.shape), self.shape)
 
     def _parts(self, rows: tuple[int, int]) -> dict[str, Tensor]:
         name, key = self.part.weight, (self.part.weight, rows[0])
@@ -372,25 +360,39 @@ def verify_base(directory: Path) -> None:
         verify(place.directory, read_manifest(place.directory), files_at(place))
 
 
-def files_at(place: Place) -> dict[str, Written]:
+def files_at(place: Place, like: Mapping[str, Written] | None = None) -> dict[str, Written]:
     """The files of weights, by which these are known again.
 
     Of a checkpoint they are those that its manifest names, of which every byte is compared when
     they are read; others are read.
 
+    Arguments:
+        like: what they are to be compared with, which says how they are digested.
+
     Raises:
         SetpointError: if there are none.
     """
+    known: dict[str, Written] = {}
     if place.kind == "checkpoint":
         files = read_manifest(place.directory).files
         names = [*files_of_stems(files).get("model", []), *([BASE] if BASE in files else [])]
-        return {name: files[name] for name in names}
-    paths = sorted({info.file for info in list_tensors(place.directory).values()})
+        known = {name: files[name] for name in names}
+        paths = [place.directory / name for name in names]
+    else:
+        paths = sorted({info.file for info in list_tensors(place.directory).values()})
+
+    def measure(path: Path) -> Written:
+        there = known.get(path.name)
+        method = like[path.name].method if like and path.name in like else None
+        if there is not None and method in (None, there.method):
+            return there
+        return digest_file(path, method or BLAKE3)
+
     try:
         with ThreadPoolExecutor(4) as pool:
             return {
                 path.name: written
-                for path, written in zip(paths, pool.map(digest_file, paths), strict=True)
+                for path, written in zip(paths, pool.map(measure, paths), strict=True)
             }
     except OSError as error:
         raise SetpointError(f"{place.directory} cannot be read: {error.strerror}") from error
@@ -432,7 +434,7 @@ def _difference(place: Place, files: Mapping[str, Written]) -> str:
             size = paths[name].stat().st_size if name in paths else None
             if size not in (None, written.size):
                 return f"{name} has {size} bytes, not {written.size}"
-    there = files_at(place)
+    there = files_at(place, files)
     for name, written in files.items():
         if name not in there:
             return f"it has no {name}"

@@ -12,7 +12,7 @@ from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import STORED, TensorReader
 from setpoint.model.skeleton import materialize
-from setpoint.shapes.placed import Placeable, as_placed, held_here
+from setpoint.shapes.placed import Placeable, as_placed, held_here, put
 from setpoint.shapes.stored import stored_weights
 
 
@@ -124,7 +124,7 @@ class Weights:
         here = held_here(target) if reader.by_rows and target.ndim else None
         if here is None:
             full = self._assemble(reader, pieces, target.shape, target.dtype, "cpu")
-            target.copy_(as_placed(full, target))
+            put(target, full)
             return None
         self._fill_box(reader, pieces, tuple(target.shape), *here)
         return None
@@ -237,7 +237,7 @@ class PlacedWeights(Weights):
         saved = self.tensors[plain_name(name)]
         if target.is_meta:
             return as_placed(saved, target).to(device=device, dtype=dtype or saved.dtype)
-        target.copy_(as_placed(saved, target))
+        put(target, saved)
         return None
 
 

@@ -20,7 +20,7 @@ from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.read_tensor import Unread
 from setpoint.model.pretrained.tensors import pieces_of
 from setpoint.model.pretrained.write_config import family_for
-from setpoint.shapes.placed import as_placed, part_here, whole_of
+from setpoint.shapes.placed import put, whole_of
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
@@ -151,7 +151,7 @@ def _change(
             f"{tuple(found.shape)} in the adapter"
         )
     ours.copy_(found.T if piece.transposed else found)
-    part_here(parameter).copy_(part_here(as_placed(full, parameter)))
+    put(parameter, full)
 
 
 def _taken(tensor: Tensor, weight: Tensor, piece: Piece) -> Tensor:

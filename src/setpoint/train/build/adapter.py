@@ -16,7 +16,7 @@ from setpoint.model.config import Transformer
 from setpoint.model.initialize import Constant, Initializer, Normal, Uniform, fill_by
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.skeleton import materialize
-from setpoint.shapes.placed import as_placed, part_here, whole_of
+from setpoint.shapes.placed import put, whole_of
 from setpoint.shapes.stored import CHILD as QUANTIZED
 from setpoint.train.build.parameter_groups import trained_parameters
 
@@ -83,7 +83,7 @@ def start_magnitudes(model: nn.Module) -> None:
         if adapter.magnitude is not None:
             merged = whole_base(weight) + whole_update(adapter, held)
             lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
-            place_whole(lengths, held["magnitude"])
+            put(held["magnitude"], lengths)
 
 
 def held_by_adapters(
@@ -124,7 +124,7 @@ def replace_base(weight: Base, merged: Tensor) -> Tensor:
     if isinstance(weight, QuantizedWeight):
         weight.put(merged, again=True)
         return weight.dense_whole()
-    place_whole(merged, weight)
+    put(weight, merged)
     return merged.to(weight.dtype).to(merged.dtype)
 
 
@@ -135,8 +135,3 @@ def whole_update(adapter: LowRank, held: Mapping[str, nn.Parameter]) -> Tensor:
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def place_whole(full: Tensor, held: Tensor) -> None:
-    """Give a tensor, of which this rank may hold a part, its values."""
-    part_here(held).copy_(part_here(as_placed(full.to(held.dtype), held)))

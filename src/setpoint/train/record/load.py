@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import ENTRIES, OF_OPTIMIZER
-from setpoint.checkpoint.durable import digest_file
+from setpoint.checkpoint.durable import SHA256, digest_file
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.layout import MANIFEST, directory_name
 from setpoint.checkpoint.loading import ALONE, Checkpoint, Readers, load_directory
@@ -275,7 +275,7 @@ def _select(
         path,
         source,
         saved.step,
-        digest_file(path / MANIFEST).sha256,
+        digest_file(path / MANIFEST, SHA256).digest,
         len(tensors["model"]),
         parameters,
         left,

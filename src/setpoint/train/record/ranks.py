@@ -262,6 +262,8 @@ class SharedStore:
                 if named:
                     file = file_of_rank(stem, world.rank, world.size)
                     taken.files[file] = encode_tensors(named, into)
+            if into is not None:
+                into.wait()
             if world.is_main:
                 taken.files |= backend.stage({}, state).files
                 for stem, layouts in index.items():

@@ -12,7 +12,7 @@ from setpoint.checkpoint.optimizer_state import capture_optimizer, saved_states
 from setpoint.checkpoint.weights import refuse_misfits
 from setpoint.config import SetpointError
 from setpoint.parallel.zero import ZeroReplicas
-from setpoint.shapes.placed import Placeable
+from setpoint.shapes.placed import Placeable, in_memory
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.loading import Checkpoint
@@ -42,8 +42,7 @@ def restore_weights(zero: ZeroReplicas, saved: Checkpoint) -> None:
     shapes = {name: zero.shape_of(held) for name, held in own.items()}
     refuse_misfits(saved.path, shapes, newest)
     for name, held in own.items():
-        full = newest[name]
-        zero.load(held, full.whole() if isinstance(full, Placeable) else full)
+        zero.load(held, in_memory(newest[name]))
 
 
 def capture_state(
@@ -111,6 +110,5 @@ def _is_of(value: Any, shape: torch.Size) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Placeable):
-        value = value.whole()
+    value = in_memory(value)
     return value.tolist() if isinstance(value, Tensor) else value

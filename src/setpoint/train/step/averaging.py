@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from setpoint.shapes.placed import Named, as_placed
+from setpoint.shapes.placed import Named, put
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
@@ -62,5 +62,5 @@ def go_on_from(parts: Components, training: Named) -> None:
     """
     for name, held in parts.weights.named_parameters():
         if name in training:
-            held.detach().copy_(as_placed(training[name], held))
+            put(held, training[name])
     parts.weights.master_to_params()

@@ -8,11 +8,10 @@ import torch
 
 from setpoint.adapter.plan import CHILD
 from setpoint.model.initialize import fill_by
-from setpoint.shapes.placed import whole_of
+from setpoint.shapes.placed import put, whole_of
 from setpoint.train.build.adapter import (
     adapter_rules,
     held_by_adapters,
-    place_whole,
     replace_base,
     whole_base,
     whole_update,
@@ -68,5 +67,5 @@ def merge_adapters(parts: Components, seed: int, step: int) -> None:
             fill_by({drawn: held[name]}, {drawn: rules[f"{path}.{name}"]}, seed)
         if "magnitude" in held:
             # Of the rounded weights, so that the factor is 1.
-            place_whole(torch.linalg.vector_norm(rounded, dim=adapter.row_dim), held["magnitude"])
+            put(held["magnitude"], torch.linalg.vector_norm(rounded, dim=adapter.row_dim))
     parts.weights.master_to_params()
