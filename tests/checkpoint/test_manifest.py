@@ -45,6 +45,21 @@ def test_chunks_of_files(tmp_path: Path) -> None:
             read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [{"bytes": 20}, {"sha256": "x"}, {"bytes": 20, "blake3": "x", "chunk": 8}, [], None, "x"],
+)
+def test_entries_that_none_writes(tmp_path: Path, entry: object) -> None:
+    """Sealed rightly, by whom nobody knows."""
+    content = {"format": FORMAT, "step": 5, "metric": None, "files": {"a": entry}}
+    (tmp_path / "manifest.json").write_bytes(_seal(content))
+    with pytest.raises(DamagedCheckpoint):
+        read_manifest(tmp_path)
+    (tmp_path / "manifest.json").write_bytes(_seal({**content, "format": "6", "files": {}}))
+    with pytest.raises(DamagedCheckpoint):
+        read_manifest(tmp_path)
+
+
 def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
     newer = {"format": FORMAT + 1, "step": 5, "something": "else"}
     (tmp_path / "manifest.json").write_bytes(_seal(newer))

@@ -123,21 +123,24 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
         raise DamagedCheckpoint(directory, f"{MANIFEST} is not a manifest") from error
     if not whole:
         raise DamagedCheckpoint(directory, f"{MANIFEST} does not match its own checksum")
-    # Only now is the number one that was written, and not a flipped bit.
-    if content["format"] > FORMAT:
-        raise SetpointError(
-            f"checkpoint {directory} has the format {content['format']}, and this Setpoint reads "
-            f"formats up to {FORMAT}: use the newer Setpoint that wrote it"
-        )
-    for name, entry in content["files"].items():
-        # Files are read and written under these names, and a checksum says nothing of who wrote it.
-        if name in (".", "..") or not _PLAIN(name):
-            raise DamagedCheckpoint(directory, f"{MANIFEST} names the file {name!r}")
-        chunk = entry.get("chunk")
-        if chunk is not None and (type(chunk) is not int or not 0 < chunk < entry["bytes"]):
-            raise DamagedCheckpoint(directory, f"{MANIFEST} has chunks of {chunk!r} for {name}")
-    files = {name: decode_written(entry) for name, entry in content["files"].items()}
-    return Manifest(content["step"], content["metric"], files, content["format"])
+    with understood(directory):
+        # Only now is the number one that was written, and not a flipped bit.
+        if content["format"] > FORMAT:
+            raise SetpointError(
+                f"checkpoint {directory} has the format {content['format']}, and this Setpoint "
+                f"reads formats up to {FORMAT}: use the newer Setpoint that wrote it"
+            )
+        files: dict[str, Written] = {}
+        for name, entry in content["files"].items():
+            files[name] = written = decode_written(entry)
+            # Files get these names, and a checksum does not say who wrote it.
+            if name in (".", "..") or not _PLAIN(name):
+                raise DamagedCheckpoint(directory, f"{MANIFEST} names the file {name!r}")
+            chunk = entry.get("chunk")
+            good = type(chunk) is int and 0 < chunk < written.size and SHA256 in entry
+            if chunk is not None and not good:
+                raise DamagedCheckpoint(directory, f"{MANIFEST} has chunks of {chunk!r} for {name}")
+        return Manifest(content["step"], content["metric"], files, content["format"])
 
 
 def encode_written(written: Written) -> dict[str, Any]:
