@@ -50,13 +50,6 @@ class TensorDifference(NamedTuple):
         return -self.relative
 
 
-def joined(tensors: Mapping[str, Named]) -> Named:
-    """The tensors of a checkpoint as `<stem>/<name>`."""
-    return {
-        f"{stem}/{name}": each for stem, named in tensors.items() for name, each in named.items()
-    }
-
-
 def tensor_differences(left: Named, right: Named) -> Iterator[TensorDifference]:
     """Compare tensors by name; what is equal in every bit is left out."""
     for name in sorted({*left, *right}):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import finalize
 
 import torch
@@ -37,6 +37,8 @@ from .tensor_file import DTYPES, Stored, bytes_of, decode_header, dtype_named
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan
+
+T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -70,7 +72,7 @@ def plan_of(tensors: Mapping[str, Mapping[str, Tensor]]) -> SavePlan:
     """What this rank could write: its parts of all tensors."""
     from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 
-    return create_default_local_save_plan(_joined(tensors), is_coordinator=True)
+    return create_default_local_save_plan(joined(tensors), is_coordinator=True)
 
 
 def share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
@@ -122,7 +124,8 @@ def parts_to_write(
     return found
 
 
-def _joined(tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def joined(tensors: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+    """The tensors of all stems as `<stem>/<name>`."""
     return {
         f"{stem}/{name}": each for stem, named in tensors.items() for name, each in named.items()
     }

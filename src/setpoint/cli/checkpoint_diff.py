@@ -51,7 +51,8 @@ def run(arguments: Arguments) -> int:
     refuse_overrides(arguments)
     paths = [_checkpoint(path) for path in arguments.positional]
     with Loading():
-        from setpoint.checkpoint.difference import joined, state_differences, tensor_differences
+        from setpoint.checkpoint.difference import state_differences, tensor_differences
+        from setpoint.checkpoint.divided import joined
         from setpoint.checkpoint.loading import load_directory
         from setpoint.infer.adapter import add_adapter
         from setpoint.model.pretrained.base import frozen_of

@@ -326,7 +326,8 @@ def compare_with_record(
         where = "the record" if end is None else "what was trained again"
         found.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
         return found
-    from setpoint.checkpoint.difference import joined, tensor_differences
+    from setpoint.checkpoint.difference import tensor_differences
+    from setpoint.checkpoint.divided import joined
     from setpoint.checkpoint.loading import load_directory
 
     left, right = (joined(load_directory(each).tensors) for each in (end, here))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.checkpoint.difference import joined
+from setpoint.checkpoint.divided import joined
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.record import load_problems
