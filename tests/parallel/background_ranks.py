@@ -22,6 +22,7 @@ from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 
 from ..ranks import fork
+from ..train.saving_effects import late_copies
 from ..train.small import assert_same_run, small_job
 
 FLAGS = ("duration=9 steps", "checkpoint.keep=null", "checkpoint.every=2 steps")
@@ -33,7 +34,9 @@ def a_run_saves_the_same(world: World, folder: Path) -> None:
     own = folder / f"files-{world.rank}"
     waited, gone_on = folder / "sync", folder / "async"
     train(small_job(own, *FLAGS, *SHARDED), waited)
-    train(small_job(own, *FLAGS, *SHARDED, *ASYNC), gone_on)
+    with late_copies() as late:
+        train(small_job(own, *FLAGS, *SHARDED, *ASYNC), gone_on)
+    assert any(late)
     if not world.is_main:
         return
     assert_same_run(gone_on, waited)

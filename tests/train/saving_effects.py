@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, current_thread
+from threading import Event, current_thread, main_thread
 from typing import Any
 
 import pytest
 
 from setpoint.checkpoint import backend, durable
+from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import RunError
 from setpoint.train.config import Job
 from setpoint.train.record.background import BackgroundStore
@@ -59,6 +61,37 @@ def waiting_disk() -> Iterator[list[int]]:
         patch.setattr(BackgroundStore, "look", lambda _: None)
         yield pending
         waited.set()
+
+
+@contextmanager
+def late_copies() -> Iterator[list[int]]:
+    """What may be copied during a step is copied at its very end, right before the update.
+
+    Returns:
+        a context; how many pieces each wait of the run's own thread has copied.
+    """
+    ended, found = Event(), list[int]()
+    settle, wait = HostMemory.settle, BackgroundStore.wait
+
+    def settling(memory: HostMemory) -> None:
+        if current_thread() is main_thread():
+            found.append(len(memory._later))
+        else:
+            until = time.monotonic() + 10
+            while memory._later and time.monotonic() < until and not ended.wait(0.001):
+                pass
+        settle(memory)
+
+    def waiting(*given: Any) -> None:
+        ended.set()
+        wait(*given)
+        ended.clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostMemory, "settle", settling)
+        patch.setattr(BackgroundStore, "wait", waiting)
+        yield found
+        ended.set()
 
 
 def copies(job: Job) -> int:

@@ -62,8 +62,8 @@ class Backend(Protocol):
 
         Arguments:
             state: everything else, as JSON has it.
-            into: what tensors are copied to, so that they may change before they are written; None:
-                they are not copied.
+            into: what tensors are copied to, so that they may change before they are written, those
+                that it knows as still after its `settle`; None: they are not copied.
 
         Raises:
             SetpointError: if a tensor cannot be saved.

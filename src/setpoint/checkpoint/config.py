@@ -104,9 +104,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         default="sync",
         also_called=("async_mode", "async_save", "save_async", "async_enabled", "async_checkpoint"),
     )
-    """How a checkpoint is written. sync: training waits until it is on the disk; async: training
-    waits until it is copied to host memory, and goes on while a thread writes it; async_pinned: as
-    async, with page-locked memory, which copies from a GPU faster."""
+    """How a checkpoint is written. sync: training waits until it is on the disk; async: it is
+    copied to host memory, during the next step where possible, and training goes on while a thread
+    writes it; async_pinned: as async, with page-locked memory, which copies from a GPU faster."""
     in_flight: int = field(default=1, ge=1)
     """Maximum number of checkpoints that are copied and not yet written, each of which takes host
     memory; another save waits. For mode = async and async_pinned."""

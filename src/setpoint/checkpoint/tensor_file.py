@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
+from threading import Lock
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
+from setpoint.shapes.placed import part_here
 
 from .background import in_threads
 from .durable import CHUNK
@@ -64,6 +66,10 @@ class Shaped(Protocol):
         ...
 
 
+_Copy = tuple[memoryview, memoryview]
+"""Where to, and from where."""
+
+
 class HostMemory:
     """Host memory that tensors are copied to, save after save to the same places.
 
@@ -75,14 +81,25 @@ class HostMemory:
         self.pinned = pinned
         self._held: list[tuple[Tensor, memoryview]] = []
         self._used = 0
-        self._due: list[tuple[memoryview, memoryview]] = []
+        self._still: frozenset[int] = frozenset()
+        self._due: list[_Copy] = []
+        # What is copied until `settle`: by threads of the host, and by a stream of the GPU.
+        self._later: list[_Copy] = []
+        self._settling = Lock()
+        self._stream: torch.cuda.Stream | None = None
+        self._sources: list[Tensor] = []
 
-    def clear(self) -> None:
-        """Let the next copies take the place of what is there."""
+    def clear(self, still: Iterable[Tensor] = ()) -> None:
+        """Let the next copies take the place of what is there.
+
+        Arguments:
+            still: those that nothing changes before `settle`, with whatever shares their memory.
+        """
         self._used = 0
+        self._still = frozenset(_storage(part_here(each)) for each in still) - {0}
 
     def copy(self, tensor: Tensor) -> memoryview:
-        """A copy, contiguous, to be read after `wait` only."""
+        """A copy, contiguous, to be read after `wait` and `settle` only."""
         size = tensor.numel() * tensor.element_size()
         if self._used == len(self._held) or len(self._held[self._used][1]) != size:
             # What is saved changes rarely: the checkpoint of weights alone at the end.
@@ -91,27 +108,58 @@ class HostMemory:
             self._held.append((made, bytes_of(made)))
         place, content = self._held[self._used]
         self._used += 1
+        is_still = type(tensor) is Tensor and _storage(tensor) in self._still
         if _is_plain(tensor):
-            source = bytes_of(tensor)
+            source, due = bytes_of(tensor), self._later if is_still else self._due
             for start in range(0, size, CHUNK):
-                self._due.append((content[start : start + CHUNK], source[start : start + CHUNK]))
+                due.append((content[start : start + CHUNK], source[start : start + CHUNK]))
+            return content
+        into = place.view(tensor.dtype).view(tensor.shape)
+        if is_still and self.pinned:
+            if self._stream is None:
+                self._stream = torch.cuda.Stream(tensor.device)
+            if not self._sources:
+                self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
+            self._sources.append(tensor)
+            with torch.cuda.stream(self._stream):
+                into.copy_(tensor, non_blocking=True)
         else:
-            into = place.view(tensor.dtype).view(tensor.shape)
             into.copy_(tensor, non_blocking=self.pinned)
         return content
 
     def wait(self) -> None:
-        """Wait until all copies are there."""
+        """Wait until all copies are there but those of what stays still."""
         due, self._due = self._due, []
-
-        def copy(number: int) -> None:
-            # Without the lock of the interpreter; torch's own threads would meet after each tensor.
-            into, source = (np.frombuffer(each, np.uint8) for each in due[number])
-            np.copyto(into, source)
-
-        in_threads(copy, len(due))
+        _copy_all(due)
         if self.pinned:
             torch.cuda.current_stream().synchronize()
+
+    def settle(self) -> None:
+        """Wait until all copies are there; any thread may call it.
+
+        Copies that no thread has begun are made by this one. If that fails, or Ctrl-C cuts it off,
+        the next call makes them all again.
+        """
+        with self._settling:
+            _copy_all(self._later)
+            self._later = []
+            if self._sources and self._stream is not None:
+                self._stream.synchronize()
+                self._sources = []
+
+
+def _copy_all(due: Sequence[_Copy]) -> None:
+    def copy(number: int) -> None:
+        # Without the lock of the interpreter; torch's own threads would meet after each tensor.
+        into, source = (np.frombuffer(each, np.uint8) for each in due[number])
+        np.copyto(into, source)
+
+    in_threads(copy, len(due))
+
+
+def _storage(tensor: Tensor) -> int:
+    """Where the memory begins that a tensor is a view of; 0 if it is empty."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def encode_tensors(
@@ -125,7 +173,7 @@ def encode_tensors(
 
     Arguments:
         tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
-        into: what all tensors are copied to, by the end of its `wait`. Without, one that lies in
+        into: what all tensors are copied to, see `HostMemory`. Without, one that lies in
             host memory as it is written is given as it is, and others are copied when their piece
             is asked for.
 

@@ -15,7 +15,7 @@ from setpoint.checkpoint import backend, durable
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import ConfigError, RunError
+from setpoint.config import ConfigError, RunError, allow_imports
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import in_memory
 from setpoint.train.record.background import BackgroundStore
@@ -23,6 +23,7 @@ from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 
 from ...forks import forked
+from ..saving_effects import late_copies
 from ..small import assert_same_run, events, small_job
 
 IN_BACKGROUND = ("checkpoint.mode=async", "checkpoint.keep=null", "duration=12 steps")
@@ -91,6 +92,66 @@ def test_a_run_that_saves_in_the_background_saves_the_same(
             assert file.read_bytes() == there.read_bytes(), file
     assert_same_run(gone_on, waited)
     assert [row["step"] for row in events(gone_on, "save")] == list(steps)
+
+
+class Restless(torch.nn.Module):
+    """A model of the user's own, which changes its weights in the forward pass."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.table.weight.data.mul_(0.9)
+        return self.table(tokens)
+
+
+allow_imports(__name__)
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "flags"),
+    [
+        (True, ("model.dropout=0.2", "optimizer.clip_norm=0.1")),
+        (True, ("model.moe={experts=4, router={type=sigmoid_top_k, bias_rate=0.5}}",)),
+        (True, ("precision={params=bf16, compute=bf16, master=fp32}",)),
+        (True, ("adapter={type=relora, rank=2, merge={every=2 steps}}",)),
+        (False, ("optimizer={type=schedule_free_adamw}", "schedule=none")),
+        (False, (f"model={{type=import, target={__name__}.Restless}}",)),
+    ],
+)
+def test_what_is_copied_during_a_step_is_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlaps: bool, flags: tuple[str, ...]
+) -> None:
+    """It does not change before it is copied, however late; and the files are the same."""
+    rest = (*IN_BACKGROUND, "checkpoint.every=1 steps", "duration=5 steps", *flags)
+    still: list[tuple[torch.Tensor, torch.Tensor]] = []
+    save, settle = BackgroundStore.save, BackgroundStore.settle
+
+    def saving(store: BackgroundStore, *given: Any, **named: Any) -> None:
+        save(store, *given, **named)
+        still.extend((each, each.detach().clone()) for each in named["still"])
+
+    def settling(store: BackgroundStore) -> None:
+        for now, before in still:
+            assert torch.equal(now, before)
+        still.clear()
+        settle(store)
+
+    monkeypatch.setattr(BackgroundStore, "save", saving)
+    monkeypatch.setattr(BackgroundStore, "settle", settling)
+    where = {mode: tmp_path / mode / "run" for mode in ("sync", "async")}
+    without = ("type", "dim", "layers", "heads", "dropout") if "Restless" in flags[0] else ()
+    with late_copies() as late:
+        for mode, path in where.items():
+            job = small_job(tmp_path / mode, *rest, f"checkpoint.mode={mode}", without=without)
+            train(job, path)
+    assert_same_run(where["async"], where["sync"])
+    assert any(late) == overlaps
+    for file in (where["async"] / "checkpoints").glob("*/*.safetensors"):
+        there = where["sync"] / "checkpoints" / file.parent.name / file.name
+        assert file.read_bytes() == there.read_bytes(), file
 
 
 def test_a_failed_write_ends_the_run_after_a_later_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from setpoint.checkpoint.retention import is_named
 from setpoint.checkpoint.tensor_file import DTYPES
 from setpoint.track.chain import HEAD
 from setpoint.train.record.state import Stateful, snapshot
+from setpoint.train.step.averaging import Averages
 from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
 from setpoint.units import DType
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.record.ranks import SharedStore
     from setpoint.train.step.loop import Loop, StepResult
+
+
+OURS = sys.stdlib_module_names | {"setpoint", "torch"}
+"""Packages whose code is known to change weights in the update of a step alone."""
 
 
 class LoadOnlyCallback(Callback):
@@ -92,14 +98,29 @@ class SaveCallback(Callback):
         self.left_out = left_out
         self.saved: tuple[Any, ...] | None = None
         self.record: Mapping[str, str | bytes] = record
+        # Whether copies may go on in the next step; and the seconds of the last save, of which that
+        # step knows the rest.
+        self.overlaps = False
+        self.unsettled: list[float] | None = None
 
     def start(self, loop: Loop) -> None:
         """Save the initial state of a new run where asked for, and what was made up for."""
         self.saved = self.progress_of(loop)
+        self.overlaps = stands_still(loop)
         self.record = {**self.record, **loop.parts.companions}
         loop.stop.writing = lambda: self.store.is_writing
         if (self.is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
             self.save(loop)
+
+    def before_update(self, loop: Loop) -> None:
+        """Let what is being copied be copied before it changes."""
+        if self.unsettled is None:
+            return
+        with loop.times("save"):
+            began = time.perf_counter()
+            self.store.settle()
+            self.unsettled.append(time.perf_counter() - began)
+        self.unsettled = None
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Hear of what was saved in the background, and save if it is due."""
@@ -141,12 +162,12 @@ class SaveCallback(Callback):
     def save(self, loop: Loop, weights_only: bool = False) -> None:
         """Save the present state."""
         loop.stop.saving = True
-        began, held = time.perf_counter(), None
+        began, held = time.perf_counter(), list[float]()
         step, metric = loop.position.step, self.evaluation.metric_at(loop)
         part = {"part": "weights"} if weights_only else {}
 
         def saved(path: Path) -> None:
-            seconds = round(time.perf_counter() - began if held is None else held, 3)
+            seconds = round(sum(held) if held else time.perf_counter() - began, 3)
             self.events.write("save", step=step, checkpoint=path.name, seconds=seconds, **part)
             if loop.stop.limits is not None:
                 loop.stop.limits.save_took(time.perf_counter() - began)
@@ -161,8 +182,10 @@ class SaveCallback(Callback):
                 tensors = self._without_frozen(tensors)
                 to = DTYPES[DType(dtype).torch()] if weights_only and dtype is not None else None
                 texts[BASE] = self.left_out.in_dtype(to).encode()
-            self.store.save(step, tensors, taken.state, metric, texts, saved)
-        held = time.perf_counter() - began  # in the background it is written from here on
+            still = taken.still if self.overlaps else ()
+            self.store.save(step, tensors, taken.state, metric, texts, saved, still=still)
+        held.append(time.perf_counter() - began)  # in the background it is written from here on
+        self.unsettled = held
         self.saved = self.progress_of(loop)
         loop.stop.saving = False
 
@@ -174,3 +197,16 @@ class SaveCallback(Callback):
         names = self.left_out.tensors
         model = {name: each for name, each in tensors["model"].items() if name not in names}
         return {**tensors, "model": model}
+
+
+def stands_still(loop: Loop) -> bool:
+    """Whether nothing changes weights or states of the optimizer from one update to the next.
+
+    Code of others may do so: in a forward pass, after a backward pass, after a step.
+    """
+    parts = loop.parts
+    if isinstance(parts.optimizer, Averages) or parts.zero is not None or parts.groups is not None:
+        return False
+    made = (*parts.model.modules(), parts.objective.loss, parts.optimizer, *loop.callbacks)
+    classes = {base for each in made for base in type(each).__mro__}
+    return all(cls.__module__.partition(".")[0] in OURS for cls in classes)

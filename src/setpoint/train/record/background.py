@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from setpoint.train.record.outlook import format_newest
 from setpoint.train.record.ranks import OnSaved, SharedStore, Taken, ignore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pending:
     """A save that has begun.
 
@@ -31,17 +31,24 @@ class Pending:
 
     taken: Taken
     memory: HostMemory
-    written: Future[Path]
     on_saved: OnSaved
+    written: Future[Path] = field(init=False)
+
+    def settle(self) -> None:
+        """Copy what is not copied yet; where that fails, no checkpoint comes of it."""
+        try:
+            self.memory.settle()
+        except Exception as error:
+            self.taken.refused = error
 
 
 class BackgroundStore(SharedStore):
     """Checkpoints that a thread of each rank writes while the run goes on.
 
-    A save returns once the states are copied to host memory, or what a save before has come to says
-    that the run cannot go on. The threads of all ranks talk in a process group of their own. What
-    is pending is the same on all ranks, which hear of its end at the same point of the run: at
-    `look`, `wait`, or a save that finds no place.
+    A save returns once the states are copied to host memory, but for those that stay still, or what
+    a save before has come to says that the run cannot go on. The threads of all ranks talk in a
+    process group of their own. What is pending is the same on all ranks, which hear of its end at
+    the same point of the run: at `look`, `wait`, or a save that finds no place.
 
     Arguments:
         in_flight: saves that may have begun and not ended.
@@ -72,6 +79,7 @@ class BackgroundStore(SharedStore):
         metric: float | None = None,
         texts: Mapping[str, str | bytes] | None = None,
         on_saved: OnSaved = ignore,
+        still: Iterable[Tensor] = (),
     ) -> None:
         """See `SharedStore.save`; what the caller changes afterwards is not in it.
 
@@ -81,10 +89,21 @@ class BackgroundStore(SharedStore):
         while len(self._pending) >= self.in_flight:
             self._finish()
         memory = self._free.pop() if self._free else HostMemory(self.pinned)
-        memory.clear()
+        memory.clear(still)
         taken = self.stage(step, tensors, state, metric, texts, memory)
-        written = self._thread.submit(lambda: self.write(taken, self._writers))
-        self._pending.append(Pending(taken, memory, written, on_saved))
+        pending = Pending(taken, memory, on_saved)
+
+        def write() -> Path:
+            pending.settle()
+            return self.write(taken, self._writers)
+
+        pending.written = self._thread.submit(write)
+        self._pending.append(pending)
+
+    def settle(self) -> None:
+        """See `SharedStore.settle`."""
+        for pending in self._pending:
+            pending.settle()
 
     def look(self) -> None:
         """See `SharedStore.look`."""

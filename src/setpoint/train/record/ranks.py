@@ -191,14 +191,19 @@ class SharedStore:
         metric: float | None = None,
         texts: Mapping[str, str | bytes] | None = None,
         on_saved: OnSaved = ignore,
+        still: Iterable[Tensor] = (),
     ) -> None:
         """See `CheckpointStore.save`; it is there whole once all ranks have written.
 
         Arguments:
             on_saved: called with its directory then.
+            still: those of the tensors that nothing changes before `settle`, which this rank calls.
         """
         # Nothing changes the tensors before they are written.
         on_saved(self.write(self.stage(step, tensors, state, metric, texts), self.world))
+
+    def settle(self) -> None:
+        """Wait until tensors may change that were still."""
 
     @property
     def is_writing(self) -> bool:

@@ -48,10 +48,13 @@ class Snapshot:
     Arguments:
         tensors: by file and by name; not copies.
         state: all that is no tensor, as JSON has it.
+        still: weights and states of the optimizer: what no part of a step changes before the
+            update, unless code that is not Setpoint's does.
     """
 
     tensors: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    still: list[Tensor] = field(default_factory=list)
 
 
 class Stateful(Protocol):
@@ -138,9 +141,11 @@ class Model:
             return
         training = within.enter_context(evaluation_point(self.parts))
         into.tensors["model"] = self.parts.model.state_dict()
+        into.still += self.parts.model.parameters()
         if master := self.parts.weights.state():
             # The model is never evaluated with these, so that they can be those that are trained.
             into.tensors["master"] = {**master, **training}
+            into.still += master.values()
         elif training:
             into.tensors[TRAINING] = training
 
@@ -177,6 +182,7 @@ class Training:
         into.tensors["optimizer"], state = capture_optimizer(
             parts.optimizer, parts.weights.named_parameters(), parts.options
         )
+        into.still += into.tensors["optimizer"].values()
         if parts.pipeline is not None:
             state = join_states(parts.pipeline.all_of(state))
         into.state["optimizer"] = state

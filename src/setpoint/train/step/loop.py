@@ -115,6 +115,9 @@ class Callback:
     def start(self, loop: Loop) -> None:
         """Called once, before the first step of this session."""
 
+    def before_update(self, loop: Loop) -> None:
+        """Called in each step once its gradients are there, before anything follows from them."""
+
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Called after each step.
 
@@ -412,6 +415,8 @@ class Loop:
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in step.batches))
         sums = self.engine.forward_backward(step, whole)
+        for callback in self.callbacks:
+            callback.before_update(self)
         after = replace(
             at, step=at.step + 1, tokens=at.tokens + whole.tokens, epochs=parts.feed.epoch
         )
