@@ -88,6 +88,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         ge=1,
         also_called=(
             "save_total_limit",
+            "keep_last",
             "keep_latest_k",
             "save_num_checkpoints_to_keep",
             "max_checkpoints",

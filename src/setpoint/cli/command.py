@@ -271,6 +271,8 @@ class Command:
                 parsed.positional.append(token)
         if not parsed.has("--help"):
             self._source_on_standard_input(parsed)
+            if len(parsed.positional) < self.positional[0] and "OVERRIDES" not in self.usage:
+                refuse_overrides(parsed)  # one of these may have taken what is missing
             self._count(parsed.positional, parsed.overrides)
         return parsed
 
