@@ -50,6 +50,7 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
         ),
         (("schedule=plateau", "evaluation.every=50 steps"), []),
         (("schedule=plateau",), ["plateau-beyond-run"]),
+        (("checkpoint.at=[5, 9999]",), ["saved-after-the-end"]),
         ((*LONG, "checkpoint.every=last_step"), ["saved-only-at-the-end"]),
         ((*LONG, "checkpoint.every=2000 steps"), ["saved-only-at-the-end"]),
         ((*LONG, "checkpoint.every=1999 steps"), ["evaluated-but-not-saved"]),

@@ -66,6 +66,14 @@ def find_cautions(job: Job) -> Iterator[Caution]:
     if not job.checkpoint.write:
         return
     yield from _seldom_saved(job, steps)
+    named = job.checkpoint.at
+    if isinstance(named, tuple) and max(named, default=0) > steps:
+        yield Caution(
+            "saved-after-the-end",
+            "checkpoint.at",
+            f"the run ends at step {steps}, before it comes to step {max(named)}",
+            also=("duration",),
+        )
     every = job.checkpoint.every
     in_steps = every.unit == "steps" and every.count >= steps
     seldom = in_steps or every.unit in ("last_step", "never")

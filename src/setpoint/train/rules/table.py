@@ -25,6 +25,7 @@ CAUTIONS = {
     "warmup-longer-than-run": "the warm-up is as long as the run, or longer",
     "horizon-differs-from-run": "the learning-rate curve ends before the run does, or after it",
     "saved-only-at-the-end": "a long run saves no checkpoint before its end",
+    "saved-after-the-end": "a step that a checkpoint is to be saved after lies beyond the run",
     "learning-rate-high": "the peak learning rate is far above what is usual",
     "positions-never-trained": "some learned positions lie beyond every training sequence",
     "patience-beyond-run": "the run is over before early stopping could end it",
