@@ -115,7 +115,7 @@ class HostMemory:
                 due.append((content[start : start + CHUNK], source[start : start + CHUNK]))
             return content
         into = place.view(tensor.dtype).view(tensor.shape)
-        if is_still and self.pinned:
+        if is_still and self.pinned and tensor.is_cuda:
             if self._stream is None:
                 self._stream = torch.cuda.Stream(tensor.device)
             if not self._sources:

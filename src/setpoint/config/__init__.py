@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .draft.walk import dropped_values as dropped_values
     from .draft.walk import leaves as leaves
     from .draft.walk import narrower as narrower
+    from .draft.walk import sections as sections
     from .files.document import Document as Document
     from .files.document import FileError as FileError
     from .files.document import is_mapping as is_mapping
@@ -269,7 +270,7 @@ _NAMES = {
     "draft.plain": "to_minimal to_plain",
     "draft.shared_sections": "entries_of shared",
     "draft.unknown_keys": "known_elsewhere place_of",
-    "draft.walk": "Leaf TAG dropped_values leaves narrower",
+    "draft.walk": "Leaf TAG dropped_values leaves narrower sections",
     "files.document": "Document FileError is_mapping",
     "files.read": "parse_bytes read_file read_plain_file",
     "files.write": "write_json write_toml write_yaml",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Event, current_thread, main_thread
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,9 +16,14 @@ from setpoint.checkpoint import backend, durable
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import ConfigError, RunError, allow_imports
+from setpoint.checkpoint.tensor_file import HostMemory
+from setpoint.config import Config, ConfigError, RunError, add_section, allow_imports
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import in_memory
+from setpoint.train.build.components import build_components
+from setpoint.train.callback import Callback
+from setpoint.train.callbacks.save import stands_still
+from setpoint.train.config import Job
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
@@ -94,20 +100,46 @@ def test_a_run_that_saves_in_the_background_saves_the_same(
     assert [row["step"] for row in events(gone_on, "save")] == list(steps)
 
 
-class Restless(torch.nn.Module):
-    """A model of the user's own, which changes its weights in the forward pass."""
+def moving_weights(params: Any, lr: float) -> torch.optim.Optimizer:
+    """An optimizer of torch, and hooks of the user's own that update in the backward pass."""
 
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+    @torch.no_grad()
+    def move(weight: torch.Tensor) -> None:
+        weight.mul_(0.9)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.table.weight.data.mul_(0.9)
-        return self.table(tokens)
+    made = torch.optim.SGD(params, lr)
+    for group in made.param_groups:
+        for weight in group["params"]:
+            weight.register_post_accumulate_grad_hook(move)
+    return made
+
+
+class Moving:
+    """A section of the user's own, which leaves a hook behind and a callback of Setpoint's."""
+
+    class Config(Config):
+        rate: float = 0.9
+
+    def __new__(cls, config: Moving.Config, *, parts: Any, **_: Any) -> Any:
+        weight = next(parts.model.parameters()).data
+
+        def move(*_: Any) -> None:
+            weight.mul_(config.rate)
+
+        parts.model.register_forward_pre_hook(move)
+        return Callback()
+
+
+@pytest.fixture
+def moving() -> Iterator[None]:
+    add_section(Job, "moving", Moving.Config)
+    yield
+    del Job.__setpoint__.fields["moving"], Job.__setpoint__.added["moving"]
+    Job.__setpoint__.plan_made = None  # it knows the fields
 
 
 allow_imports(__name__)
+RENORMED = "{type=import, target=torch.nn.Embedding, num_embeddings=257, embedding_dim=257"
 
 
 @pytest.mark.parametrize(
@@ -118,9 +150,12 @@ allow_imports(__name__)
         (True, ("precision={params=bf16, compute=bf16, master=fp32}",)),
         (True, ("adapter={type=relora, rank=2, merge={every=2 steps}}",)),
         (False, ("optimizer={type=schedule_free_adamw}", "schedule=none")),
-        (False, (f"model={{type=import, target={__name__}.Restless}}",)),
+        (False, (f"model={RENORMED}, max_norm=1.0}}",)),
+        (False, (f"optimizer={{type=import, target={__name__}.moving_weights}}",)),
+        (False, ("moving.rate=0.9",)),
     ],
 )
+@pytest.mark.usefixtures("moving")
 def test_what_is_copied_during_a_step_is_what_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlaps: bool, flags: tuple[str, ...]
 ) -> None:
@@ -142,7 +177,7 @@ def test_what_is_copied_during_a_step_is_what_it_was(
     monkeypatch.setattr(BackgroundStore, "save", saving)
     monkeypatch.setattr(BackgroundStore, "settle", settling)
     where = {mode: tmp_path / mode / "run" for mode in ("sync", "async")}
-    without = ("type", "dim", "layers", "heads", "dropout") if "Restless" in flags[0] else ()
+    without = ("type", "dim", "layers", "heads", "dropout") if RENORMED in flags[0] else ()
     with late_copies() as late:
         for mode, path in where.items():
             job = small_job(tmp_path / mode, *rest, f"checkpoint.mode={mode}", without=without)
@@ -152,6 +187,27 @@ def test_what_is_copied_during_a_step_is_what_it_was(
     for file in (where["async"] / "checkpoints").glob("*/*.safetensors"):
         there = where["sync"] / "checkpoints" / file.parent.name / file.name
         assert file.read_bytes() == there.read_bytes(), file
+
+
+def test_code_of_others_in_the_model_may_change_weights(tmp_path: Path) -> None:
+    """As in models of transformers, which sections of Setpoint's own build."""
+    job = small_job(tmp_path)
+    loop = SimpleNamespace(job=job, parts=build_components(job))
+    assert stands_still(cast("Loop", loop))
+    part = next(each for each in loop.parts.model.modules() if type(each) is torch.nn.Linear)
+    part.__class__ = type("Linear", (torch.nn.Linear,), {"__module__": "theirs.layers"})
+    assert not stands_still(cast("Loop", loop))
+
+
+def test_what_lies_in_host_memory_needs_no_stream_of_a_gpu() -> None:
+    """Such as offloaded weights whose rows do not lie one after the other."""
+    weight = torch.arange(6.0).view(2, 3).t()
+    memory = HostMemory()
+    memory.copy(torch.zeros(3, 2))
+    memory.pinned = True  # from here on; locking pages needs a GPU itself
+    memory.clear([weight])
+    copied = memory.copy(weight)
+    assert np.frombuffer(copied, np.float32).tolist() == weight.flatten().tolist()
 
 
 def test_a_failed_write_ends_the_run_after_a_later_step(

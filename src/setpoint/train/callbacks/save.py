@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.checkpoint.layout import BASE
 from setpoint.checkpoint.retention import is_named
 from setpoint.checkpoint.tensor_file import DTYPES
+from setpoint.config import Foreign, added_sections, sections
 from setpoint.track.chain import HEAD
 from setpoint.train.record.state import Stateful, snapshot
 from setpoint.train.step.averaging import Averages
@@ -202,11 +203,15 @@ class SaveCallback(Callback):
 def stands_still(loop: Loop) -> bool:
     """Whether nothing changes weights or states of the optimizer from one update to the next.
 
-    Code of others may do so: in a forward pass, after a backward pass, after a step.
+    Code of others may do so: in a forward pass, after a backward pass, after a step. It may hide
+    behind classes of torch, which has such code as well (`Embedding` with `max_norm`): what is
+    built by an import path, or by a section that a package has added, is not trusted at all.
     """
-    parts = loop.parts
+    parts, job = loop.parts, loop.job
     if isinstance(parts.optimizer, Averages) or parts.zero is not None or parts.groups is not None:
         return False
-    made = (*parts.model.modules(), parts.objective.loss, parts.optimizer, *loop.callbacks)
+    asked = (each for part in (job.model, job.loss, job.optimizer) for _, each in sections(part))
+    made = (*parts.model.modules(), *asked, *added_sections(job).values())
     classes = {base for each in made for base in type(each).__mro__}
-    return all(cls.__module__.partition(".")[0] in OURS for cls in classes)
+    ours = all(cls.__module__.partition(".")[0] in OURS for cls in classes)
+    return ours and Foreign not in classes
