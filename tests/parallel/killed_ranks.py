@@ -30,6 +30,7 @@ from setpoint.train.run import train
 
 from ..checkpoint.disk import Operation, meetings
 from ..train.killing import die, die_at
+from ..train.saving_effects import late_copies
 from ..train.small import assert_same_run, small_job
 
 STORIES = {
@@ -88,6 +89,8 @@ class Session:
         )
         self.victim, self.kind, self.count = victim, kind, count
         self.may_not_meet = kind in ("start", "time")
+        # Without it such small copies are there long before a kill.
+        self.saves_late = victim >= 0 and "checkpoint.mode=async" in flags and count % 2 == 1
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             self.port = probe.getsockname()[1]
@@ -121,6 +124,8 @@ class Session:
             "MASTER_ADDR": "localhost", "MASTER_PORT": str(self.port),
         }  # fmt: skip
         with ExitStack() as within:
+            if self.saves_late:
+                within.enter_context(late_copies())
             if rank == self.victim and self.kind == "start":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif rank == self.victim and self.kind == "collective":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, current_thread, main_thread
@@ -71,7 +71,7 @@ def late_copies() -> Iterator[list[int]]:
         a context; how many pieces each wait of the run's own thread has copied.
     """
     ended, found = Event(), list[int]()
-    settle, wait = HostMemory.settle, BackgroundStore.wait
+    settle = HostMemory.settle
 
     def settling(memory: HostMemory) -> None:
         if current_thread() is main_thread():
@@ -82,14 +82,20 @@ def late_copies() -> Iterator[list[int]]:
                 pass
         settle(memory)
 
-    def waiting(*given: Any) -> None:
-        ended.set()
-        wait(*given)
-        ended.clear()
+    def without_delay(method: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            ended.set()
+            try:
+                return method(*given)
+            finally:
+                ended.clear()
+
+        return called
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HostMemory, "settle", settling)
-        patch.setattr(BackgroundStore, "wait", waiting)
+        for method in (BackgroundStore.wait, BackgroundStore.close):
+            patch.setattr(BackgroundStore, method.__name__, without_delay(method))
         yield found
         ended.set()
 
