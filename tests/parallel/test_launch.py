@@ -315,6 +315,14 @@ def test_a_rank_ends_with_its_launcher(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
+def test_a_rank_whose_launcher_has_left_nothing_ends(tmp_path: Path) -> None:
+    """The next launcher has removed the folder of one that was killed while its ranks started."""
+    place = {"SETPOINT_RANKS": str(tmp_path / "gone"), "WORLD_SIZE": "2", "RANK": "1"}
+    rank = "from setpoint.parallel.rank import enter; enter()"
+    ended = subprocess.run([sys.executable, "-c", rank], env={**os.environ, **place}, check=False)
+    assert ended.returncode == -signal.SIGTERM
+
+
 @pytest.mark.slow
 def test_ranks_end_with_their_launcher(folder: Path) -> None:
     """What it can save, it saves; `folder` sees that nothing is left."""

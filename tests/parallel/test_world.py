@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from setpoint.cli.rank_errors import is_said_elsewhere
 from setpoint.config import ConfigError, RunError, SetpointError, resolve
 from setpoint.parallel.config import Parallel
+from setpoint.parallel.launch import RankFailed, status_of
+from setpoint.parallel.rank import FOLDER
 from setpoint.parallel.watch import Watch
-from setpoint.parallel.world import World, backend_of, joined, world_of
+from setpoint.parallel.world import LostRanks, World, backend_of, joined, world_of
 from setpoint.train.record.refuse import refuse
 
 from ..checkpoint.disk import Operation, watched
@@ -51,6 +56,25 @@ def test_a_port_in_use_is_named() -> None:
     said = str(caught.value)
     assert f"rank 0 of 2 has not met the others (MASTER_ADDR=localhost MASTER_PORT={port})" in said
     assert "listens at this port: choose another MASTER_PORT" in said
+
+
+@pytest.mark.usefixtures("one_of_two")
+def test_a_rank_that_does_not_come_may_come_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
+    for name, value in {"MASTER_PORT": port, FOLDER: str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LostRanks) as caught, joined(resolve(Parallel(device="cpu", timeout=1))):
+        raise AssertionError("nobody comes")
+    assert is_said_elsewhere(caught.value)
+    killed = ProcessFailure(local_rank=1, pid=1, exitcode=-signal.SIGKILL, error_file="")
+    with pytest.raises(RankFailed) as failed:
+        status_of(tmp_path, {1: killed}, tmp_path / "ranks.log")
+    said = "no answer from rank 1: rank 0 of 2 has not met the others (MASTER_ADDR=localhost"
+    assert said in str(failed.value) and failed.value.may_restart
 
 
 @pytest.mark.usefixtures("one_of_two")

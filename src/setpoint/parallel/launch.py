@@ -35,7 +35,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from setpoint.config import RunError, SetpointError
-from setpoint.parallel.rank import FOLDER, ask, endings, ranks_here, was_asked
+from setpoint.parallel.rank import FOLDER, ask, endings, has_waited, ranks_here, was_asked
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAVE = signal.SIGUSR2
@@ -119,7 +119,7 @@ def launch(
             finally:
                 agent.meeting.shutdown()
         if result.is_failed():
-            return _status(place, result.failures, logs / name)
+            return status_of(place, result.failures, logs / name)
     except (RendezvousError, DistError) as error:
         if nodes is None:
             raise
@@ -224,7 +224,7 @@ class _Agent(LocalElasticAgent):
             return result
         failed: RankFailed | None = None
         try:
-            _status(self.place, result.failures, self.log)
+            status_of(self.place, result.failures, self.log)
         except RankFailed as error:
             failed = error
         if failed is not None and failed.may_restart:
@@ -345,7 +345,7 @@ def _forwarding(place: Path, agent: _Agent) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _status(place: Path, failures: Mapping[int, ProcessFailure], log: Path) -> int:
+def status_of(place: Path, failures: Mapping[int, ProcessFailure], log: Path) -> int:
     """What the ranks have ended with.
 
     Arguments:
@@ -371,7 +371,7 @@ def _status(place: Path, failures: Mapping[int, ProcessFailure], log: Path) -> i
     for each in found:
         if failing and each.status in STOPPED and each.time < failing[0].time:
             return each.status  # the others have lost a rank that was stopped before
-    if failing and (not silent or "timed out" in failing[0].error.lower()):
+    if failing and (not silent or has_waited(failing[0].error)):
         # What the agent has killed in the end had not answered before.
         missing = ", ".join(map(str, sorted(silent)))
         who = f"no answer from rank {missing}: " if missing else ""

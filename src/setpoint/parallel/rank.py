@@ -17,6 +17,7 @@ PATIENCE = 5.0
 LAST_WORD = 0.5
 """Seconds in which a rank prints what it has left in a file."""
 _PR_SET_PDEATHSIG = 1
+_WAITED = ("timed out", "wait timeout")
 
 _entered: int | None = None
 
@@ -64,9 +65,9 @@ def enter() -> None:
     Stops that were asked for before are answered now. A second call changes nothing.
     """
     global _entered
-    place = _place()
+    named = os.environ.get(FOLDER)
     # A launcher whose nodes come and go may have one rank left.
-    if (launched() == 1 and place is None) or _entered == os.getpid():
+    if (launched() == 1 and not named) or _entered == os.getpid():
         return
     _entered = os.getpid()
     if sys.platform == "linux":
@@ -74,20 +75,31 @@ def enter() -> None:
 
         with suppress(OSError, AttributeError):  # a C library without it: launchers end ranks, too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if place is None:
+    if not named:
         return
+    try:
+        _take_place(Path(named))
+    except (ProcessLookupError, FileNotFoundError):
+        # It had ended before this rank could hear of it, and the next one has removed its folder.
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _take_place(place: Path) -> None:
+    """Let the launcher find this rank, and see that it is there.
+
+    Raises:
+        FileNotFoundError: its folder is gone.
+        ProcessLookupError: it has ended.
+    """
     # Ranks that start again overwrite what those before them have left, whatever their numbers are.
     local = _local()
     (place / f"ended-{local}").unlink(missing_ok=True)
     _write(place / f"pid-{local}", str(os.getpid()))
     _write(place / f"local-{local}", str(own_rank()))
-    asked, launcher = place / "signal", place / "launcher"
+    asked = place / "signal"
     if asked.exists():
         signal.raise_signal(int(asked.read_text()))
-    try:
-        os.kill(int(launcher.read_text()), 0)
-    except (ProcessLookupError, FileNotFoundError):
-        signal.raise_signal(signal.SIGTERM)  # it had ended before this rank could hear of it
+    os.kill(int((place / "launcher").read_text()), 0)
 
 
 def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
@@ -114,6 +126,11 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
         with suppress(OSError):
             _write(note, json.dumps(ended._asdict()))
     return True
+
+
+def has_waited(error: str) -> bool:
+    """Whether a rank has lost others that did not answer in time, rather than ended."""
+    return any(sign in error.lower() for sign in _WAITED)
 
 
 def is_said_first(error: str) -> bool:

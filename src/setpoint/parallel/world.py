@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.rank import enter, launched, launcher_process, leave, own_rank
+from setpoint.parallel.rank import enter, has_waited, launched, launcher_process, leave, own_rank
 from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.watch import (
     Watch,
@@ -242,7 +242,8 @@ def joined(config: Parallel) -> Iterator[None]:
     """Meet the other ranks of a launcher; nothing happens for one rank, or within a group.
 
     Raises:
-        RunError: if they do not come in time.
+        LostRanks: if they do not come in time, or one ends.
+        RunError: if they cannot meet here.
         SetpointError: if the backend does not fit the device.
     """
     if launched() == 1 or distributed.is_initialized():
@@ -264,7 +265,10 @@ def joined(config: Parallel) -> Iterator[None]:
             )
             distributed.barrier()  # NCCL connects at the first collective
     except (RuntimeError, ValueError) as error:
-        raise RunError(_not_met(error, config.timeout)) from error
+        text, is_taken = _not_met(error, config.timeout)
+        if is_taken or not _tells_of_others(error):
+            raise RunError(text) from error
+        raise LostRanks(text) from error
     watch = Watch(rank, config.timeout, config.step_timeout)
     try:
         with watch:
@@ -284,8 +288,7 @@ def joined(config: Parallel) -> Iterator[None]:
             _end_by_itself()
         raise
     except RuntimeError as error:
-        # What gloo and NCCL raise where a connection ends has no class of its own.
-        if isinstance(error, _STORE) or any(sign in str(error).lower() for sign in _LOST):
+        if _tells_of_others(error):
             lost = LostRanks(_lost(rank, error, watch))
             leave(lost.status, str(lost), is_lost=True)
             _end_by_itself()
@@ -317,9 +320,15 @@ def backend_of(config: Parallel, device: torch.device) -> str:
     return chosen if chosen != both or device.type == "cuda" else "gloo"
 
 
+def _tells_of_others(error: Exception) -> bool:
+    """Whether other ranks have ended, or did not answer in time."""
+    # What gloo and NCCL raise where a connection ends has no class of its own.
+    return isinstance(error, _STORE) or any(sign in str(error).lower() for sign in _LOST)
+
+
 def _lost(rank: int, error: Exception, watch: Watch) -> str:
     text = f"rank {rank} has lost the others: {_first_line(error)}"
-    if "timed out" not in text.lower() and "wait timeout" not in text.lower():
+    if not has_waited(text):
         return text
     return (
         f"{text}. One of them hangs, or takes longer than parallel.timeout = {watch.start:g} s "
@@ -327,18 +336,20 @@ def _lost(rank: int, error: Exception, watch: Watch) -> str:
     )
 
 
-def _not_met(error: Exception, timeout: float) -> str:
+def _not_met(error: Exception, timeout: float) -> tuple[str, bool]:
+    """What is said where ranks have not met, and whether something else is at their address."""
     where = " ".join(f"{name}={os.environ.get(name)}" for name in ("MASTER_ADDR", "MASTER_PORT"))
     text = (
         f"rank {own_rank()} of {launched()} has not met the others ({where}) within "
         f"parallel.timeout = {timeout:g} s: {_first_line(error)}"
     )
-    if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
+    is_taken = "EADDRINUSE" in str(error) or "address already in use" in str(error).lower()
+    if is_taken:
         text += (
             ". Another program, or another job, listens at this port: choose another MASTER_PORT, "
             "or let torchrun do so with --standalone"
         )
-    return text
+    return text, is_taken
 
 
 def _first_line(error: BaseException) -> str:
