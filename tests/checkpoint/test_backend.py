@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import random
@@ -196,6 +197,28 @@ def test_parts_of_tensors_are_read_from_files(tmp_path: Path) -> None:
                 box = [sorted(choices.choices(range(n + 1), k=2)) for n in expected.shape]
                 part = found.box([a for a, _ in box], [b - a for a, b in box])
                 assert torch.equal(part, expected[tuple(slice(a, b) for a, b in box)])
+
+
+def test_a_checkpoint_of_many_ranks_is_read_with_few_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may open 1024, and several threads read at once."""
+    tensors = {f"w{i}": torch.arange(18.0).view(6, 3) + i for i in range(4)}
+    path = CheckpointStore(tmp_path / "run").save(1, {"model": tensors}, {})
+    convert(path, tmp_path / "parts", 6)
+    monkeypatch.setattr(divided, "OPEN", 2)
+    before = len(os.listdir("/proc/self/fd"))
+    found = {**load_directory(tmp_path / "parts").tensors["model"]}
+    names = [*tensors] * 20
+
+    def read(number: int) -> None:
+        assert torch.equal(in_memory(found[names[number]]), tensors[names[number]])
+
+    in_threads(read, len(names))
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    found.clear()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_large_tensors_are_read_by_blocks_of_rows(

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+OPEN = 32
+"""Files of a checkpoint that stay open at most: it has several of each rank that has saved it, and
+processes may open 1024."""
+
 
 class Part(NamedTuple):
     """A box of a tensor, as one file holds it under the tensor's name.
@@ -230,9 +234,10 @@ class Files(Mapping[str, Mapping[str, Stored]]):
     def __init__(self, directory: Path, names: Sequence[str], seen: Seen) -> None:
         self.directory, self.names, self.seen = directory, tuple(names), seen
         self._headers: dict[str, dict[str, Stored]] = {}
-        self._open: dict[str, int] = {}
-        self._opening = Lock()
-        finalize(self, _close, self._open)
+        # Descriptors that no thread reads from, those that were read from last at the end.
+        self._idle: dict[str, int] = {}
+        self._lock = Lock()
+        finalize(self, _close, self._idle)
 
     def __getitem__(self, name: str) -> dict[str, Stored]:
         if name not in self._headers:
@@ -293,15 +298,29 @@ class Files(Mapping[str, Mapping[str, Stored]]):
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[int]:
+        """Open a file for one thread; it stays open afterwards, as a part of it may be next."""
+        with self._lock:
+            descriptor = self._idle.pop(name, None)
         try:
-            with self._opening:
-                if name not in self._open:
-                    self._open[name] = retried(os.open, self.directory / name, os.O_RDONLY)
-            if name in self.seen and _identity(os.fstat(self._open[name])) != self.seen[name]:
+            if descriptor is None:
+                descriptor = retried(os.open, self.directory / name, os.O_RDONLY)
+            if name in self.seen and _identity(os.fstat(descriptor)) != self.seen[name]:
                 raise DamagedCheckpoint(self.directory, f"{name} has changed while it was read")
-            yield self._open[name]
+            yield descriptor
         except OSError as error:
             raise unreadable(self.directory, name, error) from error
+        finally:
+            if descriptor is not None:
+                self._put_back(name, descriptor)
+
+    def _put_back(self, name: str, descriptor: int) -> None:
+        with self._lock:
+            surplus = self._idle.pop(name, None)  # of another thread that has read the same file
+            self._idle[name] = descriptor
+            if len(self._idle) > OPEN:
+                surplus = self._idle.pop(next(iter(self._idle)))
+        if surplus is not None:
+            os.close(surplus)
 
 
 def look_at(directory: Path, names: Collection[str]) -> Seen:
