@@ -257,6 +257,29 @@ def test_a_thread_answers_while_the_main_one_cannot(
     assert (done.returncode, done.stderr) == (status, words)
 
 
+MANY = """
+    import os, resource, signal, time
+    from setpoint.resilience.signals import StopRequest
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 1200), most))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
+    with StopRequest() as stop:
+        stop.busy = True
+        stop.watch()
+        os.kill(os.getpid(), signal.SIGTERM)
+        while stop._watcher.is_alive() and stop._since is None:
+            time.sleep(0.01)
+    """
+
+
+def test_a_thread_answers_among_more_than_a_thousand_open_files() -> None:
+    code = textwrap.dedent(MANY)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = "SIGTERM: stopping after this step, saving a checkpoint; press Ctrl-C to stop at once\n"
+    assert (done.returncode, done.stderr) == (0, said)
+
+
 def test_inside_an_import_the_process_ends_without_an_exception(tmp_path: Path) -> None:
     """C++ libraries call Python while they are imported, and cannot pass an exception on."""
     (tmp_path / "heavy.py").write_text(

@@ -325,10 +325,10 @@ class StopRequest:
         """Hear of signals, in a thread of its own."""
         import select
 
+        heard = select.poll()  # `select.select` takes no descriptor beyond 1023
+        heard.register(reading, select.POLLIN)
         while True:
-            wait = None if self._since is None else LOOK
-            ready, _, _ = select.select([reading], [], [], wait)
-            if not ready:
+            if not heard.poll(None if self._since is None else 1000 * LOOK):
                 self._keep_time()
                 continue
             for number in os.read(reading, 64):
