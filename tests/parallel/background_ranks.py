@@ -16,9 +16,12 @@ import torch.distributed as dist
 from setpoint.checkpoint import backend, durable
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import SetpointError
 from setpoint.parallel.watch import Watch
 from setpoint.parallel.world import World, world_of
+from setpoint.train.record.background import BackgroundStore
 from setpoint.train.run import train
 
 from ..ranks import fork
@@ -101,6 +104,37 @@ def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None
     verify_directory(list_checkpoints(root)[2])
 
 
+def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) -> None:
+    """In the save, or in the thread that copies what is not copied yet."""
+    weights = torch.ones(4)
+
+    def refused(*_: Any) -> Any:
+        raise MemoryError
+
+    for name in ("copy", "settle"):
+        store = BackgroundStore(world, CheckpointStore(folder / name), 1, False, 60.0)
+        kept = getattr(HostMemory, name)
+        if world.rank == 1:
+            setattr(HostMemory, name, refused)
+        # Of both ranks: the second writes "b", as the first has as much to write.
+        store.save(1, {"model": {"a": weights, "b": weights + 1}}, {}, still=[weights])
+        error = ""
+        try:
+            store.wait()
+        except SetpointError as said:
+            error = str(said)
+        setattr(HostMemory, name, kept)
+        assert not store.close()
+        place = folder / name
+        assert error == (
+            f"rank 1: the checkpoint of step 1 could not be saved in {place}: there is too little "
+            f"host memory for its copy, which takes 0.0 MB on this rank; there was none before it. "
+            f"What helps: checkpoint.mode = sync, which copies one tensor at a time"
+        ), error
+        dist.barrier()
+        assert not list(place.iterdir()), list(place.iterdir())
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -111,6 +145,7 @@ def one_rank(rank: int, store: str) -> None:
         a_run_saves_the_same,
         steps_do_not_shorten_how_long_writers_wait,
         a_failed_write_ends_the_run_on_all_ranks,
+        too_little_memory_is_said_in_words_on_all_ranks,
     ):
         place = folder / act.__name__
         place.mkdir(exist_ok=True)

@@ -465,11 +465,12 @@ class CheckpointStore:
 
     def refusal(self, step: int, error: OSError) -> str:
         """What is said of a save that a disk has refused."""
-        latest = readable_pointer(self.root, "latest")
-        before = "there was none before it" if latest is None else f"step {latest} is still there"
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         hint = ". Free some space, or keep fewer with checkpoint.keep" if full else ""
-        return (
-            f"the checkpoint of step {step} could not be saved in {self.root}: "
-            f"{error.strerror}; {before}{hint}"
-        )
+        return self.not_saved(step, error.strerror or repr(error)) + hint
+
+    def not_saved(self, step: int, why: str) -> str:
+        """What is said of a save that comes to nothing."""
+        latest = readable_pointer(self.root, "latest")
+        before = "there was none before it" if latest is None else f"step {latest} is still there"
+        return f"the checkpoint of step {step} could not be saved in {self.root}: {why}; {before}"

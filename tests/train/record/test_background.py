@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Event, current_thread, main_thread
 from types import SimpleNamespace
 from typing import Any, cast
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import Config, ConfigError, RunError, add_section, allow_imports
 from setpoint.parallel.world import World
+from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
@@ -353,6 +356,46 @@ def test_host_memory_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(set(places)) == 3 and len(places) == 9
 
 
+def test_who_keeps_a_request_to_stop_keeps_no_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, memories = HostMemory.__init__, list[ref[HostMemory]]()
+
+    def making(memory: HostMemory, *given: Any) -> None:
+        made(memory, *given)
+        memories.append(ref(memory))
+
+    monkeypatch.setattr(HostMemory, "__init__", making)
+    stop = StopRequest()
+    train(small_job(tmp_path, *IN_BACKGROUND), stop=stop)
+    gc.collect()
+    assert [memory() for memory in memories] == [None]
+    assert not stop.writing()
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_too_little_memory_for_a_copy_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_flight: int
+) -> None:
+    store, tensors = store_at(tmp_path, in_flight), {"model": {"w": torch.ones(500_000)}}
+    store.save(1, tensors, {})
+    store.wait()
+
+    def refused(memory: HostMemory, tensor: torch.Tensor) -> memoryview:
+        raise RuntimeError("can't allocate memory: you tried to allocate 2000000 bytes")
+
+    monkeypatch.setattr(HostMemory, "copy", refused)
+    with pytest.raises(RunError) as caught:
+        store.save(2, tensors, {})
+    assert str(caught.value) == (
+        f"the checkpoint of step 2 could not be saved in {store.root}: there is too little host "
+        f"memory for its copy, which takes 2.0 MB on this rank; step 1 is still there. What helps: "
+        f"checkpoint.mode = sync, which copies one tensor at a time"
+        + (", or fewer than checkpoint.in_flight = 2 of them" if in_flight == 2 else "")
+    )
+    assert "you tried to allocate" in str(caught.value.__cause__)
+
+
 def test_pages_are_locked_for_a_gpu_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="locks memory for copies from a GPU"):
         small_job(tmp_path, "checkpoint.mode=async_pinned", "parallel.device=cpu")
@@ -363,6 +406,7 @@ def test_two_ranks_save_in_the_background() -> None:
         "a_run_saves_the_same",
         "steps_do_not_shorten_how_long_writers_wait",
         "a_failed_write_ends_the_run_on_all_ranks",
+        "too_little_memory_is_said_in_words_on_all_ranks",
     ]
 
 

@@ -24,8 +24,9 @@ from ..small import small_job
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
         RuntimeError("unable to mmap from file </torch_1_2>: Cannot allocate memory (12)"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
+        torch.AcceleratorError("CUDA error: out of memory\nSearch for it", 2),
     ],
-    ids=["Python", "CUDA", "CPU", "shared", "fork"],
+    ids=["Python", "CUDA", "CPU", "shared", "fork", "page-locked"],
 )
 def test_too_little_memory_is_said_in_words(tmp_path: Path, error: Exception) -> None:
     job = small_job(tmp_path)

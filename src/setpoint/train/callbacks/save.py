@@ -154,6 +154,7 @@ class SaveCallback(Callback):
         for step, reason in self.store.close(loop.job.checkpoint.wait_timeout):
             self.progress.note(reason)
             self.events.write("fault", step=step, error=reason)
+        loop.stop.writing = lambda: False  # who keeps the request keeps no copies
 
     def progress_of(self, loop: Loop) -> tuple[Any, ...]:
         """What a checkpoint would hold now that the last one may lack."""

@@ -100,6 +100,17 @@ class BackgroundStore(SharedStore):
         pending.written = self._thread.submit(write)
         self._pending.append(pending)
 
+    def too_little_memory(self, taken: Taken) -> tuple[str, str]:
+        """See `SharedStore.too_little_memory`."""
+        why = (
+            f"there is too little host memory for its copy, which takes {taken.size / 1e6:,.1f} MB "
+            f"on this rank"
+        )
+        fewer = f", or fewer than checkpoint.in_flight = {self.in_flight} of them"
+        return why, "checkpoint.mode = sync, which copies one tensor at a time" + fewer * (
+            self.in_flight > 1
+        )
+
     def settle(self) -> None:
         """See `SharedStore.settle`."""
         for pending in self._pending:

@@ -31,6 +31,7 @@ from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 from setpoint.train.record.refuse import Plan, refuse
+from setpoint.train.step.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan
@@ -148,6 +149,7 @@ class Taken:
 
     Arguments:
         step, metric, texts: see `CheckpointStore.save`.
+        size: bytes of its tensors.
         files: see `Staged`.
         refused: why it is not to be written, which all ranks hear when they write.
     """
@@ -155,6 +157,7 @@ class Taken:
     step: int
     metric: float | None
     texts: Mapping[str, str | bytes] | None
+    size: int = 0
     files: dict[str, Iterable[bytes | memoryview]] = field(default_factory=dict)
     refused: Exception | None = None
 
@@ -252,7 +255,12 @@ class SharedStore:
         world, backend = self.world, self.inner.backend
         taken = Taken(step, metric, texts)
         if world.size == 1:
-            taken.files |= backend.stage(tensors, state, into).files
+            taken.size = _bytes(tensors)
+            try:
+                taken.files |= backend.stage(tensors, state, into).files
+            except Exception as error:
+                said = self._in_words(taken, error)
+                raise said from said.__cause__
             return taken
         index: Index = {}
 
@@ -262,6 +270,7 @@ class SharedStore:
             return shares
 
         own = parts_to_write(world.deal(plan_of(tensors), choose), tensors)
+        taken.size = _bytes(own)
         try:
             for stem, named in own.items():
                 if named:
@@ -293,15 +302,13 @@ class SharedStore:
         if refused is None:
             try:
                 written = inner.backend.write(Staged(taken.files), folder)
-            except OSError as error:
-                refused = RunError(inner.refusal(step, error))
-                refused.__cause__ = error
             except Exception as error:
                 refused = error
             except BaseException:
                 if world.is_main:
                     inner.discard(folder)
                 raise
+        refused = refused and self._in_words(taken, refused)
         answers = world.all_of((written, None if refused is None else described(refused)))
         files: dict[str, Written] = {}
         for rank, (some, text) in enumerate(answers):
@@ -324,6 +331,23 @@ class SharedStore:
             return inner.commit(step, folder, files, taken.metric, taken.texts)
 
         return world.on_main(commit)
+
+    def too_little_memory(self, taken: Taken) -> tuple[str, str]:
+        """What a save lacks memory for, and what helps."""
+        helps = "less data in memory, or fewer ranks on one machine"
+        return "there is too little host memory to write it", helps
+
+    def _in_words(self, taken: Taken, error: Exception) -> Exception:
+        """What is said of an error that a save has ended with."""
+        if isinstance(error, OSError):
+            said = RunError(self.inner.refusal(taken.step, error))
+        elif is_out_of_memory(error):
+            why, helps = self.too_little_memory(taken)
+            said = RunError(f"{self.inner.not_saved(taken.step, why)}. What helps: {helps}")
+        else:
+            return error
+        said.__cause__ = error
+        return said
 
     def load(self, on_damaged: OnDamaged | None = None) -> Checkpoint | None:
         """Load the newest whole checkpoint; it ends when all ranks have read.
@@ -351,3 +375,7 @@ class SharedStore:
         """See `CheckpointStore.set_aside_after`."""
         self.wait()
         self.world.on_main(lambda: self.inner.set_aside_after(step))
+
+
+def _bytes(tensors: Mapping[str, Mapping[str, Tensor]]) -> int:
+    return sum(each.nbytes for named in tensors.values() for each in named.values())

@@ -36,11 +36,12 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == ENOMEM  # of a process or a mapping
-    # The CPU's allocator has no class of its own, nor has memory that processes share, and a size
-    # can overflow before it is asked.
+    # The CPU's allocator has no class of its own, nor has memory that processes share or that is
+    # page-locked, and a size can overflow before it is asked.
     words = (
         "can't allocate memory",
         "Cannot allocate memory",
+        "CUDA error: out of memory",
         "not enough memory",
         "Storage size calculation overflowed",
     )
