@@ -209,21 +209,25 @@ def test_closed_output(words: str, tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
-def test_a_command_leaves_whatever_trackers_would_do_as_python_exits(tmp_path: Path) -> None:
+def test_a_command_leaves_whatever_threads_would_do_as_python_exits(tmp_path: Path) -> None:
     """After they have had their time, with its status and all that it has printed."""
     program = (
         "import atexit, sys\n"
+        "from threading import Event\n"
+        "from setpoint.checkpoint.background import Background\n"
         "from setpoint.cli.main import main\n"
         "from setpoint.track.background import unfinished\n"
-        "unfinished += ['slow'] * (sys.argv.pop() == 'slow')\n"
+        "how = sys.argv.pop()\n"
+        "unfinished += ['slow'] * (how == 'tracker')\n"
+        "Background('saves').submit(Event().wait if how == 'disk' else print)\n"
         "atexit.register(print, 'the end')\n"
         "sys.exit(main())\n"
     )
-    for how, ends in (("slow", False), ("done", True)):
+    for how, ends in (("tracker", False), ("disk", False), ("done", True)):
         words = [sys.executable, "-c", program, "fingerprint", "tiny", how]
         done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("0da6f052") and ("the end" in done.stdout) == ends
+        assert "0da6f052" in done.stdout and ("the end" in done.stdout) == ends
 
 
 @pytest.mark.parametrize(("command", "status"), [("train", 75), ("sweep", 75), ("show", 143)])

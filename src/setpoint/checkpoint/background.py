@@ -10,6 +10,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -68,6 +69,13 @@ class Background:
     def __init__(self, name: str) -> None:
         self._given: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._last: Future[Any] | None = None
+        _made.add(self)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has not done all that it was given."""
+        return self._last is not None and not self._last.done()
 
     def submit(self, act: Callable[[], T]) -> Future[T]:
         """Let the thread do something after what it was given before.
@@ -77,7 +85,7 @@ class Background:
         """
         if not self._thread.is_alive():
             self._thread.start()
-        future: Future[T] = Future()
+        self._last = future = Future[T]()
         self._given.put((future, act))
         return future
 
@@ -94,3 +102,15 @@ class Background:
                 future.set_exception(error)
             # Nothing of a save, such as its copies of tensors, is kept until the next one.
             del given, future, act
+
+
+_made: WeakSet[Background] = WeakSet()
+
+
+def is_any_busy() -> bool:
+    """Whether a thread does something that nothing waits for any more, as a process ends.
+
+    When Python exits it ends such a thread at its next line: within a library of C++, which waits
+    for another rank, say, that aborts the process.
+    """
+    return any(each.is_busy for each in _made)

@@ -327,7 +327,7 @@ def _tells_of_others(error: Exception) -> bool:
 
 
 def _lost(rank: int, error: Exception, watch: Watch) -> str:
-    text = f"rank {rank} has lost the others: {_first_line(error)}"
+    text = f"rank {rank} has lost the others: {first_line(error)}"
     if not has_waited(text):
         return text
     return (
@@ -341,7 +341,7 @@ def _not_met(error: Exception, timeout: float) -> tuple[str, bool]:
     where = " ".join(f"{name}={os.environ.get(name)}" for name in ("MASTER_ADDR", "MASTER_PORT"))
     text = (
         f"rank {own_rank()} of {launched()} has not met the others ({where}) within "
-        f"parallel.timeout = {timeout:g} s: {_first_line(error)}"
+        f"parallel.timeout = {timeout:g} s: {first_line(error)}"
     )
     is_taken = "EADDRINUSE" in str(error) or "address already in use" in str(error).lower()
     if is_taken:
@@ -352,8 +352,8 @@ def _not_met(error: Exception, timeout: float) -> tuple[str, bool]:
     return text, is_taken
 
 
-def _first_line(error: BaseException) -> str:
-    """The first line without the place in gloo's source, its advice, and the keys of a store.
+def first_line(error: BaseException) -> str:
+    """What an error says, without the place in gloo's source, its advice, and the keys of a store.
 
     Nor with what torch adds where DDP waits for it: the same loss, a moment earlier or later.
     """

@@ -396,6 +396,19 @@ def test_too_little_memory_for_a_copy_is_said_in_words(
     assert "you tried to allocate" in str(caught.value.__cause__)
 
 
+def test_other_ranks_that_are_lost_meanwhile_are_named_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> Any:
+        raise RuntimeError("[/gloo/tcp/pair.cc:553] Connection closed. This is typically a bug. 🏖️")
+
+    store = store_at(tmp_path)
+    monkeypatch.setattr(store, "write", lost)
+    store.save(1, {"model": {}}, {})
+    place = f"the checkpoint of step 1 could not be saved in {store.root}"
+    assert store.close() == [(1, f"{place}: Connection closed; there was none before it")]
+
+
 def test_pages_are_locked_for_a_gpu_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="locks memory for copies from a GPU"):
         small_job(tmp_path, "checkpoint.mode=async_pinned", "parallel.device=cpu")

@@ -15,8 +15,8 @@ from torch import Tensor
 from setpoint.checkpoint.background import Background
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.tensor_file import HostMemory
-from setpoint.config import RunError
-from setpoint.parallel.world import World, described
+from setpoint.config import RunError, SetpointError
+from setpoint.parallel.world import World, first_line
 from setpoint.train.record.outlook import format_newest
 from setpoint.train.record.ranks import OnSaved, SharedStore, Taken, ignore
 
@@ -144,7 +144,10 @@ class BackgroundStore(SharedStore):
                     raise self._give_up(timeout)
                 self._finish()
             except Exception as error:
-                failed.append((pending.taken.step, described(error)))
+                step, text = pending.taken.step, str(error)
+                if not isinstance(error, SetpointError):
+                    text = self.inner.not_saved(step, first_line(error) or repr(error))
+                failed.append((step, text))
         self._thread.end()
         return failed
 
