@@ -6,11 +6,15 @@ import errno
 import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from setpoint.cli.rank_errors import is_said_elsewhere
@@ -18,6 +22,7 @@ from setpoint.config import ConfigError, RunError, SetpointError, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.launch import RankFailed, status_of
 from setpoint.parallel.rank import FOLDER
+from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.watch import Watch
 from setpoint.parallel.world import LostRanks, World, backend_of, joined, world_of
 from setpoint.train.record.refuse import refuse
@@ -75,6 +80,26 @@ def test_a_rank_that_does_not_come_may_come_after_a_restart(
         status_of(tmp_path, {1: killed}, tmp_path / "ranks.log")
     said = "no answer from rank 1: rank 0 of 2 has not met the others (MASTER_ADDR=localhost"
     assert said in str(failed.value) and failed.value.may_restart
+
+
+def test_a_store_that_ends_while_ranks_meet_is_not_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who waits to meet there says it; the thread that answers others has ended by then."""
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
+    for name, value in {**place, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setenv(name, value)
+    others = threading.active_count()
+    with store_of_attempt(0, 2, timedelta(seconds=5)):
+        del store
+        until = time.monotonic() + 5
+        while threading.active_count() > others and time.monotonic() < until:
+            time.sleep(0.01)
+        assert threading.active_count() == others
+    assert not raised
 
 
 @pytest.mark.usefixtures("one_of_two")

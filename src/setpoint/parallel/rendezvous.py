@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Event, Thread
 from uuid import uuid4
 
+from torch import distributed
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 LOOK = 0.05
@@ -60,14 +61,15 @@ def store_of_attempt(rank: int, size: int, waits: timedelta) -> Iterator[Store |
 def _answer_all(store: TCPStore, size: int, name: str, met: Event) -> None:
     """Tell the name of this attempt to each rank that asks, until all have met."""
     answered: dict[int, bytes] = {}
-    while not met.wait(LOOK):
-        for rank in range(1, size):
-            if not store.check([_question(rank)]):
-                continue
-            asked = store.get(_question(rank))
-            if answered.get(rank) != asked:
-                store.set(_answer(asked.decode()), name)
-                answered[rank] = asked
+    with suppress(distributed.DistError):  # it has ended, as those who wait to meet hear and say
+        while not met.wait(LOOK):
+            for rank in range(1, size):
+                if not store.check([_question(rank)]):
+                    continue
+                asked = store.get(_question(rank))
+                if answered.get(rank) != asked:
+                    store.set(_answer(asked.decode()), name)
+                    answered[rank] = asked
 
 
 def _question(rank: int) -> str:
