@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from setpoint.cli.rank_errors import is_said_elsewhere
 from setpoint.config import ConfigError, RunError, SetpointError, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.launch import RankFailed, status_of
-from setpoint.parallel.rank import FOLDER
+from setpoint.parallel.rank import FOLDER, Ended
 from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.watch import Watch
 from setpoint.parallel.world import LostRanks, World, backend_of, joined, world_of
@@ -79,6 +80,11 @@ def test_a_rank_that_does_not_come_may_come_after_a_restart(
     with pytest.raises(RankFailed) as failed:
         status_of(tmp_path, {1: killed}, tmp_path / "ranks.log")
     said = "no answer from rank 1: rank 0 of 2 has not met the others (MASTER_ADDR=localhost"
+    assert said in str(failed.value) and failed.value.may_restart
+    late = Ended(rank=1, status=75, time=time.time())
+    (tmp_path / "ended-1").write_text(json.dumps(late._asdict()))  # asked by the agent alone
+    with pytest.raises(RankFailed) as failed:
+        status_of(tmp_path, {1: killed}, tmp_path / "ranks.log")
     assert said in str(failed.value) and failed.value.may_restart
 
 

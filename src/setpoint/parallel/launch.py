@@ -372,8 +372,10 @@ def status_of(place: Path, failures: Mapping[int, ProcessFailure], log: Path) ->
         if failing and each.status in STOPPED and each.time < failing[0].time:
             return each.status  # the others have lost a rank that was stopped before
     if failing and (not silent or has_waited(failing[0].error)):
-        # What the agent has killed in the end had not answered before.
-        missing = ", ".join(map(str, sorted(silent)))
+        # What the agent has killed in the end had not answered before, nor has one that it has
+        # stopped before its first step.
+        late = {each.rank for each in found if not (asked or each.error)}
+        missing = ", ".join(map(str, sorted(silent.keys() | late)))
         who = f"no answer from rank {missing}: " if missing else ""
         raise RankFailed(failing[0].status, who + failing[0].error, may_restart=not asked)
     if silent:
