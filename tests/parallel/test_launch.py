@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
 from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.cli.main import main
-from setpoint.parallel.launch import Output
+from setpoint.config import RunError
+from setpoint.parallel.launch import Nodes, Output, await_endpoint
 from setpoint.parallel.rank import ask, is_said_first, leave
 
 from ..forks import Forks, is_running
@@ -250,6 +252,24 @@ def test_a_stop_while_machines_wait_for_each_other_ends_the_launcher(
     assert run.end() == 75
     said = "stopped by SIGTERM: nothing was trained; the same command starts again\n"
     assert run.text == said and not (folder / "runs").exists()
+
+
+def test_the_machine_at_the_endpoint_is_waited_for_as_long_as_the_others() -> None:
+    """A client of torch's waits for it for two or three minutes, however long the timeout is."""
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        address = listener.getsockname()
+        nodes = Nodes(2, 2, f"node-0:{address[1]}", "job-3", timeout=1.5)
+        with pytest.raises(RunError) as failed:
+            await_endpoint(nodes, address)
+        said = (
+            f"not all of 2 nodes have met at node-0:{address[1]} within parallel.timeout = 1.5 s: "
+        )
+        assert str(failed.value).startswith(said)
+        late = Timer(0.1, listener.listen)  # while this one waits
+        late.start()
+        await_endpoint(nodes, address)
+        late.join()
 
 
 @pytest.mark.parametrize(

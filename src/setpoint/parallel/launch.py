@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.rendezvous.utils import (
+    _matches_machine_hostname as is_this_machine,
+)
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from setpoint.config import RunError, SetpointError
@@ -46,6 +50,8 @@ PREFIX = "setpoint-ranks-"
 """Of the folder that a launcher shares with its ranks."""
 LOOK = 0.5
 """Seconds between two looks at what the ranks have printed."""
+KNOCK = 1.0
+"""Seconds between two tries to reach the endpoint."""
 LAST_CALL = 10
 """Seconds that fewer nodes than there may be wait for others before they start."""
 
@@ -98,11 +104,12 @@ def launch(
         RunError: a rank has failed: what the first one says; or not all nodes have come.
         SetpointError: the log is a link, or nodes meet at what is no address.
     """
-    if nodes is not None:
-        _require_address(nodes.endpoint)
+    address = None if nodes is None else _require_address(nodes.endpoint)
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     if (logs / name).is_symlink():
         raise SetpointError(f"{logs / name} is a link, and a run adds to files of its own")
+    if nodes is not None and address is not None and not is_this_machine(address[0]):
+        await_endpoint(nodes, address)
     threads = max(1, (os.cpu_count() or 1) // ranks)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     clear_dead()
@@ -130,14 +137,33 @@ def launch(
     return 0
 
 
-def _require_address(endpoint: str) -> None:
+def _require_address(endpoint: str) -> tuple[str, int]:
     try:
-        parse_rendezvous_endpoint(endpoint, 29400)
+        return parse_rendezvous_endpoint(endpoint, 29400)
     except ValueError as error:
         raise SetpointError(
             f"--rdzv-endpoint {endpoint} is no address of a machine.\n"
             f"Valid: HOST:PORT, as node-0:29400, with a port of at most 65535"
         ) from error
+
+
+def await_endpoint(nodes: Nodes, address: tuple[str, int]) -> None:
+    """Wait until the node at the endpoint, another one than this, is there.
+
+    Torch's own client tries twice for a minute each, whatever the timeout is.
+
+    Raises:
+        RunError: it does not come in time.
+    """
+    ends = time.monotonic() + nodes.timeout
+    while True:
+        try:
+            socket.create_connection(address, timeout=max(KNOCK, nodes.timeout)).close()
+            return
+        except OSError as error:
+            if time.monotonic() + KNOCK >= ends:
+                raise _not_met(nodes, error) from error
+        time.sleep(KNOCK)
 
 
 def clear_dead() -> None:
@@ -398,12 +424,7 @@ def _status_apart(place: Path, nodes: Nodes, error: Exception) -> int:
     """
     found, started = endings(place), ranks_here(place)
     if not started:
-        raise RunError(
-            f"not all of {nodes.least} nodes have met at {nodes.endpoint} within parallel.timeout "
-            f"= {nodes.timeout:g} s: {error}\nValid: `setpoint train` with the same --nnodes, "
-            f"--rdzv-endpoint and --rdzv-id on each node, and an endpoint on one of them whose "
-            f"port is free"
-        ) from error
+        raise _not_met(nodes, error) from error
     failing = [each for each in found if each.error]
     if failing:
         raise RankFailed(failing[0].status, failing[0].error, failing[0].is_lost) from error
@@ -412,6 +433,16 @@ def _status_apart(place: Path, nodes: Nodes, error: Exception) -> int:
             1, f"the node at {nodes.endpoint} has ended, and not all ranks here have said how", True
         ) from error
     return found[0].status
+
+
+def _not_met(nodes: Nodes, error: Exception) -> RunError:
+    why = f": {error}" if str(error) else ""
+    return RunError(
+        f"not all of {nodes.least} nodes have met at {nodes.endpoint} within parallel.timeout "
+        f"= {nodes.timeout:g} s{why}\nValid: `setpoint train` with the same --nnodes, "
+        f"--rdzv-endpoint and --rdzv-id on each node, and an endpoint on one of them whose "
+        f"port is free"
+    )
 
 
 def _exit_status(code: int) -> int:
