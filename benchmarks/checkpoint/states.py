@@ -10,6 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from setpoint.checkpoint.loading import Checkpoint
+from setpoint.checkpoint.weights import put_all
+
 MEGABYTE = 1_000_000
 WIDTH = 1024
 """Columns of each matrix."""
@@ -45,6 +48,17 @@ def joined(states: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
     return {
         f"{stem}.{name}": each for stem, named in states.items() for name, each in named.items()
     }
+
+
+def put_into(states: dict[str, dict[str, Tensor]], found: Checkpoint) -> None:
+    """Read a checkpoint into tensors that are in memory."""
+    put_all(
+        [
+            (into, found.tensors[stem][name])
+            for stem, named in states.items()
+            for name, into in named.items()
+        ]
+    )
 
 
 def bytes_of(states: dict[str, dict[str, Tensor]]) -> int:

@@ -24,9 +24,15 @@ prepare_threads()  # before torch is imported
 from safetensors.torch import load_file, save_file  # noqa: E402
 from torch.distributed import checkpoint as dcp  # noqa: E402
 
-from checkpoint.states import arguments_of, bytes_of, forget, joined, states_of  # noqa: E402
+from checkpoint.states import (  # noqa: E402
+    arguments_of,
+    bytes_of,
+    forget,
+    joined,
+    put_into,
+    states_of,
+)
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
-from setpoint.checkpoint.weights import put_all  # noqa: E402
 from support.turns import ratio  # noqa: E402
 
 BOUNDS = {"safetensors": 0.8, "dd": 0.8, "dcp": 1.0}
@@ -79,14 +85,7 @@ class Sides:
         dcp.save(dict(self.flat), storage_writer=writer, no_dist=True)
 
     def load_setpoint(self) -> None:
-        found = self.store.load("latest")
-        put_all(
-            [
-                (into, found.tensors[stem][name])
-                for stem, named in self.states.items()
-                for name, into in named.items()
-            ]
-        )
+        put_into(self.states, self.store.load("latest"))
 
     def load_safetensors(self) -> None:
         for name, source in load_file(self.folder / "safetensors" / "file").items():
