@@ -262,6 +262,18 @@ def test_work_is_done_where_no_thread_gets_to_its_first_line(
     assert done == list(range(10)) and start.called
 
 
+def test_what_a_thread_is_to_do_is_done_where_none_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = MagicMock(side_effect=[RuntimeError("can't start new thread")] * 2)
+    thread = background.Background("some")
+    monkeypatch.setattr(thread._thread, "start", start)
+    assert thread.submit(lambda: 3).done() and not thread.is_busy
+    error = thread.submit(lambda: 1 // 0).exception(0)
+    assert isinstance(error, ZeroDivisionError) and start.call_count == 2
+    thread.end()
+
+
 def test_threads_of_digests_end_with_a_disk_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,13 +80,19 @@ class Background:
     def submit(self, act: Callable[[], T]) -> Future[T]:
         """Let the thread do something after what it was given before.
 
+        Where the system allows no further thread, it is done when this returns.
+
         Returns:
             what comes of it.
         """
-        if not self._thread.is_alive():
-            self._thread.start()
         self._last = future = Future[T]()
         self._given.put((future, act))
+        if not self._thread.is_alive():
+            try:
+                self._thread.start()
+            except RuntimeError:
+                self.end()
+                self._run()
         return future
 
     def end(self) -> None:
