@@ -8,13 +8,14 @@ from pathlib import Path
 from threading import Event, current_thread, main_thread
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 from weakref import ref
 
 import numpy as np
 import pytest
 import torch
 
-from setpoint.checkpoint import backend, durable
+from setpoint.checkpoint import backend, durable, tensor_file
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
@@ -28,6 +29,7 @@ from setpoint.train.callback import Callback
 from setpoint.train.callbacks.save import stands_still
 from setpoint.train.config import Job
 from setpoint.train.record.background import BackgroundStore
+from setpoint.train.record.ranks import SharedStore
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 
@@ -394,6 +396,22 @@ def test_too_little_memory_for_a_copy_is_said_in_words(
         + (", or fewer than checkpoint.in_flight = 2 of them" if in_flight == 2 else "")
     )
     assert "you tried to allocate" in str(caught.value.__cause__)
+
+
+def test_too_little_memory_to_write_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a save that is waited for copies a tensor from a GPU."""
+    monkeypatch.setattr(tensor_file, "_in_host_memory", MagicMock(side_effect=MemoryError))
+    store = SharedStore(World(torch.device("cpu")), CheckpointStore(tmp_path))
+    with pytest.raises(RunError) as caught:
+        store.save(1, {"model": {"w": torch.ones(3)}}, {})
+    assert str(caught.value) == (
+        f"the checkpoint of step 1 could not be saved in {tmp_path}: there is too little host "
+        f"memory to write it; there was none before it. What helps: less data in memory, or fewer "
+        f"ranks on one machine"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_ranks_that_are_lost_meanwhile_are_named_in_words(
