@@ -13,8 +13,9 @@ from torch import Tensor
 
 from setpoint.checkpoint import convert as module
 from setpoint.checkpoint.convert import convert
+from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.loading import load_directory
-from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
+from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, read_manifest
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import in_memory
@@ -57,6 +58,40 @@ def same(one: Path, other: Path) -> None:
         found = tensors[name]
         assert found.dtype == each.dtype and found.shape == each.shape, name
         assert torch.equal(torch.nan_to_num(found), torch.nan_to_num(each)), name
+
+
+def crafted(directory: Path, name: str, text: str) -> Path:
+    """A checkpoint with another file in the place of one, and a manifest that vouches for it."""
+    manifest = read_manifest(directory)
+    (directory / name).write_text(text)
+    files = {**manifest.files, name: Written.of(text.encode())}
+    new = Manifest(manifest.step, manifest.metric, files)
+    (directory / "manifest.json").write_bytes(new.render())
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"file": "../checkpoints/step-00000007/model.safetensors"}, "of row lies in no file"),
+        ({"shape": [0, 4]}, "the parts of row are not the whole"),
+    ],
+)
+def test_parts_are_the_whole_and_lie_in_files_of_the_checkpoint(
+    source: Path, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    """Else a tensor would hold what was in memory before, or what no checksum is known of."""
+    convert(source, tmp_path / "divided", 2)
+    index = json.loads((tmp_path / "divided" / "model.index.json").read_text())
+    index["tensors"]["row"]["parts"][0] |= change
+    crafted(tmp_path / "divided", "model.index.json", json.dumps(index))
+    with pytest.raises(DamagedCheckpoint, match=words):
+        load_directory(tmp_path / "divided")
+
+
+def test_what_is_left_out_is_said_in_no_other_way(source: Path) -> None:
+    with pytest.raises(DamagedCheckpoint, match="it holds what none does"):
+        load_directory(crafted(source, "base.json", "[]"))
 
 
 @pytest.mark.parametrize("parts", [2, 3, 9])

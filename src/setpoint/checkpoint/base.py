@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .durable import Written
 from .layout import BASE
-from .manifest import Manifest, decode_written, encode_written, read_verified
+from .manifest import Manifest, decode_written, encode_written, read_verified, understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,12 @@ def read_base(directory: Path, manifest: Manifest) -> Base | None:
     """Read what a checkpoint leaves out; None where it holds all.
 
     Raises:
-        DamagedCheckpoint: if the file is not what was saved.
+        DamagedCheckpoint: if the file is not what was saved, or none of Setpoint's.
     """
     if BASE not in manifest.files:
         return None
-    content = json.loads(read_verified(directory, manifest, BASE))
-    files = {name: decode_written(each) for name, each in content["files"].items()}
-    tensors = {name: tuple(through) for name, through in content["tensors"].items()}
-    return Base(content["name"], content["directory"], files, tensors)
+    with understood(directory):
+        content = json.loads(read_verified(directory, manifest, BASE))
+        files = {name: decode_written(each) for name, each in content["files"].items()}
+        tensors = {name: tuple(through) for name, through in content["tensors"].items()}
+        return Base(content["name"], content["directory"], files, tensors)

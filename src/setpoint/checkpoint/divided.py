@@ -355,10 +355,24 @@ def open_tensors(
         for stem in stems:
             if stem + INDEX in manifest.files:
                 layouts = decode_index(read_verified(directory, manifest, stem + INDEX))
+                _require_whole(layouts, files.names)
                 found[stem] = {name: Divided(each, name, files) for name, each in layouts.items()}
             else:
                 found[stem] = files.whole(stem + TENSORS)
     return found
+
+
+def _require_whole(layouts: Mapping[str, Layout], files: Collection[str]) -> None:
+    """Refuse tensors of which no file has a part, and files that no manifest vouches for.
+
+    Raises:
+        ValueError: naming the tensor.
+    """
+    for name, (_, shape, parts) in layouts.items():
+        if sum(prod(part.shape) for part in parts) != prod(shape):
+            raise ValueError(f"the parts of {name} are not the whole")
+        if any(part.file not in files for part in parts):
+            raise ValueError(f"a part of {name} lies in no file of the checkpoint")
 
 
 def _close(descriptors: dict[str, int]) -> None:
