@@ -1,6 +1,6 @@
 """A checkpoint written once more, with its tensors whole or in as many parts as asked for.
 
-No more than a tensor is held at a time. The copy is compared with the original before it gets its
+A tensor is held at a time, and its copy where both are compared: the copy is, before it gets its
 name, so that it is there whole and right, or not at all.
 """
 
