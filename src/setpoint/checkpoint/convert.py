@@ -1,7 +1,7 @@
 """A checkpoint written once more, with its tensors whole or in as many parts as asked for.
 
-A tensor is held at a time, and its copy where both are compared: the copy is, before it gets its
-name, so that it is there whole and right, or not at all.
+One tensor is held at a time, or two where the copy is compared with the original: before it gets
+its name, so that it is there whole and right, or not at all.
 """
 
 from __future__ import annotations
