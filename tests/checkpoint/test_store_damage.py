@@ -234,6 +234,14 @@ def test_what_cannot_be_read_is_set_aside_and_never_removed(
     assert store.load(300).state == {"s": 300}
 
 
+def test_what_lacks_bytes_is_set_aside_and_never_removed(store: CheckpointStore) -> None:
+    (store.root / "step-00000100" / "state.json").unlink()
+    os.truncate(store.root / "step-00000200" / "model.safetensors", 9)
+    CheckpointStore(store.root, keep=1).save(400, {}, {}, -400.0)
+    kept = sorted(path.name for path in store.root.glob("step-*"))
+    assert kept == ["step-00000100.damaged-1", "step-00000200.damaged-1", "step-00000400"]
+
+
 def test_a_best_that_cannot_be_read_is_set_aside_too(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

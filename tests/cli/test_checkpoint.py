@@ -185,14 +185,15 @@ def test_rules_of_the_record_and_of_the_command_line(cli: CommandLine) -> None:
     assert stay("--keep-every '300 steps'") == [100, 300, 600]
     assert stay("--keep-every '1 epochs'") == [100, 400, 600]  # 0.25 epochs in 100 steps
     (Path(folder) / "checkpoints" / "step-00000200" / "manifest.json").unlink()
-    assert stay() == [100, 200, 600]
-    cli.ok("checkpoint prune run --yes")
+    (Path(folder) / "checkpoints" / "step-00000300" / "state.json").write_text("cut")
+    assert stay() == [100, 200, 300, 600]
+    assert "step-00000300  838 B  stays: damaged" in cli.ok("checkpoint prune run --yes")
     assert [p.name[-3:] for p in sorted((cli.folder / "run/checkpoints").glob("step-*"))] == [
-        "100", "200", "600"
+        "100", "200", "300", "600"
     ]  # fmt: skip
     log = [json.loads(line) for line in (cli.folder / "run/events.jsonl").read_text().splitlines()]
     assert log[-1]["event"] == "prune"
-    assert log[-1]["checkpoints"] == ["step-00000300", "step-00000400", "step-00000500"]
+    assert log[-1]["checkpoints"] == ["step-00000400", "step-00000500"]
 
 
 def test_what_cannot_be_pruned_is_refused(cli: CommandLine, run: Path) -> None:

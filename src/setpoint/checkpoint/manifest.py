@@ -214,6 +214,20 @@ def read_verified(directory: Path, manifest: Manifest, name: str) -> bytes:
     return content
 
 
+def compare_sizes(directory: Path, manifest: Manifest) -> None:
+    """Compare the sizes of all files with the manifest.
+
+    Raises:
+        DamagedCheckpoint: naming a file that is missing or has another size.
+        RunError: if one is there and cannot be looked at.
+    """
+    for name in sorted(manifest.files):
+        try:
+            _compare_size(directory, name, manifest)
+        except OSError as error:
+            raise unreadable(directory, name, error) from error
+
+
 def _compare_size(directory: Path, name: str, manifest: Manifest) -> None:
     found, expected = retried(os.path.getsize, directory / name), manifest.files[name].size
     if found != expected:

@@ -26,7 +26,7 @@ from .layout import (
     temporary,
 )
 from .loading import ALONE, Checkpoint, Readers, load_directory, verify_directory
-from .manifest import DamagedCheckpoint, Manifest, read_manifest
+from .manifest import DamagedCheckpoint, Manifest, compare_sizes, read_manifest
 from .pointers import StagedPointer, UnreadPointer, point, read_pointer, readable_pointer
 from .retention import At, Positions, Retention, protected_by_pointers
 
@@ -457,7 +457,7 @@ class CheckpointStore:
         reasons = self.retention.reasons(found, protected, self._positions.distance)
         for step in (step for step, why in reasons.items() if not why):
             try:
-                read_manifest(found[step])
+                compare_sizes(found[step], read_manifest(found[step]))
             except SetpointError:
                 self._set_aside(found[step], step)
             else:

@@ -45,7 +45,7 @@ COMMAND = Command(
     "RUN",
     "Print which checkpoints of a run stay and why, by the rules of its record (checkpoint.keep,\n"
     "keep_every and at) or by others, and which would be removed. Nothing is removed without\n"
-    "--yes. What latest and best name stays, and so does what cannot be read or was set aside. A\n"
+    "--yes. What latest and best name stays, and so does what is damaged or was set aside. A\n"
     "run that is being trained is refused, but not at a URL, where checkpoint.remote.keep counts.\n"
     + RUN_OR_URL_HELP,
     [KEEP, KEEP_EVERY, YES, JSON],
@@ -169,8 +169,12 @@ def _fates(root: Path, rule: Retention) -> list[Fate]:
         raise RunError(f"latest or best in {root} cannot be read, so nothing may be removed")
     listed = (each for each in survey(Place(root)) if each.kind == "checkpoint")
     found = {each.step: each for each in listed}
-    # What cannot be read may be all that is left of its step.
-    protected |= {step: "cannot be read" for step, each in found.items() if each.manifest is None}
+    # What is damaged may be all that is left of its step.
+    protected |= {
+        step: "cannot be read" if each.manifest is None else "damaged"
+        for step, each in found.items()
+        if each.damage
+    }
     reasons = rule.reasons(found, protected, Positions(root).distance)
     return [Fate(found[step], why) for step, why in reasons.items()]
 
