@@ -11,14 +11,13 @@ from ..schema.tree import section_classes
 from ..types.base import PLAIN, FieldType
 from ..values.free import Free
 from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
-from ..values.origin import DEFAULT, Origin
+from ..values.origin import DEFAULT, UNTOUCHED, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted
 from ..words.shown import MISSING, shown_plain
 from ..words.texts import MAX_DEPTH, TOO_DEEP
 
-UNTOUCHED = Origin(DEFAULT)
 TAG = "tag"  # the first word of the path that sets one
 
 
@@ -302,7 +301,13 @@ def dropped_values(config: Node) -> Iterator[str]:
         state = section._state  # pyright: ignore[reportPrivateUsage]
         for name, value, origin, reason in state.dropped if state else ():
             here = (*path, name)
-            yield f"{dotted(here)} = {shown_plain(value)}, from {origin.describe(here)}: {reason}"
+            lost = [Leaf(here, value, IDENTITY, [(origin, value)])]
+            if isinstance(value, Node):
+                inside = [leaf for leaf in leaves(value, here) if leaf.origin.layer != DEFAULT]
+                lost = inside or lost
+            for leaf in lost:
+                shown = f"{leaf.key} = {shown_plain(leaf.value)}"
+                yield f"{shown}, from {leaf.describe_origin()}: {reason}"
 
 
 def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:

@@ -143,8 +143,10 @@ class EditorBase(ABC):
         """Put what the files hold that a section extends onto it."""
 
     @abstractmethod
-    def switch(self, old: Node, new: Node, origin: Origin, path: Path) -> None:
-        """Put a section of another variant in the place of one, with the values that both have."""
+    def switch(
+        self, before: Sequence[Node], cls: type[Node], origin: Origin, path: Path, held: object
+    ) -> Node:
+        """A section of a variant in a place, with all that was given for it."""
 
 
 def _inside(value: object, path: Path) -> object:

@@ -11,6 +11,7 @@ from ..files.read import read_file
 from ..migrations.chain import migrated
 from ..types.containers import ContainerType, MappingType, unwrapped
 from ..types.sections import SectionType, tag_of
+from ..values.node import Node, stood
 from ..values.origin import FILE, Origin, short_name
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path
@@ -22,7 +23,6 @@ from .presets import preset_named
 if TYPE_CHECKING:
     from ..files.document import Document
     from ..types.base import FieldType
-    from ..values.node import Node
     from .editor_base import EditorBase
 
 HEADERS = ("$schema", "setpoint")  # they speak of the file
@@ -127,12 +127,13 @@ def _made(
         if made is None or (tag is not None and tag != type(made).__setpoint__.tag):
             fresh: Node = kind.read({} if tag is None else {"type": tag}, place)
             if made is not None:
-                editor.switch(made, fresh, place, path)
+                cls = type(fresh).__setpoint__.cls
+                fresh = editor.switch(stood(made), cls, place, path, made)
             made = fresh
         editor.merge_section(made, fields_in(fields), place, path)
 
     put(values, origin)
-    return cast("Node", made)
+    return cast(Node, made)
 
 
 def _read(editor: EditorBase, name: str, origin: Origin, path: Path) -> tuple[Document, str]:

@@ -378,5 +378,22 @@ def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text
     for leaf in leaves(before, path):
         if leaf.origin.layer in WRITTEN and leaf.origin is not origin and leaf.path[-1] != "type":
             place = Recorded(leaf.origin.layer, leaf.describe_origin())
-            reason = f"{dotted(path)} = {text} replaces the section"
+            reason = f"{dotted(path)} = {text} ({origin.describe(path)}) replaces the section"
             state_of(root).dropped += ((leaf.key, leaf.value, place, reason),)
+
+
+def forget_restored(root: Node, section: Node, path: Path) -> None:
+    """Take from the list of dropped values those that a section has again."""
+    state = state_of(root)
+    if not state.dropped:
+        return
+    given = {
+        (leaf.key, origin.describe(leaf.path))
+        for leaf in leaves(section, path)
+        for origin, _ in leaf.chain
+    }
+    state.dropped = tuple(
+        one
+        for one in state.dropped
+        if not isinstance(one[2], Recorded) or (one[0], one[2].text) not in given
+    )

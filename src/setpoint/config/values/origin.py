@@ -144,6 +144,10 @@ class Origin:
         return f"Origin({self.layer!r}, {self.label!r})"
 
 
+# Of what no layer has touched.
+UNTOUCHED = Origin(DEFAULT)
+
+
 class Recorded(Origin):
     """An origin as the process described it that wrote a record."""
 
