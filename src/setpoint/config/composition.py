@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from .draft.argument_errors import need_compose
 from .draft.config import Config
 from .draft.copying import draft_of
-from .draft.walk import Leaf, leaves
+from .draft.walk import Leaf, dropped_leaves, leaves
 from .files.read import read_file
 from .layers.editor import Editor
 from .layers.environment import apply_declared, apply_environment, declared_in
@@ -368,6 +368,7 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> Editor:
     draft = editor.root
     for text in texts:
         given = {leaf.path: leaf for leaf in leaves(draft) if _is_written(leaf)}
+        dropped = list(dropped_leaves(draft))
         try:
             # What the modifier put in may be its own, and later layers change the draft.
             draft = draft_of(call_modifier(text, draft))
@@ -376,6 +377,8 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> Editor:
             continue
         if given:
             _remember_lost(draft, given, text)
+        if dropped:
+            _remember_dropped(draft, dropped)
     return editor.on(draft)
 
 
@@ -383,6 +386,15 @@ def _is_written(leaf: Leaf) -> bool:
     return leaf.origin.layer in (FILE, ENVIRONMENT) and not any(
         isinstance(part, int) for part in leaf.path
     )
+
+
+def _remember_dropped(draft: Node, dropped: list[tuple[Leaf, str]]) -> None:
+    """Keep the list of dropped values, of which a modifier has replaced the sections."""
+    known = {leaf.key for leaf, _ in dropped_leaves(draft)}
+    for leaf, reason in dropped:
+        if leaf.key not in known and _is_written(leaf):
+            origin = Recorded(leaf.origin.layer, leaf.describe_origin())
+            state_of(draft).dropped += ((leaf.key, leaf.value, origin, reason),)
 
 
 def _remember_lost(draft: Node, given: dict[Path, Leaf], text: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
 
 from ..draft.config import Config
-from ..draft.copying import draft_of, pack
+from ..draft.copying import pack
 from ..schema.class_info import ConfigMeta
 from ..schema.declare import check, field
 from ..schema.field import FieldInfo
@@ -62,9 +62,7 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
         declared = declared_class(type(self))
         if name == "target" and isinstance(value, ImportPath):
             value = value.trusting(self._trusted())
-            before = value_or_missing(self, name)
-            if isinstance(before, ImportPath) and before.text != value.text:
-                self._start_afresh(value, origin)
+            self._start_afresh(value, origin)
         elif name not in declared.__setpoint__.fields:
             kinds = {**kinds_of(type(self)), name: kind_of(value)}
             object.__setattr__(self, "__class__", _class_with(declared, kinds))
@@ -73,18 +71,15 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
                 if isinstance(path, ImportPath):
                     object.__setattr__(inner, "target", path.trusting(self._trusted()))
         super().store(name, value, origin)
-        if isinstance(value, ImportPath) and name == "target":
-            self._take_back(value)
 
     def _trusted(self) -> tuple[str, ...]:
         """What this class trusts: what it says, and the package that declares it."""
         return (*self.trusts, *own_package(type(self).__module__))
 
     def _start_afresh(self, target: ImportPath, origin: Origin) -> None:
-        """Drop the arguments that earlier layers gave to another target."""
+        """Drop the arguments that earlier layers gave: a target is named with its own."""
         state = state_of(self)
         kept = kinds_of(type(self))
-        state.replaced = draft_of(self)
         for name in list(kept):
             chain = chain_of(self, name)
             before = chain[-1][0] if chain else Origin(DEFAULT)
@@ -92,26 +87,12 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
                 before.layer != FILE or before.label == origin.label
             ):
                 continue
-            lost = f"target = {target.text} is another callable"
+            lost = f"target = {target.text} was given after it, and has its own arguments"
             state.dropped += ((name, getattr(self, name), before, lost),)
             del kept[name]
             cast(dict[str, Any], self.__dict__).pop(name, None)
             set_chain(self, name, [])
         object.__setattr__(self, "__class__", _class_with(declared_class(type(self)), kept))
-
-    def _take_back(self, target: ImportPath) -> None:
-        """Take back what was given to a target that stood here before another one."""
-        state = state_of(self)
-        earlier = state.replaced
-        while earlier is not None and (
-            not isinstance(earlier, Foreign) or earlier.target.text != target.text
-        ):
-            earlier = state_of(earlier).replaced
-        kinds = kinds_of(type(earlier)) if isinstance(earlier, Foreign) else {}
-        for name in kinds.keys() - kinds_of(type(self)):
-            for given, value in chain_of(cast(Node, earlier), name):
-                self.store(name, value, given)
-            state.dropped = tuple(one for one in state.dropped if one[0] != name)
 
     def __setpoint_variant__(self, cls: type[Foreign]) -> Foreign:
         """The same component as a variant of a family, with its origins.

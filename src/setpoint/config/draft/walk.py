@@ -297,17 +297,25 @@ def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
 
 def dropped_values(config: Node) -> Iterator[str]:
     """The values that a later layer has overtaken, since it leaves no place or effect to them."""
-    for path, section in sections(config):
+    for leaf, reason in dropped_leaves(config):
+        shown = f"{leaf.key} = {shown_plain(leaf.value)}"
+        yield f"{shown}, from {leaf.describe_origin()}: {reason}"
+
+
+def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]:
+    """The same as values in their places, each with the reason.
+
+    Arguments:
+        place: the path of the config itself.
+    """
+    for path, section in sections(config, place):
         state = section._state  # pyright: ignore[reportPrivateUsage]
         for name, value, origin, reason in state.dropped if state else ():
             here = (*path, name)
-            lost = [Leaf(here, value, IDENTITY, [(origin, value)])]
-            if isinstance(value, Node):
-                inside = [leaf for leaf in leaves(value, here) if leaf.origin.layer != DEFAULT]
-                lost = inside or lost
-            for leaf in lost:
-                shown = f"{leaf.key} = {shown_plain(leaf.value)}"
-                yield f"{shown}, from {leaf.describe_origin()}: {reason}"
+            inside = list(leaves(value, here)) if isinstance(value, Node) else []
+            given = [leaf for leaf in inside if leaf.origin.layer != DEFAULT]
+            for leaf in given or [Leaf(here, value, IDENTITY, [(origin, value)])]:
+                yield leaf, reason
 
 
 def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:
