@@ -58,8 +58,10 @@ class EditorBase(ABC):
         self.unknown: list[Unknown] = []
         self.wrong_kind: list[Unknown] = []  # values of a kind that their place cannot take
         self.determined: Node | None = None
-        # The fragments that are being read, so that none can extend itself.
+        # The fragments that are being read, so that none can extend itself; and those that have
+        # been put onto a section, each once.
         self.reading: list[str] = []
+        self.applied: dict[Path, list[str]] = {}
 
     def report(
         self, path: Path, value: object, origin: Origin, error: Invalid, meant: str = ""
