@@ -8,7 +8,15 @@ from typing import Any, cast
 from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source, run_directory_given
 from setpoint.cli.style import print_notes
-from setpoint.config import Config, SetpointError, dropped_values, leaves, to_minimal, to_plain, within
+from setpoint.config import (
+    Config,
+    SetpointError,
+    dropped_values,
+    leaves,
+    to_minimal,
+    to_plain,
+    within,
+)
 
 FORMATS = ("toml", "yaml", "json", "python")
 # Taplo reads the first form, the YAML language server the second.

@@ -571,7 +571,9 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
         try:
             if info is not None:
                 stored = info.read(value, origin)
-                kept[name] = stored if moved else replace_in_item(info.type, stored, draft_of, False)
+                kept[name] = (
+                    stored if moved else replace_in_item(info.type, stored, draft_of, False)
+                )
                 dropped.pop(name, None)
                 continue
         except Invalid as error:

@@ -38,6 +38,13 @@ class Bounds:
     def __bool__(self) -> bool:
         return self.pattern is not None or self.limited
 
+    def over(self, below: Bounds) -> Bounds:
+        """These limits, and on a side that has none those of another range."""
+        low = self if not (self.gt is self.ge is None) else below
+        high = self if not (self.lt is self.le is None) else below
+        pattern = below.pattern if self.pattern is None else self.pattern
+        return Bounds(low.gt, low.ge, high.lt, high.le, pattern)
+
     @property
     def possible(self) -> bool:
         """Whether the limits are numbers that leave room for a value."""

@@ -5,13 +5,24 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, dataclass_transform
 
+from ..types.compiler import WRAPPERS, wrapper_of
 from ..words.errors import DeclarationError, Invalid
 from ..words.names import nearest
 from ..words.shown import MISSING
 from .bounds import IDENTITY, Role
-from .declaration_errors import class_fault, field_fault, is_variable, mark_fault, refuse_clashes
+from .declaration_errors import (
+    DECORATORS,
+    class_fault,
+    field_fault,
+    is_variable,
+    mark_fault,
+    method_fault,
+    refuse_clashes,
+    refuse_class_words,
+    refuse_plain_fields,
+)
 from .declare import CHECK, DEAD, DERIVE, Rule, component, field
 from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
 from .readers import DOUBT, Reader, doubts, reader_of
@@ -189,13 +200,22 @@ def _annotations(namespace: Mapping[str, Any]) -> Mapping[str, object]:
     return found or {}
 
 
+if TYPE_CHECKING:
+    from abc import ABCMeta as _Meta
+else:
+    _Meta = type(Protocol)  # so that abstract classes and protocols can be bases
+
+
 # `derived` is no specifier: type checkers take its call for a default, so that constructors do not
 # ask for what is going to be computed.
 @dataclass_transform(kw_only_default=True, field_specifiers=(field, component))
-class ConfigMeta(type):
+class ConfigMeta(_Meta):
     """Turns annotations into slots and field descriptions; the rest happens when it is needed."""
 
     __setpoint__: ClassInfo
+    # As of any class: `register` is for classes without fields.
+    __instancecheck__ = type.__instancecheck__
+    __subclasscheck__ = type.__subclasscheck__
 
     def __new__(
         mcls,
@@ -212,6 +232,7 @@ class ConfigMeta(type):
         other_names: str | None = None,
         environment_prefix: str | None = None,
         rules: Sequence[Rule] = (),
+        **words: object,
     ) -> Any:
         """Make a config class.
 
@@ -232,6 +253,10 @@ class ConfigMeta(type):
             TypeError: for a declaration that cannot work, with the class and the field named.
         """
         inherited = [base for base in bases if isinstance(base, ConfigMeta)]
+        refuse_class_words(name, words)
+        if "__module__" not in namespace:  # `type(name, bases, namespace)`
+            namespace["__module__"] = _caller()
+        namespace.setdefault("__qualname__", name)
         fields = _own_fields(name, namespace, inherited)
         fault = class_fault(namespace, type, role, owner) if inherited else ""
         if fault:
@@ -239,7 +264,10 @@ class ConfigMeta(type):
         # Values stand in the dictionary of the instance, so that any two classes can be mixed.
         namespace.setdefault("__slots__", ())
         namespace.update(rule.method() for rule in rules)
-        cls: Any = super().__new__(mcls, name, bases, namespace)
+        try:
+            cls: Any = super().__new__(mcls, name, bases, namespace)
+        except (TypeError, ValueError) as error:  # whatever Python has against the bases
+            raise DeclarationError(f"{name}: {error}") from None
         qualified: str = namespace["__qualname__"]
         if owner is None and name == "Config" and "." in qualified and inherited:
             parent = qualified.rpartition(".")[0]
@@ -287,6 +315,8 @@ class ConfigMeta(type):
             declared.owner, declared.namespace = cls, local_names
             if declared.role is None:
                 declared.role = role
+            if not declared.derived:
+                info.derives.pop(key, None)  # a default in place of the computation
             if declared.before is not MISSING:
                 newer.add(key)
             if declared.environment is not None:
@@ -300,9 +330,22 @@ class ConfigMeta(type):
         hidden = any(not vars(base).keys().isdisjoint(shown) for base in mro)
         if hidden or (info.fields and not "".join(info.fields).islower()):
             refuse_clashes(cls)
+        if len(inherited) < len(bases) and inherited:
+            refuse_plain_fields(cls, _annotations)
         if type is not None:
+            abstract = ", ".join(sorted(cls.__abstractmethods__))
+            if abstract:
+                raise DeclarationError(
+                    f"{name}: a variant can be chosen, and this one is abstract; define {abstract}, "
+                    f"or leave out type={type!r}"
+                )
             _register_variant(cls, type)
         return cls
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        if name in DECORATORS:  # a decorator, which would replace the constructor
+            raise DeclarationError(f"{cls.__name__}{class_fault({name: value}, None, None, None)}")
+        super().__setattr__(name, value)
 
     def __init__(cls, *args: Any, **keywords: Any) -> None:
         super().__init__(*args)  # the keywords are for `__new__`
@@ -322,15 +365,25 @@ def _own_fields(
                 f"{name}.{key}: {key!r} {reason}, which no field can be named; choose another "
                 f"name{hint}"
             )
+        if annotation.__class__ is not type and (wrapper := wrapper_of(annotation)):
+            raise DeclarationError(f"{name}.{key}: {wrapper}[...]: {WRAPPERS[wrapper]}")
         default = namespace.pop(key, MISSING)
+        if fault := method_fault(namespace["__qualname__"], key, default):
+            raise DeclarationError(f"{name}.{fault}")
+        above = next((i for base in inherited if (i := base.__setpoint__.fields.get(key))), None)
         if isinstance(default, FieldInfo):
             info = default
             fault = field_fault(info)
             if fault:
                 raise DeclarationError(f"{name}.{key}: {fault}")
             default = info.written
+            if above is not None:
+                info.inherit(above, declared=True)
         else:
             info = FieldInfo(default)
+            if above is not None:
+                info.inherit(above, declared=False)
+                default = info.written
         if default.__class__ not in SCALARS:
             if is_mutable(default):
                 kind = default.__class__.__name__
@@ -351,6 +404,8 @@ def _own_fields(
                 f"{name}.{key}: a cached_property would keep a stale value of a draft, which "
                 f"changes; write property"
             )
+        if key in known and (fault := method_fault(namespace["__qualname__"], key, value)):
+            raise DeclarationError(f"{name}.{fault}")
         if key in known:
             raise DeclarationError(f"{name}.{key}: repeat the type to change an inherited field")
     return fields
@@ -360,6 +415,14 @@ def _is_class_var(annotation: Any) -> bool:
     if annotation.__class__ is str:
         return annotation.partition("[")[0].endswith("ClassVar")
     return getattr(annotation, "__origin__", annotation) is ClassVar
+
+
+def _caller() -> str:
+    """The module that makes a class by a call."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_globals.get("__name__") in ("types", "dataclasses"):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__"))
 
 
 def _enclosing_locals(qualified: str) -> Mapping[str, object] | None:

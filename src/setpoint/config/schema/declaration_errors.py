@@ -31,6 +31,12 @@ ELSEWHERE = {
     "metadata": "leave it out; tags=(...,) are what can be attached to a field",
 }
 """What is written here for arguments of dataclasses, attrs, pydantic and the like."""
+DECORATORS = {"__dataclass_fields__": "@dataclass", "__attrs_attrs__": "attrs"}
+"""What other libraries write into a class that they take for theirs."""
+CLASS_WORDS = (
+    "type", "role", "owner", "schema", "migrations", "presets", "other_names",
+    "environment_prefix", "rules",
+)  # fmt: skip
 
 
 def refuse_arguments(function: Callable[..., object], given: Mapping[str, object]) -> None:
@@ -103,6 +109,14 @@ def is_variable(name: object) -> bool:
 
 def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> str:
     """Why a class cannot be declared like this; empty where nothing is wrong."""
+    if namespace.get("__slots__"):
+        return (
+            ".__slots__ would never be filled: the values of a config are its fields; annotate "
+            "them as fields"
+        )
+    for word, decorator in DECORATORS.items():
+        if word in namespace:
+            return f": {decorator} has no use here; a config class has all of it. Take it off"
     if role.__class__ not in ROLES:
         return f": role={role!r} is not a role; write {WRITTEN_ROLES}"
     if "__post_init__" in namespace:
@@ -161,6 +175,58 @@ def refuse_clashes(cls: Any) -> None:
                     f"{cls.__name__}.{key} is a field and an attribute of {base.__name__}; rename "
                     f"one of them"
                 )
+
+
+def refuse_class_words(name: str, words: Mapping[str, object]) -> None:
+    """Refuse keywords of a class statement that a config class does not have.
+
+    Raises:
+        DeclarationError: with the nearest that it has.
+    """
+    for word in words:
+        hint = did_you_mean(word, CLASS_WORDS) or f"It takes {', '.join(CLASS_WORDS)}."
+        raise DeclarationError(f"{name}: unknown keyword {word!r} of the class. {hint}")
+
+
+def method_fault(cls: str, key: str, value: object) -> str:
+    """Why what stands under a field's name cannot be its default; empty where it can."""
+    kind = type(value).__name__
+    own = getattr(value, "__qualname__", "").rpartition(".")[0] == cls and bool(cls)
+    if kind in ("property", "classmethod", "staticmethod", "cached_property"):
+        what = f"a {kind}"
+    elif kind == "function" and own:
+        what = "a method"
+    else:
+        return ""
+    return (
+        f"{key} is a field and {what}; rename one of them, or declare the field as derived() and "
+        f"mark a method of another name with @derive({key!r})"
+    )
+
+
+def refuse_plain_fields(cls: Any, annotations: Callable[[Mapping[str, Any]], Any]) -> None:
+    """Refuse annotations of a base that is no config class, which would be no fields.
+
+    Arguments:
+        annotations: takes the namespace of a class.
+
+    Raises:
+        DeclarationError: unless the class itself declares a field or an attribute of this name.
+    """
+    for base in cls.__mro__:
+        if hasattr(base, "__setpoint__") or base.__module__ in ("builtins", "typing", "abc"):
+            continue
+        for key, annotation in annotations(vars(base)).items():
+            variable = "ClassVar" in str(annotation) or key.startswith("_")
+            if variable or key in cls.__setpoint__.fields:
+                continue
+            if getattr(base, "_is_protocol", False) and hasattr(cls, key):
+                continue
+            raise DeclarationError(
+                f"{cls.__name__}.{key}: {base.__name__} annotates it and is no config class, so "
+                f"that it would be no field; derive {base.__name__} from setpoint.Config, declare "
+                f"{key} in {cls.__name__}, or annotate it as ClassVar"
+            )
 
 
 def refuse_root_word(root: Any, info: FieldInfo) -> None:

@@ -123,6 +123,26 @@ class FieldInfo:
         self.namespace: Mapping[str, object] | None = None
         self._type: FieldType | None = None
 
+    def inherit(self, above: FieldInfo, declared: bool) -> None:
+        """Take over what the same field of a base class says, and this declaration does not.
+
+        Arguments:
+            declared: whether there is a `field(...)`, which says by itself if there is a default
+                and what older runs had.
+        """
+        for bounds in ("bounds", "item_bounds"):
+            mine, theirs = getattr(self, bounds), getattr(above, bounds)
+            if theirs is not None:
+                setattr(self, bounds, theirs if mine is None else mine.over(theirs))
+        for option in ("role", "tags", "also_called", "values_also_called", "environment"):
+            setattr(self, option, getattr(self, option) or getattr(above, option))
+        if declared:
+            return
+        self.before, self.formerly = above.before, above.formerly
+        if self.written is MISSING:
+            self.written, self.factory, self.derived = above.written, above.factory, above.derived
+            self.constant = above.constant
+
     @property
     def default(self) -> Any:
         """The default as the field stores it, read by its type when first asked for."""
@@ -258,7 +278,10 @@ def compile_field(info: FieldInfo) -> FieldType:
             raise DeclarationError(
                 f"{where}: the annotation {annotation!r} cannot be read: {error}"
             ) from None
-    return _completed(info, compile_annotation(annotation, info.full_name), True)
+    try:
+        return _completed(info, compile_annotation(annotation, info.full_name), True)
+    except RecursionError:
+        raise _error(info, "its type refers to itself; write Any, or a config class") from None
 
 
 def _completed(info: FieldInfo, kind: FieldType, containers: bool) -> FieldType:
@@ -575,10 +598,22 @@ def read_default(info: FieldInfo, value: object) -> Any:
                 given = ":"  # a sentence of its own
             text = f"{info.full_name}{place}: {what}{given} {part.message}"
             text += f"; valid: {', '.join(part.valid)}" if part.valid else ""
+            if part.message.startswith("is out of range") and (base := _bounded_by(info)):
+                text += f", as {base} declares it; write field(...) to declare another range"
             if value is None:
                 text += "; to allow it, write ... | None"
             lines.append(f"{text}. {part.hint}" if part.hint else text)
         raise DeclarationError("\n".join(lines)) from None
+
+
+def _bounded_by(info: FieldInfo) -> str:
+    """The base class whose range a field has, if it declares none."""
+    for base in info.owner.__mro__[1:]:
+        known: Any = getattr(base, "__setpoint__", None)
+        above: FieldInfo | None = known and known.fields.get(info.name)
+        if above is not None and above.bounds is info.bounds:
+            return f"{above.owner.__name__}.{info.name}"
+    return ""
 
 
 def refuse_environment(info: FieldInfo, kind: Any) -> None:

@@ -59,6 +59,41 @@ def own_package(where: str) -> tuple[str, ...]:
     return () if package in ("setpoint", "__main__") else (package,)
 
 
+WRAPPERS = {
+    "Annotated": "what stands beside the type has no effect here. Write limits, role and names as "
+    "x: int = field(ge=0), and text as a docstring under the field",
+    "Final": "layers set every field; annotate a constant with ClassVar[...]",
+    "InitVar": "a config has no arguments beside its fields; hand it to build(...), or declare a "
+    "field",
+    **dict.fromkeys(
+        ("Required", "NotRequired"),
+        "a field without a default is required, and one with a default is not; write the type alone",
+    ),
+    "ReadOnly": "drafts can be changed, and resolved configs cannot; write the type alone",
+    "Unpack": "write a tuple of the items",
+}
+"""What is written around a type elsewhere, with the reason why a field cannot have it."""
+
+
+def wrapper_of(annotation: Any) -> str:
+    """The word of `WRAPPERS` that an annotation begins with; empty if there is none.
+
+    Arguments:
+        annotation: an object, or the text of one.
+    """
+    if isinstance(annotation, str):
+        word = annotation.partition("[")[0].rpartition(".")[2]
+    else:
+        origin = typing.get_origin(annotation) or annotation
+        kind = type(origin).__name__  # of `InitVar[int]`
+        word = (
+            kind
+            if kind in WRAPPERS
+            else getattr(origin, "_name", None) or getattr(origin, "__name__", "")
+        )
+    return word if word in WRAPPERS else ""
+
+
 def compile_annotation(annotation: Any, where: str) -> FieldType:
     """The type that an annotation stands for.
 
@@ -72,7 +107,9 @@ def compile_annotation(annotation: Any, where: str) -> FieldType:
     if simple is not None:
         return simple
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated or (origin is Component and arguments[0] is not Any):
+    if wrapper_of(annotation):
+        raise refused(annotation, where)
+    if origin is Component and arguments[0] is not Any:
         return compile_annotation(arguments[0], where)
     if origin is typing.Literal:
         return LiteralType(arguments)
@@ -88,6 +125,8 @@ def compile_annotation(annotation: Any, where: str) -> FieldType:
         return MappingType(compile_annotation(arguments[1] if arguments else Any, where))
     if hasattr(annotation, "__supertype__"):  # a NewType is for type checkers
         return compile_annotation(annotation.__supertype__, where)
+    if type(annotation).__name__ == "TypeAliasType":  # of `type Name = ...`
+        return compile_annotation(annotation.__value__, where)
     if origin is type or origin is Callable or annotation in (Callable, type):
         wanted = arguments[0] if origin is type else None
         is_class = isinstance(wanted, type) and wanted is not Any
@@ -115,7 +154,10 @@ def refused(annotation: Any, where: str) -> DeclarationError:
     """The error for an annotation that no field can have."""
     origin = typing.get_origin(annotation) or annotation
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    if origin in (dict, Mapping):
+    wrapper = wrapper_of(annotation)
+    if wrapper:
+        text, reason = f"{wrapper}[...]", WRAPPERS[wrapper]
+    elif origin in (dict, Mapping):
         reason = "the keys of a mapping are str; write dict[str, ...]"
     elif origin in (set, frozenset):
         reason = "files have no sets; write tuple[X, ...], and @check that no item comes twice"
@@ -125,6 +167,8 @@ def refused(annotation: Any, where: str) -> DeclarationError:
         reason = "not every file format has such values; write str, and convert it in a method"
     elif hasattr(annotation, "__dataclass_fields__"):
         reason = "a dataclass is not a section; derive it from setpoint.Config"
+    elif isinstance(origin, type) and issubclass(origin, Node):
+        reason = "write the class without brackets, or a subclass that says what stands in them"
     elif isinstance(annotation, typing.TypeVar):
         reason = "a type variable is not known at run time; write the type itself"
     else:

@@ -85,6 +85,12 @@ class SectionType(FieldType):
                 raise Invalid(lacking, self.candidates())
         except Invalid as error:
             raise error.inside("type") from None
+        lacking_methods: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
+        if lacking_methods:
+            raise Invalid(
+                f"cannot be made: {cls.__name__} is abstract and lacks "
+                f"{', '.join(sorted(lacking_methods))}"
+            )
         return cls
 
     def only(self) -> type[Node] | None:

@@ -76,10 +76,10 @@ class Node:
         """
         state = state_of(self)
         before = vars(self).get(name) or (state.closed or {}).get(name)
-        if isinstance(before, Node) and before is not value and is_edited(before):
+        known = any(name in given for _, given in state.layers)
+        if not known and isinstance(before, Node) and before is not value and is_edited(before):
             # A default that layers have changed, which no layer holds yet; see `stood`.
-            if not any(name in given for _, given in state.layers):
-                state.layers.insert(0, (UNTOUCHED, {name: before}))
+            state.layers.insert(0, (UNTOUCHED, {name: before}))
         if before and isinstance(before, tuple | list | dict) and _holds_sections(self, name):
             _keep_places(before, chain_of(self, name))
         object.__setattr__(self, name, value)
