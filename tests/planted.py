@@ -151,8 +151,8 @@ BREAKS = [
     Break("data/keyed_random.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
     Break(
         "data/split.py",
-        "if split_position(d.name) >= held_out]",
-        "if split_position(d.name) > 0]",
+        "return Split(ordered[count:], ordered[:count])",
+        "return Split(ordered, ordered[:count])",
         "data",
     ),
     # Losses.

@@ -26,7 +26,7 @@ from setpoint.data.mixture import Mixture, MixtureSampler, Phase
 from setpoint.data.place import place_in_words
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
 from setpoint.data.split import split_position
-from setpoint.data.stream import Stream, held_out_corpus, open_streams
+from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.data.streamed import AHEAD, StreamedSequences, StreamSampler, build_streamed
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
@@ -436,13 +436,19 @@ def test_a_state_of_another_stream_is_refused(
 def test_documents_are_held_out_by_the_hash_of_their_names(tmp_path: Path) -> None:
     section = section_of("jsonl", tmp_path / "data")
     stream = stream_of(section, held_out=0.3)
-    held_out = held_out_corpus([stream], TOKENIZER)
+    (stream,), held_out = hold_out([stream], TOKENIZER)
     names = [document.name for document, _ in stream.documents(range(FILES))]
     both = [document.name for document, _ in stream.both_sides(range(FILES))]
     assert sorted([*names, *(file.name for file in held_out.files)]) == sorted(both)
     assert all(split_position(name) >= 0.3 for name in names)
-    with pytest.raises(SetpointError, match=r"held_out: 1e-06 holds out none of the first 27 doc"):
-        held_out_corpus([stream_of(section, held_out=1e-6)], TOKENIZER)
+    (stream,), lowest = hold_out([stream_of(section, held_out=1e-6)], TOKENIZER)
+    assert [file.name for file in lowest.files] == [min(both, key=split_position)]
+    names = [document.name for document, _ in stream.documents(range(FILES))]
+    assert sorted([*names, lowest.files[0].name]) == sorted(both)
+    (tmp_path / "only.txt").write_text("text")
+    one = Text(paths=(f"{tmp_path}/only.txt",), streaming=True)
+    with pytest.raises(SetpointError, match=r"0\.05 cannot be held out of 1 streamed document\."):
+        hold_out([stream_of(one, held_out=0.05)], TOKENIZER)
 
 
 def test_filters_are_applied_while_reading(tmp_path: Path) -> None:

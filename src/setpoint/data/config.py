@@ -253,9 +253,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
             "eval_split_ratio",
         ),
     )
-    """Validation split: fraction of documents held out, of a single one the end; from 1 on, their
-    number. 0: none. It depends on documents' names, so adding one moves no other by fraction, and
-    at most one by number."""
+    """Validation split: fraction of documents held out, at least one of them, or the ends of one or
+    two; from 1 on, their number. 0: none. Documents are chosen by the hashes of their names."""
 
     validation: tuple[SourceConfig, ...] = field(
         default=(),

@@ -88,7 +88,7 @@ def test_documents_that_are_learned_from_as_well_are_named(tmp_path: Path) -> No
     parts = build_components(job)
     (line,) = trained_on(parts.train, parts.eval_sets)
     trained = len(parts.train.identity.files)
-    assert line.startswith(f"evaluation: {trained} of 40 documents of same are in the tr")
+    assert line.startswith(f"caution: {trained} of 40 evaluated documents of same are also tr")
     assert list(trained_on(parts.train, {"held_out": parts.held_out})) == []
 
 

@@ -162,9 +162,9 @@ def data_line(job: Job, parts: Components) -> str:
     else:
         found[-1] += held_out
     notes = [f"data: {', '.join(found)}", *notes_of(parts.train)]
-    limited = [said for corpus in corpora for said in corpus.limited]
+    lines = [note for corpus in corpora for note in corpus.notes]
     if parts.held_out is not None:
-        limited += parts.held_out.corpus.limited
+        lines += parts.held_out.corpus.notes
     # An epoch is all windows once, each of which is a sequence of a step.
     per_epoch = (parts.train.epoch_rows or 0) / job.batch.global_size
     for limit in job.duration.limits if per_epoch else ():
@@ -174,7 +174,7 @@ def data_line(job: Job, parts: Components) -> str:
             tokens = job.batch.global_size * job.batch.sequence_length
             steps = limit.count if limit.unit == "steps" else limit.count / tokens
             notes.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
-    return "\n".join(["; ".join(notes), *(f"filter: {said}" for said in limited)])
+    return "\n".join(["; ".join(notes), *lines])
 
 
 def _streamed(corpora: Sequence[Corpus | Stream]) -> list[str]:

@@ -67,6 +67,6 @@ def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[
         shared = [file for file in files if file.sha256 in known]
         if shared:
             yield (
-                f"evaluation: {len(shared)} of {len(files)} documents of {name} "
-                f"are in the training data as well, such as {shared[0].name}"
+                f"caution: {len(shared):,} of {len(files):,} evaluated documents of {name} "
+                f"are also trained on, such as {shared[0].name}"
             )
