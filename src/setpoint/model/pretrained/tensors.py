@@ -16,10 +16,11 @@ from setpoint.model.pretrained.pieces import Part, Piece, renamed
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
 from setpoint.model.pretrained.tensor_files import list_tensors
 
+EMBEDDING = "embedding.weight"
 HEAD = "lm_head.weight"
-"""Their name of the output matrix."""
+"""Name of the output matrix in transformers."""
 
-_ROWS = ("embedding.weight", "output.weight")
+_ROWS = (EMBEDDING, "output.weight")
 
 
 def weights_of(directory: Path, family: Family, model: nn.Module, config: Transformer) -> Weights:
