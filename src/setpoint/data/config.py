@@ -5,14 +5,35 @@ Nothing here imports numpy or torch: `setpoint check` reads this file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Literal, NamedTuple
 
-from setpoint.config import IDENTITY, RUNTIME, Config, Problem, check, dead, derive, derived, field
-from setpoint.data.sources.config import SourceConfig, Stdlib, unmixed_problems
+from setpoint.config import (
+    IDENTITY,
+    RUNTIME,
+    Config,
+    Problem,
+    check,
+    dead,
+    derive,
+    derived,
+    field,
+    resolve,
+)
+from setpoint.data.sources.config import (
+    Conversations,
+    Questions,
+    Random,
+    SourceConfig,
+    Stdlib,
+    Text,
+    unmixed_problems,
+)
 from setpoint.units import ByteSize, Length
 
+CHATS = (Conversations, Questions)
+PLAIN = (Text, Stdlib, Random)
 NO_WORKERS = "workers = 0 makes batches in the main process, when they are taken"
 
 
@@ -314,6 +335,20 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     def streams(self) -> tuple[SourceConfig, ...]:
         """The sources that are read while training runs."""
         return tuple(source for source in self.sources if source.is_streamed)
+
+    def packing_of(self, sources: Sequence[SourceConfig]) -> Packing:
+        """The packing of sources that are evaluated: that of training, which reads their like.
+
+        Where training reads plain text in a stream, conversations are read one by one; where it
+        reads nothing but conversations, plain text is read in a stream.
+        """
+        trained = [isinstance(source, CHATS) for source in self.sources]
+        if self.packing.method == "concatenate":
+            if any(isinstance(source, CHATS) for source in sources) and not any(trained):
+                return resolve(Packing(method="none"))
+        elif all(trained) and all(isinstance(source, PLAIN) for source in sources):
+            return resolve(Packing(method="concatenate"))
+        return self.packing
 
     @property
     def all_phases(self) -> tuple[Phase, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -105,6 +105,11 @@ class Corpus:
         begins[before] = np.arange(len(positions)) * length
         spans = np.diff(begins, append=len(positions) * length)
         return np.repeat(sources.astype(np.int64), spans).reshape(-1, length)
+
+    def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
+        """A corpus of some of the tokens, with the bytes of those that are predicted."""
+        size = _byte_count(tokens[predicted], self.token_bytes)
+        return replace(self, tokens=tokens, trained=predicted, byte_count=size)
 
     @property
     def vocab_size(self) -> int:

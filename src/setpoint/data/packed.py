@@ -274,19 +274,14 @@ def build_packed(
         SetpointError: a document is too long and that is an error, or none is left.
     """
     pieces = pieces_of(corpus, length, section.too_long)
-    require_pieces(pieces, len(corpus.starts), length)
+    require_pieces(pieces, corpus, length)
     packer = Packer(pieces, section, length=length, seed=seed, bucket=bucket, name=name)
     count = packer.rows_of_epoch()
     tokens = int(pieces.lengths.sum())
     notes = [f"{tokens / (count * length):.1%} of the places of {count:,} rows hold tokens"]
     if section.pad_to_multiple_of is not None:
         notes = [f"{count:,} rows of {tokens / count:.0f} tokens on average"]
-    if pieces.too_long:
-        done = {"split": "split", "truncate": "truncated", "drop": "left out"}[section.too_long]
-        lost = f" ({pieces.left_out:,} tokens in no row)" if pieces.left_out else ""
-        notes.append(f"{pieces.too_long:,} documents longer than a row {done}{lost}")
-    if pieces.without_targets:
-        notes.append(f"{pieces.without_targets:,} documents without targets left out")
+    notes += pieces.notes(section.too_long)
     sequences = PackedSequences(
         corpus,
         length,

@@ -44,6 +44,21 @@ class Pieces(NamedTuple):
     left_out: int
     without_targets: int
 
+    def notes(self, too_long: str) -> list[str]:
+        """Documents that are not read whole, in words.
+
+        Arguments:
+            too_long: as `data.packing.too_long`.
+        """
+        notes: list[str] = []
+        if self.too_long:
+            done = {"split": "split", "truncate": "truncated", "drop": "left out"}[too_long]
+            lost = f" ({self.left_out:,} tokens in no row)" if self.left_out else ""
+            notes.append(f"{self.too_long:,} documents longer than a row {done}{lost}")
+        if self.without_targets:
+            notes.append(f"{self.without_targets:,} documents without targets left out")
+        return notes
+
 
 def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     """Divide a corpus into pieces of at most `length` tokens, in its order; there may be none.
@@ -85,17 +100,18 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     return Pieces(starts, lengths, count, left_out, without)
 
 
-def require_pieces(pieces: Pieces, documents: int, length: int) -> None:
-    """Refuse documents of which none can be trained on.
+def require_pieces(pieces: Pieces, corpus: Corpus, length: int) -> None:
+    """Refuse documents of which none can be trained or evaluated on.
 
     Raises:
         SetpointError: nothing is left.
     """
     if not len(pieces.starts):
+        use = "to train on" if corpus.side == "train" else f"in {corpus.side} to evaluate on"
         raise SetpointError(
-            f"data.packing: none of {documents} documents is left to train on: {pieces.too_long} "
-            f"are longer than a row of {length} tokens and {pieces.without_targets} have no "
-            "target.\n"
+            f"data.packing: none of {len(corpus.starts)} documents is left {use}: "
+            f"{pieces.too_long} are longer than a row of {length} tokens and "
+            f"{pieces.without_targets} have no target.\n"
             "Valid: a larger batch.sequence_length, too_long = split, or data with targets."
         )
 

@@ -84,7 +84,7 @@ def test_equal_to_a_direct_computation(
     assert score.perplexity == pytest.approx(np.exp(nats / count), rel=1e-6)
     assert score.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
     assert score.accuracy is None
-    part = eval_slice(job, parts.held_out.corpus)
+    part = eval_slice(job, parts.held_out)
     assert (part.byte_count, len(part.tokens)) == (size, count + 1)
 
 
