@@ -11,16 +11,36 @@ import numpy.typing as npt
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.sources.chat_template import ChatTemplate
-from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.config import Conversations, Text
 from setpoint.data.sources.files import inputs_of
-from setpoint.data.sources.formats import conversation_files, record_format
+from setpoint.data.sources.formats import conversation_files, record_format, text_files
 from setpoint.data.sources.messages import Conversation, read_row
 from setpoint.data.sources.named_templates import fitting_template
 from setpoint.data.sources.records import Row, read_rows
-from setpoint.data.sources.suffixes import ARROW, PARQUET
+from setpoint.data.sources.suffixes import ARROW, PARQUET, TEXT, format_of
 from setpoint.data.sources.token_rows import RowError, TokenizedRow
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
+
+
+def holds_conversations(config: Text) -> bool:
+    """Whether the first row of files has no text, and is a conversation or its tokens.
+
+    Files that cannot be read hold none; reading them says why.
+    """
+    try:
+        for name, file in text_files(config, "paths").checked().items():
+            kind = config.format or format_of(str(file))
+            if kind == TEXT:
+                return False
+            row = next(read_rows(name, file, kind, where="text"))
+            if config.field in row.values:
+                return False
+            read_row(row.values, kind in (PARQUET, ARROW))
+            return True
+    except (SetpointError, RowError):
+        pass
+    return False
 
 
 class ConversationsSource:
