@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from setpoint.infer.config import Inference
     from setpoint.infer.profiles import Profiles
     from setpoint.infer.text import Text
-    from setpoint.train.evaluation.score import Score
+    from setpoint.shapes.scoring import Score
 
 RESULTS = "results.json"
 TEXTS = "generations.jsonl"

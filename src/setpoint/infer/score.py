@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from setpoint.config import RunError, resolve
 from setpoint.data.config import Packing
@@ -16,13 +17,13 @@ from setpoint.data.prepared.use import named_corpus
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
+from setpoint.model.config import marks_padding
 from setpoint.model.layers import evaluating
 from setpoint.parallel.world import World
-from setpoint.shapes.outcome import supports_head
+from setpoint.shapes.batch import Batch, Count
+from setpoint.shapes.outcome import Projection, supports_head
+from setpoint.shapes.scoring import EvalSums, Score, score_text
 from setpoint.track.progress import Work, no_work
-from setpoint.train.build.data import marks_padding
-from setpoint.train.evaluation.score import Score, score_text
-from setpoint.train.step.objective import Objective
 
 WINDOWS = resolve(Packing(method="concatenate"))
 MULTIPLE = 128
@@ -133,18 +134,40 @@ def score(
         corpus, packing, sequence_length, isolates=has_head, marked=marked, multiple=MULTIPLE
     )
     feed = EvaluationFeed({name: (rows, sequences)}, micro_size=micro_size, **(loader or {}))
-    objective = Objective(model, _CHUNKED if has_head else _PLAIN)
+
+    def sums(batch: Batch, valid: Tensor | None) -> EvalSums:
+        with loaded.computing():
+            return EvalSums(_nats(model, batch), None)
+
     with closing(feed), evaluating(model), torch.no_grad():
         found = score_text(
-            feed, name, objective, loaded.tokenizer.token_bytes,
-            world=World(loaded.device), computing=loaded.computing, show=show,
-        )  # fmt: skip
+            feed,
+            name,
+            count=lambda each: Count(each.tokens, each.target_tokens, float(each.target_tokens)),
+            sums=sums,
+            token_bytes=loaded.tokenizer.token_bytes,
+            ranks=World(loaded.device),
+            show=show,
+        )
     if not found.loss < math.log(torch.finfo(torch.float64).max):
         raise RunError(
             f"the loss on {name} is {found.loss}, which has no perplexity: the weights are broken, "
             f"or the format {loaded.compute} is too narrow for them"
         )
     return found
+
+
+def _nats(model: torch.nn.Module, batch: Batch) -> Tensor:
+    """The sum of the cross-entropy; logits of all tokens exist only if the model gives them."""
+    places = {"positions": batch.positions, "documents": batch.documents}
+    given = {name: each for name, each in places.items() if each is not None}
+    if not supports_head(model):
+        return _PLAIN(model(batch.inputs, **given), batch.targets).nats
+
+    def head(hidden: Tensor, projection: Projection) -> Any:
+        return _CHUNKED.from_hidden(hidden, projection, batch.targets)
+
+    return model(batch.inputs, **given, head=head).result.nats
 
 
 _PLAIN = resolve(CrossEntropy()).build()

@@ -567,3 +567,8 @@ class Transformer(
 def names_attention_backend(model: ModelConfig) -> bool:
     """Whether a model asks for one way to compute attention, which might not be there."""
     return isinstance(model, Transformer) and model.attention_backend != "auto"
+
+
+def marks_padding(model: ModelConfig) -> bool:
+    """Whether positions tell the model where padding is: experts leave it out."""
+    return isinstance(model, Transformer) and model.moe is not None

@@ -22,11 +22,11 @@ from setpoint.infer.load import load
 from setpoint.infer.score import score_texts
 from setpoint.infer.tasks import DataSet
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import Components, build_components, data_line
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import measure_of
 from setpoint.train.evaluation.evaluate import eval_slice, evaluate
-from setpoint.train.evaluation.score import Score
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position

@@ -39,7 +39,7 @@ def holds_conversations(config: Text) -> bool:
             read_row(row.values, kind in (PARQUET, ARROW))
             return True
     except (SetpointError, RowError):
-        pass
+        return False
     return False
 
 

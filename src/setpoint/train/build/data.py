@@ -16,7 +16,7 @@ from setpoint.data.sequences import Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.streamed import build_streamed
 from setpoint.data.windows import training_windows
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import marks_padding
 from setpoint.train.batch import steps_before
 
 if TYPE_CHECKING:
@@ -69,11 +69,6 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
         )
     windows = training_windows(corpus, length, bool(section.isolate))
     return windows, ShuffledSampler(windows, seed, name)
-
-
-def marks_padding(model: ModelConfig) -> bool:
-    """Whether positions tell the model where padding is: experts leave it out."""
-    return isinstance(model, Transformer) and model.moe is not None
 
 
 def build_evaluation_rows(

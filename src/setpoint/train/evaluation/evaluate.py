@@ -6,16 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationRows
 from setpoint.model.layers import evaluating
 from setpoint.precision.autocast import compute_in
+from setpoint.shapes.batch import Batch
+from setpoint.shapes.scoring import EvalSums, score_text
 from setpoint.track.progress import Work, no_work
 from setpoint.train.build.components import Components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.score import Scores, score_text
+from setpoint.train.evaluation.score import Scores
 from setpoint.train.step.averaging import evaluation_point
 
 
@@ -38,21 +41,26 @@ def evaluate(
     Raises:
         RunError: none of the targets of a data set counts.
     """
-    section, feed = job.evaluation, parts.eval_feed
+    section, feed, objective = job.evaluation, parts.eval_feed, parts.objective
     assert section is not None and feed is not None
-    precision, device = job.precision, parts.device
+
+    def sums(batch: Batch, valid: Tensor | None) -> EvalSums:
+        with compute_in(job.precision.compute, job.precision.params, parts.device):
+            if section.accuracy:
+                return objective.evaluate(batch, valid)
+            return EvalSums(objective.sums(batch).nats, None)
+
     with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
         try:
             return {
                 name: score_text(
                     feed,
                     name,
-                    parts.objective,
-                    parts.tokenizer.token_bytes,
-                    world=parts.world,
-                    computing=lambda: compute_in(precision.compute, precision.params, device),
+                    count=objective.count,
+                    sums=sums,
+                    token_bytes=parts.tokenizer.token_bytes,
+                    ranks=parts.world,
                     sequence=parts.sequence,
-                    accuracy=section.accuracy,
                     between=between,
                     show=show,
                 )

@@ -14,23 +14,13 @@ from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.forms import FromHidden, LossOutput, PerToken, Weighs
 from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
 from setpoint.shapes.outcome import Outcome, Routing, supports_head
+from setpoint.shapes.scoring import EvalSums
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.parallel.world import World
     from setpoint.shapes.batch import Batch, StepBatch
     from setpoint.shapes.outcome import Columns, Projection
-
-
-class EvalSums(NamedTuple):
-    """Sums over the targets of a batch that count.
-
-    Arguments:
-        correct: int64 scalar, for how many the most probable token was the right one.
-    """
-
-    nats: Tensor
-    correct: Tensor
 
 
 class Share(NamedTuple):
