@@ -24,8 +24,7 @@ from setpoint.track.progress import make_work_progress
 SIDES = ("held_out", "train")
 TEMPLATE = Option(
     "--template",
-    "Chat template of conversations in --text: a name or a Jinja file. Default: that of the run's "
-    "conversations, else the tokenizer's own.",
+    "Chat template of --text; default: that of the run, else of the tokenizer.",
     "TEMPLATE",
 )
 COMMAND = Command(
@@ -36,12 +35,7 @@ COMMAND = Command(
     f"validation split of the run's data is evaluated. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
     [
         Option("--side", "Split of the data: held_out (validation) or train.", "SIDE", True, SIDES),
-        Option(
-            "--text",
-            "Text or conversations to evaluate: a file, or a glob in quotes.",
-            "PATH",
-            True,
-        ),
+        Option("--text", "Text or conversations: a file, or a glob in quotes.", "PATH", True),
         TEMPLATE,
         Option("--sequences", "Number of sequences to evaluate in each text.", "N"),
         CHECKPOINT_OPTION,
