@@ -64,6 +64,8 @@ class Transformer(
 ):
     """Decoder-only transformer."""
 
+    takes_documents = True
+
     dim: int = field(
         default=192,
         ge=1,
