@@ -96,11 +96,12 @@ def require_pieces(pieces: Pieces, documents: int, length: int) -> None:
         SetpointError: nothing is left.
     """
     if not len(pieces.starts):
+        split = ", too_long = split" if "left out" in pieces.too_long else ""
         raise SetpointError(
             f"data.packing: none of {documents} documents is left to train on: "
             f"{sum(pieces.too_long.values())} are longer than a row of {length} tokens and "
             f"{pieces.without_targets} have no target in it.\n"
-            "Valid: a larger batch.sequence_length, too_long = split, or data with targets."
+            f"Valid: a larger batch.sequence_length{split}, or data with targets."
         )
 
 
