@@ -259,7 +259,7 @@ def test_a_document_that_is_too_long_is_named() -> None:
         "Valid: batch.sequence_length from 31, or too_long = split, truncate or drop."
     )
     with pytest.raises(SetpointError, match="none of 1 documents is left to train on: 1 are"):
-        require_pieces(pieces_of(corpus_of([30]), 10, "drop"), 1, 10)
+        require_pieces(pieces_of(corpus_of([30]), 10, "drop"), corpus_of([30]), 10)
 
 
 def test_documents_without_targets_are_left_out() -> None:
@@ -271,7 +271,8 @@ def test_documents_without_targets_are_left_out() -> None:
     batch = sequences.rows(sampler.take(len(sequences)))
     assert batch.target_tokens == 10
     with pytest.raises(SetpointError, match="1 have no target"):
-        require_pieces(pieces_of(corpus_of([5], [False]), 10, "split"), 1, 10)
+        corpus = corpus_of([5], [False])
+        require_pieces(pieces_of(corpus, 10, "split"), corpus, 10)
 
 
 def test_complete_documents_keep_their_start_where_text_is_split() -> None:

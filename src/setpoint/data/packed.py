@@ -337,22 +337,14 @@ def build_packed(
         SetpointError: a document is too long and that is an error, or none is left.
     """
     pieces = pieces_of(corpus, length, section.too_long)
-    require_pieces(pieces, len(corpus.starts), length)
+    require_pieces(pieces, corpus, length)
     packer = Packer(pieces, section, length=length, seed=seed, bucket=bucket, name=name)
     count = packer.rows_of_epoch()
     tokens = int(pieces.lengths.sum())
     notes = [f"{tokens / (count * length):.1%} of the places of {count:,} rows hold tokens"]
     if section.pad_to_multiple_of is not None:
         notes = [f"{count:,} rows of {tokens / count:.0f} tokens on average"]
-    whole = corpus.complete(np.arange(len(corpus.starts))).all()
-    of = f"of {len(corpus.starts):,} {'conversations' if whole else 'documents'}"
-    for done, number in pieces.too_long.items():
-        lost = f" ({pieces.left_out:,} tokens in no row)" if done != "split" else ""
-        if number:
-            notes.append(f"{number:,} {of} are longer than {length:,} tokens: {done}{lost}")
-    if pieces.without_targets:
-        what = f"have no trained token within {length:,}: left out"
-        notes.append(f"{pieces.without_targets:,} {of} {what}")
+    notes += pieces.notes
     sequences = PackedSequences(
         corpus,
         length,

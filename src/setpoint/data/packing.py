@@ -31,17 +31,18 @@ class Pieces(NamedTuple):
     Arguments:
         starts: (P,) the first token that is read of each.
         lengths: (P,) how many tokens are read.
-        too_long: documents that are longer than a row, by what is done with them: split, cut, left
-            out.
+        too_long: documents that are longer than a row.
         left_out: their tokens that are in no row.
         without_targets: pieces that are left out, as none of their tokens is a target.
+        notes: the documents that are not read whole, in words.
     """
 
     starts: Ints
     lengths: Ints
-    too_long: dict[str, int]
+    too_long: int
     left_out: int
     without_targets: int
+    notes: tuple[str, ...]
 
 
 def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
@@ -59,6 +60,8 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     starts, lengths = corpus.reads()
     longer = np.flatnonzero(lengths > length)
     count, whole = len(longer), int(lengths.sum())
+    all_complete = corpus.complete(np.arange(len(starts))).all()
+    of = f"of {len(starts):,} {'conversations' if all_complete else 'documents'}"
     done: dict[str, int] = {}
     if count and too_long == "error":
         first = int(longer[0])
@@ -86,22 +89,30 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     without = len(starts) - int(trained.sum())
     if without:
         starts, lengths = starts[trained], lengths[trained]
-    return Pieces(starts, lengths, done, left_out, without)
+    notes: list[str] = []
+    for what, number in done.items():
+        lost = "" if what == "split" else f" ({left_out:,} tokens in no row)"
+        if number:
+            notes.append(f"{number:,} {of} are longer than {length:,} tokens: {what}{lost}")
+    if without:
+        notes.append(f"{without:,} {of} have no trained token within {length:,}: left out")
+    return Pieces(starts, lengths, count, left_out, without, tuple(notes))
 
 
-def require_pieces(pieces: Pieces, documents: int, length: int) -> None:
-    """Refuse documents of which none can be trained on.
+def require_pieces(pieces: Pieces, corpus: Corpus, length: int) -> None:
+    """Refuse documents of which none can be trained or evaluated on.
 
     Raises:
         SetpointError: nothing is left.
     """
     if not len(pieces.starts):
-        split = ", too_long = split" if "left out" in pieces.too_long else ""
+        use = "to train on" if corpus.side == "train" else f"in {corpus.side} to evaluate on"
         raise SetpointError(
-            f"data.packing: none of {documents} documents is left to train on: "
-            f"{sum(pieces.too_long.values())} are longer than a row of {length} tokens and "
+            f"data.packing: none of {len(corpus.starts)} documents is left {use}: "
+            f"{pieces.too_long} are longer than a row of {length} tokens and "
             f"{pieces.without_targets} have no target in it.\n"
-            f"Valid: a larger batch.sequence_length{split}, or data with targets."
+            "Valid: a larger batch.sequence_length, too_long = split for text, or data with "
+            "targets."
         )
 
 
