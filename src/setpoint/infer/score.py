@@ -21,7 +21,7 @@ from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.loss.figures import bits_per_byte, perplexity
 from setpoint.model.layers import evaluating
 from setpoint.shapes.batch import Batch
-from setpoint.shapes.outcome import Projection, supports_head
+from setpoint.shapes.outcome import Projection, supports_head, takes_documents
 from setpoint.track.progress import Work, no_work
 
 
@@ -150,19 +150,19 @@ def _nats(model: torch.nn.Module, batch: Batch) -> float:
         RunError: documents are to be isolated, and the model does not take them.
     """
     targets = batch.targets
+    places = {"positions": batch.positions, "documents": batch.documents}
+    given = {name: each for name, each in places.items() if each is not None}
     if not supports_head(model):
-        if batch.documents is not None:
+        if given and not takes_documents(model):
             raise RunError(
                 f"data.packing.isolate = true needs a model that takes documents, and a "
                 f"{type(model).__name__} takes tokens alone; set it to false"
             )
-        return float(_PLAIN(model(batch.inputs), targets).nats)
+        return float(_PLAIN(model(batch.inputs, **given), targets).nats)
 
     def head(hidden: Tensor, projection: Projection) -> Any:
         return _CHUNKED.from_hidden(hidden, projection, targets)
 
-    places = {"positions": batch.positions, "documents": batch.documents}
-    given = {name: each for name, each in places.items() if each is not None}
     return float(model(batch.inputs, **given, head=head).result.nats)
 
 

@@ -15,7 +15,7 @@ from setpoint.data.sequences import Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.streamed import build_streamed
 from setpoint.data.windows import training_windows
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.train.batch import steps_before
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
     section, length = job.data.packing, job.batch.sequence_length
     seed = job.seed if job.data.seed is None else job.data.seed
     assert seed is not None
-    marked = isinstance(job.model, Transformer) and job.model.moe is not None
+    marked = marks_padding(job.model)
     if isinstance(corpus, Stream):
         return build_streamed(corpus, section, length=length, seed=seed, marked=marked)
     if section.method != "concatenate":
@@ -67,6 +67,13 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
         )
     windows = training_windows(corpus, length, bool(section.isolate))
     return windows, ShuffledSampler(windows, seed, name)
+
+
+def marks_padding(model: ModelConfig) -> bool:
+    """Whether positions tell the model where padding is: experts leave it out."""
+    if isinstance(model, Transformer):
+        return model.moe is not None
+    return isinstance(model, HuggingFaceModel)
 
 
 def notes_of(sequences: Sequences) -> Iterator[str]:
