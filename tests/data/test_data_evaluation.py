@@ -17,6 +17,7 @@ from setpoint.data.config import Data, Packing
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import EvaluationFeed, EvaluationRows, evaluation_rows
+from setpoint.data.packed import ConcatenatedSequences
 from setpoint.data.sources.config import Conversations, Questions, Random, SourceConfig, Tokens
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import Windows, evaluation_windows
@@ -64,26 +65,26 @@ def test_every_token_but_the_first_is_predicted_once_in_order(
 def test_documents_are_predicted_by_themselves_in_order(
     lengths: list[int], method: Any, too_long: Any, isolates: bool, count: int
 ) -> None:
-    """Each document with the separators around it; odd bytes are not trained on."""
+    """Texts have separators around them; every other document has a mask, so it is complete."""
     size = 12
-    texts = [np.arange(length) + 10 * number for number, length in enumerate(lengths)]
+    texts = [bytes(range(10 * number, 10 * number + n)) for number, n in enumerate(lengths)]
+    masks = [np.arange(len(text)) % 2 == 0 if at % 2 else None for at, text in enumerate(texts)]
     documents = [
-        Document(str(number), bytes(text.tolist()), trained=text % 2 == 0)
-        for number, text in enumerate(texts)
+        Document(str(at), text, trained=mask)
+        for at, (text, mask) in enumerate(zip(texts, masks, strict=True))
     ]
     corpus = build_corpus(documents, ByteTokenizer(), side="held_out")
-    pieces: list[tuple[list[int], list[int]]] = []
-    for text in texts:
-        read, wanted = [256, *text.tolist()], [*text.tolist(), 256]
+    kept: list[tuple[list[int], list[int]]] = []
+    for text, mask in zip(texts, masks, strict=True):
+        read, wanted = [256, *text], [*text, 256]
+        if mask is not None:
+            read = [*text[:-1]]
+            wanted = [t if m else IGNORE_INDEX for t, m in zip(text[1:], mask[1:], strict=True)]
         if len(read) > size and too_long == "drop":
             continue
-        starts = range(0, len(read) if too_long == "split" else 1, size)
-        pieces += [(read[at : at + size], wanted[at : at + size]) for at in starts]
-    kept = [
-        (read, [t if t % 2 == 0 and t != 256 else IGNORE_INDEX for t in wanted])
-        for read, wanted in pieces
-        if any(t % 2 == 0 and t != 256 for t in wanted)
-    ]
+        parts = range(0, len(read) if too_long == "split" and mask is None else 1, size)
+        pieces = [(read[at : at + size], wanted[at : at + size]) for at in parts]
+        kept += [(a, b) for a, b in pieces if any(t != IGNORE_INDEX for t in b)]
     section = resolve(Packing(method=method, too_long=too_long))
     if not kept:
         with pytest.raises(SetpointError, match=r"documents is left in held_out to evaluate on"):
@@ -109,7 +110,8 @@ def test_documents_are_predicted_by_themselves_in_order(
         assert targets == wanted[: len(targets)]
         assert all(each == IGNORE_INDEX for each in wanted[len(targets) :])
     assert sum(b.target_tokens for b in batches) == sum(t >= 0 for _, w in kept for t in w)
-    assert sum(b.target_bytes for b in batches) == sum(b.target_tokens for b in batches)
+    size_of_targets = sum(0 <= t < 256 for _, wanted in kept for t in wanted)
+    assert sum(b.target_bytes for b in batches) == size_of_targets
     # What n-grams are fitted against are the targets of the same rows.
     first = evaluation_batches(rows, micro_size=1, limit=count)
     part = rows.first(count)
@@ -248,3 +250,26 @@ def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) ->
         list(feed.batches("web"))
     feed.close()
     assert "sequences of web from t/0 at token 16" in str(caught.value)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_stream_of_complete_documents_is_read_as_training_reads_it(isolate: bool) -> None:
+    """Rows of what training concatenates, and what is left at the end."""
+    texts = [bytes(range(10 * number, 10 * number + n)) for number, n in enumerate((9, 1, 5, 20))]
+    documents = [
+        Document(str(at), text, trained=np.ones(len(text), np.bool_))
+        for at, text in enumerate(texts)
+    ]
+    corpus = build_corpus(documents, ByteTokenizer(), side="held_out")
+    section = resolve(Packing(method="concatenate", isolate=isolate))
+    rows = evaluation_rows(corpus, section, 8)
+    trained = ConcatenatedSequences(corpus, 8, isolated=isolate, marked=False)
+    whole, same = rows.rows(np.arange(len(rows))), trained.rows(np.arange(len(trained)))
+    assert (len(rows), len(trained)) == (4, 3)
+    for name in ("inputs", "targets", "positions", "documents"):
+        ours, theirs = getattr(whole, name), getattr(same, name)
+        assert (theirs is None) == (name in ("positions", "documents") and not isolate)
+        assert theirs is None or ours[:3].equal(theirs)
+    predicted = [t for t in whole.targets.flatten().tolist() if t != IGNORE_INDEX]
+    assert predicted == [t for text in texts for t in text[1:]]
+    assert len(evaluation_rows(corpus, section, 99)) == 1

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.loader import Loader
-from setpoint.data.packed import PackedSequences
+from setpoint.data.packed import ConcatenatedSequences, PackedSequences
 from setpoint.data.packing import PackedRows, next_fit, pieces_of, require_pieces
 from setpoint.data.sequences import DataIdentity
 from setpoint.data.token_row import slices
@@ -130,6 +130,14 @@ def evaluation_rows(
     Raises:
         SetpointError: a document is too long and that is an error, or none is left.
     """
+    isolated = bool(section.isolate)
+    if section.method == "concatenate" and corpus.trained is not None:
+        rows = ConcatenatedSequences(corpus, length, isolated=isolated, marked=marked, partial=True)
+        layout = f"{'isolated ' * isolated}documents, concatenated"
+        packed = PackedSequences(
+            corpus, length, len(rows), isolated=isolated, marked=marked, row_tokens=length
+        )
+        return DocumentRows(packed, rows.pieces(np.arange(len(rows))), layout)
     if section.method == "concatenate":
         return evaluation_windows(corpus, length, bool(section.isolate))
     pieces = pieces_of(corpus, length, section.too_long)
@@ -149,7 +157,7 @@ def evaluation_rows(
     )
     order = PackedRows(pieces.starts, pieces.lengths, np.cumsum(np.bincount(bins)))
     layout = f"documents, {'next_fit' if shared else 'none'}, too_long = {section.too_long}"
-    return DocumentRows(packed, order, layout, ", ".join(pieces.notes(section.too_long)))
+    return DocumentRows(packed, order, layout, ", ".join(pieces.notes))
 
 
 class EvaluationFeed:

@@ -21,7 +21,7 @@ from setpoint.model.config import marks_padding
 from setpoint.model.layers import evaluating
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Batch, Count
-from setpoint.shapes.outcome import Projection, supports_head
+from setpoint.shapes.outcome import Projection, supports_head, takes_documents
 from setpoint.shapes.scoring import EvalSums, Score, score_text
 from setpoint.track.progress import Work, no_work
 
@@ -122,16 +122,16 @@ def score(
         SetpointError: no document is left, or one is too long and that is an error.
         RunError: the loss is no finite number, or the model does not take documents.
     """
-    model, has_head = loaded.model, supports_head(loaded.model)
+    model, isolates = loaded.model, takes_documents(loaded.model)
     if packing.method == "concatenate":
         sequence_length = min(sequence_length, len(corpus.tokens) - 1)
-        if packing.isolate and not has_head:
+        if packing.isolate and not isolates:
             raise RunError(
                 f"data.packing.isolate = true needs a model that takes documents, and a "
                 f"{type(model).__name__} takes tokens alone; set it to false"
             )
     rows = evaluation_rows(
-        corpus, packing, sequence_length, isolates=has_head, marked=marked, multiple=MULTIPLE
+        corpus, packing, sequence_length, isolates=isolates, marked=marked, multiple=MULTIPLE
     )
     feed = EvaluationFeed({name: (rows, sequences)}, micro_size=micro_size, **(loader or {}))
 

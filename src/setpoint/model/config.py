@@ -64,6 +64,8 @@ class Transformer(
 ):
     """Decoder-only transformer."""
 
+    takes_documents = True
+
     dim: int = field(
         default=192,
         ge=1,
@@ -571,4 +573,6 @@ def names_attention_backend(model: ModelConfig) -> bool:
 
 def marks_padding(model: ModelConfig) -> bool:
     """Whether positions tell the model where padding is: experts leave it out."""
-    return isinstance(model, Transformer) and model.moe is not None
+    if isinstance(model, Transformer):
+        return model.moe is not None
+    return isinstance(model, HuggingFaceModel)

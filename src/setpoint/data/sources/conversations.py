@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -138,19 +139,30 @@ class ConversationsSource:
         wanted = found.answers[-1:] if loss_on == "last_answer" else found.answers
         rendered = template.render(found, () if loss_on == "all" else wanted)
         tokens, places = tokenizer.encode_pieces(rendered.pieces)
-        trained = None
-        if loss_on != "all":
-            trained = answer_mask(places, rendered.answers)
-            if not trained.any():
-                yield from self._untrained("no answer of the assistant in it has a token")
-                return
+        whole = np.ones(len(tokens), np.bool_)
+        trained = whole if loss_on == "all" else answer_mask(places, rendered.answers)
+        ended = loss_on == "all" or wanted[-1:] == (len(found.messages) - 1,)
+        if rendered.end is not None and ended:
+            tokens = np.append(tokens, tokenizer.chat.tokens[rendered.end])
+            trained = np.append(trained, trained.any())
+        trained[:1] = False  # nothing is before it to predict it from
+        if not trained.any():
+            yield from self._untrained("no answer of the assistant in it has a token")
+            return
         yield Document(name, rendered.text.encode(), tokens, trained)
 
     def _given(self, name: str, found: TokenizedRow) -> Iterator[Document]:
-        if found.trained is not None and not found.trained.any():
+        trained = found.trained
+        if trained is None:
+            trained = np.ones(len(found.tokens), np.bool_)
+        elif not trained.any():
             yield from self._untrained("all of its labels are -100")
             return
-        yield from found.documents(name)
+        trained[list(found.starts)] = False
+        if not trained.any():
+            yield from self._untrained("its first token is the only one")
+            return
+        yield from replace(found, trained=trained).documents(name)
 
     def _untrained(self, reason: str) -> Iterator[Document]:
         """What becomes of a row without a token to train on."""

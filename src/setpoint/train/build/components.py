@@ -240,11 +240,11 @@ def build_components(
     train, sampler = build_training_data(job, corpora)
     made = build_trained(job, tokenizer.vocab_size, world, len(train.sources), fresh, keys)
     model, objective = made.model, made.objective
-    if job.data.packing.isolate and not objective.has_head:
+    if job.data.packing.isolate and not objective.takes_documents:
         raise SetpointError(
             f"data.packing.isolate: true needs a model that takes documents, and a "
             f"{type(model).__name__} takes tokens alone.\nValid: false, or a model with "
-            "supports_head = True."
+            "takes_documents = True."
         )
     feed = Feed(
         train,

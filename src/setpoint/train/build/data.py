@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.config import SetpointError
 from setpoint.data.evaluation import EvaluationRows, evaluation_rows
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
-from setpoint.data.packed import PackedSequences, build_packed
+from setpoint.data.packed import ConcatenatedSequences, PackedSequences, build_packed
 from setpoint.data.place import place_in_words
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
@@ -67,7 +67,11 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
             marked=marked,
             name=name,
         )
-    windows = training_windows(corpus, length, bool(section.isolate))
+    isolated = bool(section.isolate)
+    if corpus.trained is not None:
+        cut = ConcatenatedSequences(corpus, length, isolated=isolated, marked=marked)
+        return cut, ShuffledSampler(cut, seed, name)
+    windows = training_windows(corpus, length, isolated)
     return windows, ShuffledSampler(windows, seed, name)
 
 
@@ -85,7 +89,7 @@ def build_evaluation_rows(
 
 def notes_of(sequences: Sequences) -> Iterator[str]:
     """What packing made of the documents, by source where they are mixed."""
-    if isinstance(sequences, PackedSequences):
+    if isinstance(sequences, PackedSequences) and sequences.note:
         yield sequences.note
     elif isinstance(sequences, Mixture):
         for name, member in zip(sequences.sources, sequences.members, strict=True):
