@@ -421,7 +421,7 @@ ROWS_OF_TEXT = ("data.sources=[{type=text, paths=[{tmp}/rows.jsonl]}]",)
 CHATS = ('data.sources=[{type=conversations, paths=["{tmp}/chats/*.jsonl"], template=plain, '
          "untrained=drop}]",)  # fmt: skip
 FIRST = "data.sources.0"
-QUESTIONS = ("data.sources=[{type=questions, documents=200}]",)
+QUESTIONS = ("data.sources=[{type=questions, documents=200}]", "batch.sequence_length=32")
 TOKENIZER = ("tokenizer={type=huggingface, path={tmp}/tokenizer}",)
 EVERY_STEP = ("checkpoint.every=1 steps",)
 ADAGRAD = ("optimizer={type=import, target=torch.optim.Adagrad}",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -36,6 +36,8 @@ class Show(Protocol):
 
 
 COUNTED = 1 << 16
+LOOKED_AT = 1 << 24
+"""Tokens of which it is looked at once whether they are targets."""
 SHOWN = 60  # characters of a wrong value that a message repeats
 WITH_NUL = "with NUL bytes, as UTF-16 read as UTF-8 has them"
 BLANK = "of white space only"
@@ -48,7 +50,9 @@ class Corpus:
     """The documents of one side in a row: separator, document, separator, ..., separator.
 
     Because a separator stands before the first document and after the last, predicting every
-    token but the first predicts each byte and each document's end exactly once.
+    token but the first predicts each byte and each document's end exactly once. Documents that say
+    which of their tokens are targets are complete without the separators, which are no part of
+    their training rows.
 
     Arguments:
         side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
@@ -78,6 +82,32 @@ class Corpus:
     trained: TokenRow | None = None
     notes: tuple[str, ...] = ()
     prepared: str | None = None
+
+    def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The first token that is read of each document, and how many are; the targets are one on.
+
+        A document is read from the separator before it to its last token, a complete one from its
+        first token to the last but one.
+        """
+        starts = np.asarray(self.starts, np.int64) - 1
+        lengths = np.diff(starts, append=len(self.tokens) - 1)
+        complete = self.complete(np.arange(len(starts)))
+        return starts + complete, lengths - 2 * complete
+
+    def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether documents, in order, are complete: the separator behind one is no target."""
+        found = np.zeros(len(documents), np.bool_)
+        if self.trained is None:
+            return found
+        ends = np.append(self.starts[1:], len(self.tokens))[documents] - 1
+        first = 0
+        while first < len(ends):
+            begin = int(ends[first])
+            last = max(int(np.searchsorted(ends, begin + LOOKED_AT)), first + 1)
+            trained = self.trained[begin : int(ends[last - 1]) + 1]
+            found[first:last] = ~trained[ends[first:last] - begin]
+            first = last
+        return found
 
     def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Which of `sources` the tokens at positions are from; a separator ends its document."""
@@ -110,6 +140,11 @@ class Corpus:
         begins[before] = np.arange(len(positions)) * length
         spans = np.diff(begins, append=len(positions) * length)
         return np.repeat(sources.astype(np.int64), spans).reshape(-1, length)
+
+    def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
+        """A corpus of some of the tokens, with the bytes of those that are predicted."""
+        size = _byte_count(tokens[predicted], self.token_bytes)
+        return replace(self, tokens=tokens, trained=predicted, byte_count=size)
 
     @property
     def vocab_size(self) -> int:

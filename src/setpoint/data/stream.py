@@ -135,6 +135,12 @@ class Stream:
             order, place = order[at:], begin.place
         for number in order:
             for document, behind in self.source.read(number, place):
+                if document.trained is not None:
+                    raise SetpointError(
+                        f"{self.where}: the document '{document.name}' says which of its tokens "
+                        "are trained on, and what is streamed is plain text.\n"
+                        "Valid: streaming = false, or documents without `trained`."
+                    )
                 kept = document if limits is None else limits.kept(document)
                 if kept is not None and kept.size:
                     yield kept, partial(_spot, self.parts[number].name, behind)

@@ -61,9 +61,25 @@ class Windows:
         """Rows of an epoch."""
         return self.count
 
+    @property
+    def layout(self) -> str:
+        """How rows are made of documents; metrics compare where it is equal."""
+        return "isolated windows" if self.isolated else "windows"
+
     def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
         """Some of them, (B,) numbers in 0 .. len - 1, as a batch."""
         return cut(self.corpus, rows * self.stride, self.sequence_length, self.isolated)
+
+    def first(self, count: int | None) -> Corpus:
+        """The tokens that the first windows of an evaluation read and predict, as a corpus."""
+        corpus = self.corpus
+        end = len(corpus.tokens) if count is None else count * self.stride + 1
+        tokens = corpus.tokens[: min(end, len(corpus.tokens))]
+        predicted = np.ones(len(tokens), np.bool_)
+        if corpus.trained is not None:
+            predicted = np.array(corpus.trained[: len(tokens)], np.bool_)
+        predicted[0] = False
+        return corpus.part(tokens, predicted)
 
     def describe(self, rows: npt.NDArray[np.int64]) -> str:
         """Which documents they begin in."""

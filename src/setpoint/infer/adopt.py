@@ -31,6 +31,7 @@ from setpoint.config import (
     value_or_missing,
     verify,
 )
+from setpoint.data.sources.config import Conversations
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
@@ -104,7 +105,21 @@ def adopt(draft: Inference) -> list[Problem]:
         _lay_field(draft, base, name, (), origin, name in LEARNED, problems)
     if place.record is not None and draft.export is not None:
         _lay_export(draft.export, place.record)
+    if place.record is not None and draft.evaluation is not None:
+        _lay_conversations(draft, origin)
     return problems
+
+
+def _lay_conversations(draft: Inference, origin: Origin) -> None:
+    """Read conversations of evaluation sets as the run read its own, unless more is given."""
+    run = [source for source in draft.data.sources if isinstance(source, Conversations)]
+    if not run or draft.evaluation is None:
+        return
+    for each in draft.evaluation.sets:
+        for source in each.sources:
+            if isinstance(source, Conversations):
+                for name in ("template", "loss_on"):
+                    _lay_field(source, run[0], name, (), origin, False, [])
 
 
 def _lay_export(section: Export, record: Path) -> None:

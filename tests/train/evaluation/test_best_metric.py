@@ -15,6 +15,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.best_metric import (
     BestMetric,
@@ -22,7 +23,6 @@ from setpoint.train.evaluation.best_metric import (
     measure_of,
     value_of,
 )
-from setpoint.train.evaluation.score import Score
 
 from ..small import small_job
 

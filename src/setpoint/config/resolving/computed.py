@@ -207,6 +207,10 @@ class Computation:
         except Exception:  # nobody asked for the value, so that no fault of it is reported
             return MISSING
 
+    def note_type(self, section: Node) -> None:
+        """Record that a value depends on which variant a section is."""
+        self._read(dotted((*(self._path_of(section) or ()), "type")))
+
     def _read(self, path: str) -> None:
         if self._reads:
             self._reads[-1][path] = None
@@ -435,6 +439,8 @@ class View:
             return attribute.fget(self)
         if isinstance(attribute, types.FunctionType):
             return types.MethodType(attribute, self)
+        if cls.__setpoint__.tag is not None:  # it is what the variant says
+            self._computation.note_type(self._section)
         return attribute
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -31,7 +31,7 @@ from setpoint.data.token_row import JoinedRow
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 2
+FORMAT = 3
 SEEN = "verified.json"
 """What a machine has verified: modification time of each file then."""
 INPUTS = "inputs.txt"
@@ -366,7 +366,7 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
         for start, count, record in corpus.files.rows():
             trained = None
             if corpus.trained is not None:
-                # The separator is a target where the document said nothing.
+                # The separator is a target behind plain text, and none behind what is complete.
                 mask = corpus.trained[start : start + count + 1]
                 trained = None if mask[-1] else mask[:-1]
             yield Document(

@@ -127,6 +127,7 @@ def measure_of(job: Job, parts: Components) -> dict[str, Any]:
         "direction": best.direction,
         "sequences": section.sequences_of(best.data),
         "sequence_length": job.batch.sequence_length,
+        "rows": data.layout,
         "text": data.identity.digest,
         "left_out": [*job.loss.left_out],
     }

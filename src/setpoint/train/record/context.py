@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.scoring import Score
 from setpoint.track.chain import Chain
 from setpoint.track.events import EventLog
 from setpoint.track.heartbeat import Heart
@@ -19,7 +20,7 @@ from setpoint.train.build.utilization import Utilization
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.score import Score, Scores
+from setpoint.train.evaluation.score import Scores
 from setpoint.train.record.accepted import Accepted
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import Loaded

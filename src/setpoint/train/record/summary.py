@@ -72,7 +72,7 @@ def _print_baselines(job: Job, outcome: Outcome, bits: float, stream: TextIO | N
     parts = outcome.parts
     assert parts.held_out is not None
     corpora = [corpus for corpus in parts.corpora if isinstance(corpus, Corpus)]
-    counted = ngram_baselines(corpora, eval_slice(job, parts.held_out.corpus))
+    counted = ngram_baselines(corpora, eval_slice(job, parts.held_out))
     rows = [
         ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
         ("bigram (given the byte before)", f"{counted.bigram:.3f}"),

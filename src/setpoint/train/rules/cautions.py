@@ -47,6 +47,7 @@ def find_cautions(job: Job) -> Iterator[Caution]:
         )
     yield from _too_large(job)
     yield from _model_cautions(job)
+    yield from _packing_cautions(job)
     yield from _optimizer_cautions(job)
     yield from _best_cautions(job)
     warmup = _share_of_run(job, job.schedule.rises_over)
@@ -276,6 +277,32 @@ def _too_large(job: Job) -> Iterator[Caution]:
             f"{ANY_MACHINE / 2**40:,.0f} TiB",
             also=("batch.sequence_length", "model.dim"),
             hint="batch.accumulation divides the global batch into smaller ones.",
+        )
+
+
+def _packing_cautions(job: Job) -> Iterator[Caution]:
+    """Questions apart from their answers, and beside those of other conversations."""
+    packing = job.data.packing
+    if not job.data.has_answers:
+        return
+    whole = ("next_fit", "first_fit_decreasing") if job.model.takes_documents else ()
+    if packing.method == "concatenate":
+        yield Caution(
+            "conversations-cut",
+            "data.packing.method",
+            "rows of concatenated conversations end anywhere, so answers are trained without their "
+            "questions",
+            valid=(*whole, "none"),
+            also=("data.sources",),
+        )
+    elif packing.method != "none" and not packing.isolate:
+        yield Caution(
+            "conversations-not-isolated",
+            "data.packing.isolate",
+            "conversations attend to those before them in their row",
+            valid=("true",) if whole else (),
+            also=("data.packing.method", "data.sources"),
+            hint="" if whole else "Or set data.packing.method to none.",
         )
 
 

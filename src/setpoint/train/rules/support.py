@@ -553,10 +553,6 @@ CONFLICTS = (
         "leaves the schedule nothing to act on: there is one evaluation, after the last step",
         ("100 steps",)),
     Conflict(
-        "data.packing.isolate = true", ("model = huggingface",),
-        "needs a model that takes documents, and one of type = {model.type} takes tokens alone",
-        ("false",)),
-    Conflict(
         "data.packing.isolate = true",
         ("model.attention_backend = sdpa_flash", "parallel.device = cuda or auto"),
         "needs a mask, and sdpa_flash takes none on a GPU", ("false",),

@@ -37,10 +37,13 @@ CAUTIONS = {
     "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
     "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
     "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
+    "conversations-cut": "rows cut conversations, and answers are trained without their questions",
+    "conversations-not-isolated": "conversations that share a row attend to each other",
     "evaluated-but-not-saved": "most evaluated weights are not saved, so they cannot be the best",
 }
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 ROWS = {"vocabulary-mostly-unused": UNUSED_ROWS_MEANS}
+NO_STOP = {"no-stop-token": "no token that ends an answer is trained"}
 MEMORY = ("model", "batch", "optimizer", "precision", "memory", "parallel")
 ATTENTION = ("model", "parallel", "precision", "deterministic")
 
@@ -144,7 +147,7 @@ RULES = (
          needs="files", cautions=ROWS, when=lambda job: not has_bytes(job)),
     Rule(f"{HERE}vocabulary:template_problems", ("data", "evaluation", "tokenizer"),
          "Whether chat templates are there, and write tokens that the tokenizer has",
-         needs="files", when=has_source(Conversations)),
+         needs="files", cautions=NO_STOP, when=has_source(Conversations)),
     Rule(f"{HERE}vocabulary:token_problems", ("data", "evaluation", "tokenizer"),
          "Whether prepared data and its separator are of the tokenizer",
          needs="files", when=has_source(Tokens)),

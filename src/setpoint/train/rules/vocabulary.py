@@ -62,6 +62,7 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
 
 def template_problems(job: Job) -> Iterator[Problem]:
     """Find chat templates that are not there, or write tokens that the tokenizer does not have."""
+    from setpoint.data.sources.chat_template import ChatTemplate
     from setpoint.data.sources.named_templates import fitting_template
     from setpoint.data.tokenizers.vocabulary import chat_facts
 
@@ -72,7 +73,17 @@ def template_problems(job: Job) -> Iterator[Problem]:
         if facts is None or (source.template is None and not needs_template(source)):
             continue
         try:
-            fitting_template(source.template, "", facts)
+            found = fitting_template(source.template, "", facts)
+            template = ChatTemplate(*found, facts.variables, facts.controls)
+            if path.startswith("data.sources.") and template.turn_end is None:
+                yield Caution(
+                    "no-stop-token",
+                    f"{path}.template",
+                    f"{found.title} writes no control token of {facts.title} behind an answer, so "
+                    "that none is trained that ends generation",
+                    also=("tokenizer",),
+                    hint="End the assistant's messages with a control token, such as eos_token.",
+                )
         except SetpointError as error:
             message, _, valid = str(error).removeprefix(": ").partition("\nValid: ")
             yield Problem(f"{path}.template", message, hint=f"Valid: {valid}", also=("tokenizer",))
