@@ -317,12 +317,14 @@ class Endless:
             yield document, lambda number=number: {"row": number}
 
 
-def endless(source: Endless, buffer: int) -> tuple[StreamedSequences, StreamSampler]:
+def endless(
+    source: Endless, buffer: int, method: Any = "concatenate"
+) -> tuple[StreamedSequences, StreamSampler]:
     section = resolve(Text(name="endless", paths=("x",), streaming=True))
     stream = Stream(
         section, "data.sources.0", source, tuple(source.parts()), TOKENIZER, 0.0, buffer
     )
-    return build_streamed(stream, resolve(Packing()), length=S, seed=SEED)
+    return build_streamed(stream, resolve(Packing(method=method)), length=S, seed=SEED)
 
 
 def test_of_an_endless_stream_a_block_is_held_and_a_few_rows(tmp_path: Path) -> None:
@@ -369,6 +371,22 @@ def test_an_error_comes_with_its_row_after_all_rows_before_it(workers: int) -> N
     with pytest.raises(SetpointError, match=r"endless/tap, row 41 is broken"):
         feed.take()
     feed.close()
+
+
+class Answered(Endless):
+    """A stream of documents that say which of their tokens are trained on."""
+
+    def read(self, part: int, place: Place) -> Iterator[Placed]:
+        document = Document("endless/tap#0", tokens=np.arange(9), trained=np.arange(9) > 5)
+        yield document, lambda: {"row": 1}
+
+
+@pytest.mark.parametrize("method", ["concatenate", "next_fit"])
+def test_targets_of_documents_are_refused_and_not_ignored(method: str) -> None:
+    sequences, sampler = endless(Answered(), 10, method)
+    with pytest.raises(SetpointError, match="'endless/tap#0' says which of its tokens"):
+        sequences.rows(sampler.take(1))
+    sampler.forget()
 
 
 def test_a_wrong_row_of_a_file_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
 from setpoint.data.packing import PackedRows, Packer, parts_of_rows, pieces_of, require_pieces
 from setpoint.data.sampler import refuse_other_stream
-from setpoint.data.sequences import DataIdentity
+from setpoint.data.sequences import DataIdentity, Rows
 from setpoint.data.token_row import slices
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
@@ -202,15 +202,15 @@ class ConcatenatedSequences(PackedSequences):
             row_tokens=sequence_length,
         )
 
-    def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
+    def rows(self, rows: Rows) -> Batch:
         """Some of them, (B,) numbers, as a batch."""
         return super().rows(self.pieces(rows))
 
-    def names_in(self, rows: npt.NDArray[np.int64]) -> list[list[str | None]]:
+    def names_in(self, rows: Rows) -> list[list[str | None]]:
         """See `PackedSequences.names_in`."""
         return super().names_in(self.pieces(rows))
 
-    def describe(self, rows: npt.NDArray[np.int64]) -> str:
+    def describe(self, rows: Rows) -> str:
         """See `PackedSequences.describe`."""
         return super().describe(self.pieces(rows))
 

@@ -125,7 +125,11 @@ class Stream:
                 yield document, spot
 
     def both_sides(self, order: Sequence[int], begin: Spot | None = None) -> Iterator[Found]:
-        """The documents that the filter keeps, those that are held out included."""
+        """The documents that the filter keeps, those that are held out included.
+
+        Raises:
+            SetpointError: a document cannot be read, or is no plain text.
+        """
         limits = None
         if self.section.filter is not None:
             limits = Limits(self.section.filter, where=self.where)
