@@ -136,12 +136,17 @@ class HuggingFaceModel(nn.Module):
         """Try whether position ids that restart isolate documents, as rows of their own do.
 
         Those of models with recurrent layers, or that count positions by themselves, do not.
+
+        Raises:
+            SetpointError: a balance loss is asked for, and there is none.
         """
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
         documents = torch.tensor([[0, 0, 1, 1], [0, 1, 1, -1]])
         positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, -1]])
         with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(self):
             apart, wanted = self._call(tokens, positions, documents, False)
+            if self.balances and wanted is None:
+                raise self._no_balance()
             try:
                 packed, found = self._call(tokens, positions, documents, True)
             except Exception:  # whatever its layers raise, they cannot
@@ -157,7 +162,10 @@ class HuggingFaceModel(nn.Module):
             for name in COEFFICIENTS:
                 if isinstance(weight := getattr(holder, name, None), int | float):
                     return float(weight)
-        raise SetpointError(
+        raise self._no_balance()
+
+    def _no_balance(self) -> SetpointError:
+        return SetpointError(
             f"model.config = {self.config.config}: output_router_logits = true asks for a balance "
             f"loss, and {type(self.model).__name__} has none with a weight\nValid: false"
         )

@@ -340,6 +340,9 @@ CONFLICTS = (
         "without sequence parallelism", ("0",),
         where=_has_tensor, hint="Or set parallel.sequence_parallel to true."),
     Conflict(
+        "model.attention_backend = flex_attention", (NO_GPU,),
+        "computes no gradients on a CPU, and {device}", ("sdpa", "eager")),
+    Conflict(
         "model = huggingface", (IN_CONTEXT,),
         "type = {model.type} takes whole sequences, and ranks divide them", ("transformer",),
         where=_divides_sequences, also=BOTH,
