@@ -15,7 +15,9 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data
 from setpoint.data.corpus import build_corpora
 from setpoint.data.document import Document
+from setpoint.data.sources.chat_template import ChatTemplate
 from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.messages import Conversation
 from setpoint.data.sources.named_templates import CHATML, LLAMA3, NAMED, fitting_template
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
@@ -351,6 +353,47 @@ def test_a_wrong_row_is_named(tmp_path: Path, name: str) -> None:
         documents(tmp_path, [{"input_ids": [1, 2]}, row], template=template)
     assert str(caught.value).startswith("data.sources.0.paths: ")
     assert "chats.jsonl, line 2: " in str(caught.value)
+
+
+GLM = """{%- for m in messages -%}{{ '<|im_start|>' if m.role == 'user' else '<|eot_id|>' }}
+{{ m.content }}{%- endfor -%}{%- if add_generation_prompt -%}<|eot_id|>{%- endif -%}"""
+NO_END = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+
+
+def template_of(source: str, tokenizer: ChatTokenizer) -> ChatTemplate:
+    facts = tokenizer.chat
+    return ChatTemplate(source, "the template", facts.variables, facts.controls)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, GLM, NO_END])
+def test_a_prompt_has_the_tokens_of_transformers(
+    folders: dict[str, Path], kind: str, source: str
+) -> None:
+    tokenizer = tokenizer_in(folders[kind])
+    messages = [*DIALOGUE, {"role": "user", "content": f"<|im_end|>{END}<|im_start|>x"}]
+    pieces = template_of(source, tokenizer).prompt(Conversation(messages, ()))
+    more = {"add_generation_prompt": True, "return_assistant_tokens_mask": False}
+    safely = {"sanitize_control_tokens": True}
+    expected = theirs(folders[kind], messages, source, **more, **safely)["input_ids"]
+    assert tokenizer.encode_pieces(pieces).tokens.tolist() == expected
+    unsafe = theirs(folders[kind], messages, source, **more)["input_ids"]
+    assert unsafe != expected
+
+
+def test_the_token_that_ends_a_turn(folders: dict[str, Path]) -> None:
+    tokenizer = tokenizer_in(folders["byte_level"])
+    ends = {
+        CHATML: "<|im_end|>",
+        LLAMA3: "<|eot_id|>",
+        GLM: "<|im_start|>",
+        NO_END: None,
+        NAMED["plain"]: END,
+        NAMED["alpaca"]: END,
+        "{{ raise_exception('x') }}": None,
+    }
+    assert {source: template_of(source, tokenizer).turn_end for source in ends} == ends
+    assert template_of(NAMED["plain"], resolve(Bytes()).build()).turn_end == "<|endoftext|>"
 
 
 def test_rows_without_a_target_can_be_dropped(tmp_path: Path) -> None:

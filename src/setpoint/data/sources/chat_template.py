@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from setpoint.config import SetpointError
@@ -113,6 +114,32 @@ class ChatTemplate:
             layout = _layout(safe)
             spans = [self._span(safe, layout, text, ends, k) for k in answers]
         return self._rendered(text, sorted(set(spans)))
+
+    def prompt(self, conversation: Conversation) -> tuple[Piece, ...]:
+        """Write out a conversation up to the answer that a model is to give.
+
+        Raises:
+            RowError: the template raises.
+        """
+        safe = self._safe(conversation)
+        return self._rendered(self._render(safe.messages, safe.tools, prompt=True).text, ()).pieces
+
+    @cached_property
+    def turn_end(self) -> str | None:
+        """The control token that ends an answer; None: the template writes none behind one.
+
+        It is the first one between an answer and the text of the user that follows: <|im_end|> in
+        ChatML, and where answers have no end, the marker of the next role.
+        """
+        messages, _ = _with_marks([*PROBE, {"role": "assistant", "content": "x"}, *PROBE])
+        try:
+            marked = self._render(messages, None)
+        except RowError:
+            return None
+        if self._control is None or not {1, 2} <= marked.marks.keys():
+            return None
+        match = self._control.search(marked.text, marked.marks[1], marked.marks[2])
+        return match[0] if match else None
 
     def _safe(self, conversation: Conversation) -> Conversation:
         """The conversation with the control tokens that it spells replaced by signs."""
