@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
@@ -32,6 +33,7 @@ def export(
     tokenizer: Tokenizer,
     path: Path,
     *,
+    ends: Sequence[int] = (),
     dtype: str | None = None,
     max_shard_size: int = SHARD,
     family: str | None = None,
@@ -40,7 +42,7 @@ def export(
 
     Arguments:
         model: in memory, or a checkpoint of which a few tensors at a time are read.
-        dtype, max_shard_size, family: see `save_pretrained`.
+        ends, dtype, max_shard_size, family: see `save_pretrained`.
 
     Raises:
         SetpointError: no family of models is what this model is, or it cannot be written.
@@ -48,10 +50,13 @@ def export(
     files, end = None, None
     if isinstance(tokenizer, HuggingFaceTokenizer):
         files = find_tokenizer(tokenizer.path).parent
-        # What ended documents in training, if tokenizer.separator named another token.
+        # What ended documents in training, if tokenizer.separator named another token. A chat
+        # template that writes eos_token goes on to mean the same one.
         vocabulary, separator = read_vocabulary(tokenizer.path), tokenizer.separator
-        if vocabulary.ids.get(vocabulary.named.get("eos_token", "")) != separator:
-            end = next((text, n) for text, n in vocabulary.ids.items() if n == separator)
+        named = vocabulary.named.get("eos_token")
+        written = named and any("eos_token" in each for each in vocabulary.templates.values())
+        if not written and vocabulary.ids.get(named or "") != separator:
+            end = next(text for text, number in vocabulary.ids.items() if number == separator)
     return save_pretrained(
         model,
         path,
@@ -59,5 +64,6 @@ def export(
         max_shard_size=max_shard_size,
         family=family,
         tokenizer=files,
-        end=end,
+        ends=ends,
+        eos_token=end,
     )

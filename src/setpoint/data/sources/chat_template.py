@@ -72,6 +72,7 @@ class ChatTemplate:
     def __init__(
         self, source: str, title: str, variables: Mapping[str, str], controls: Sequence[str]
     ) -> None:
+        self.source = source
         self.title = title
         self.variables = dict(variables)
         self.controls = sorted(controls, key=len, reverse=True)

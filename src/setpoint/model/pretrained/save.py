@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.tokenizers.vocabulary import SETTINGS, TEMPLATE, read_vocabulary
 from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.huggingface import HuggingFaceModel
 from setpoint.model.initialize import plain_name
@@ -27,7 +29,7 @@ from setpoint.model.pretrained.pieces import Piece, their_shapes
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader, weight_dtype
 from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
 from setpoint.model.pretrained.tensors import pieces_of
-from setpoint.model.pretrained.write_config import family_for, write_config
+from setpoint.model.pretrained.write_config import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.write_tensor import Planned, write_tensors
 from setpoint.model.skeleton import skeleton
 from setpoint.model.transformer import Transformer
@@ -48,7 +50,8 @@ def save_pretrained(
     max_shard_size: int = SHARD,
     family: str | None = None,
     tokenizer: str | Path | None = None,
-    end: tuple[str, int] | None = None,
+    ends: Sequence[int] = (),
+    eos_token: str | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a model in the format of Hugging Face.
@@ -66,15 +69,18 @@ def save_pretrained(
         family: `model_type` of transformers; None: the plainest that the model can be.
         tokenizer: a directory whose tokenizer files are copied, too; None: the one that the model
             was loaded from, if it has any.
-        end: text and id of the token that ends documents, which the files then call `eos_token`;
-            None: they stay as they are.
+        ends: ids of the tokens that end a text; empty: those that the model's own files name, and
+            of a checkpoint the separator of its tokenizer.
+        eos_token: text of the token that the tokenizer's files call so; None: they stay as they
+            are.
 
     Raises:
         SetpointError: if no family is such a model, or the directory cannot be written.
     """
     weights = None
     if not isinstance(model, nn.Module):
-        model, weights = _opened(model)
+        model, weights, known = _opened(model)
+        ends = ends or known
     model = getattr(model, "_orig_mod", model)  # as torch.compile wraps it
     wanted, target = weight_dtype(dtype), Path(os.path.expanduser(path))
     if max_shard_size < 1:
@@ -94,26 +100,33 @@ def save_pretrained(
 
     def write_all(directory: Path) -> None:
         write(directory)
-        copy_companions(Path(tokenizer) if tokenizer is not None else origin, directory)
-        if end is not None:
-            _name_end(directory, *end)
+        copy_files(TOKENIZER_FILES, origin if tokenizer is None else Path(tokenizer), directory)
+        copy_files((GENERATION, TEMPLATE), origin, directory)
+        if eos_token is not None:
+            _name_end(directory, eos_token)
+        _write_ends(directory, ends or (ends_of(origin) if origin is not None else ()))
 
     publish(target, write_all)
     return target
 
 
-def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
-    """The model at a path, without values where its weights can be read one by one."""
+def _opened(path: str | Path) -> tuple[nn.Module, Weights | None, Sequence[int]]:
+    """The model at a path, without values where its weights can be read one by one.
+
+    Returns:
+        the model, its weights, and the tokens that end a text.
+    """
     place = locate(str(path))
     if place.kind != "checkpoint":
-        return load_pretrained(path), None
+        return load_pretrained(path), None, ()
     job = job_of(place.directory)
-    if not isinstance(job.model, TransformerConfig) or not is_ours(job.model):
-        return load_pretrained(path), None
     tokenizer = tokenizer_of(place.directory, job.tokenizer)
+    ends = ends_of(place.directory, tokenizer)
+    if not isinstance(job.model, TransformerConfig) or not is_ours(job.model):
+        return load_pretrained(path), None, ends
     model = skeleton(job.model, tokenizer.vocab_size)
     vars(model)["loaded_from"] = place.directory
-    return model, checkpoint_weights(place.directory, model, job.model)
+    return model, checkpoint_weights(place.directory, model, job.model), ends
 
 
 class _Held:
@@ -190,7 +203,7 @@ def _described(origin: Path) -> dict[str, Any]:
     """What config.json says of the model that weights were loaded or trained from."""
     if (origin / MANIFEST).is_file():
         return description_of(origin) or {}
-    return read_keys(origin)
+    return read_keys(origin) if (origin / CONFIG).is_file() else {}
 
 
 def _their_tensor(
@@ -207,8 +220,8 @@ def _their_tensor(
     return whole
 
 
-def copy_companions(origin: Path | None, directory: Path) -> None:
-    """Copy the files that go along with weights: those of the tokenizer, and for generation.
+def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> None:
+    """Copy files that go along with weights, where they are and the directory has none.
 
     Arguments:
         origin: where they are looked for; None: nothing is copied.
@@ -218,24 +231,82 @@ def copy_companions(origin: Path | None, directory: Path) -> None:
     """
     if origin is None:
         return
-    for name in (*TOKENIZER_FILES, GENERATION):
+    for name in names:
         if (origin / name).is_file() and not (directory / name).exists():
             shutil.copyfile(origin / name, directory / name)
 
 
-def _name_end(directory: Path, text: str, number: int) -> None:
-    """Make a token the `eos_token` in all files of a directory that name one."""
-    named: dict[str, tuple[str, object]] = {
-        CONFIG: ("eos_token_id", number),
-        GENERATION: ("eos_token_id", number),
-        "tokenizer_config.json": ("eos_token", text),
-        "special_tokens_map.json": ("eos_token", text),
-    }
-    for name, (key, value) in named.items():
+def ends_of(directory: Path, tokenizer: Tokenizer | None = None) -> tuple[int, ...]:
+    """The tokens that end a text: those that the files of weights name, and the separator.
+
+    Arguments:
+        directory: a checkpoint, or a model in the format of Hugging Face.
+        tokenizer: the one of the weights; None: only what the files name.
+
+    Raises:
+        SetpointError: if a file cannot be read.
+    """
+    settings = directory / GENERATION
+    found = declared_ends(
+        read_keys(directory, GENERATION) if settings.is_file() else {}, _described(directory)
+    )
+    if tokenizer is None:
+        return tuple(found)
+    if (directory / MANIFEST).is_file():
+        found = fitting_ends(found, tokenizer)
+    return tuple(dict.fromkeys([*found, tokenizer.separator]))
+
+
+def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
+    """The end-of-text ids of a generation_config.json, or else of a config.json."""
+    for keys in (generation, config):
+        ends = keys.get("eos_token_id")
+        numbers = ends if isinstance(ends, list) else [ends]
+        found = [number for number in numbers if isinstance(number, int)]
+        if found:
+            return found
+    return []
+
+
+def fitting_ends(ends: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    """Those that are control tokens: weights may be trained on with another tokenizer."""
+    sizes = tokenizer.token_bytes
+    return [token for token in ends if token < len(sizes) and not sizes[token]]
+
+
+def as_eos(ends: Sequence[int]) -> int | list[int]:
+    """The value of `eos_token_id`."""
+    return ends[0] if len(ends) == 1 else [*ends]
+
+
+def _write_ends(directory: Path, ends: Sequence[int]) -> None:
+    """Name the tokens that end a text, and those that the tokenizer calls bos and pad."""
+    if not ends:
+        return
+    file = directory / CONFIG
+    keys = json.loads(file.read_bytes())
+    named = {"eos_token_id": as_eos(ends)}
+    if (directory / TOKENIZER_FILES[0]).is_file():
+        vocabulary = read_vocabulary(str(directory))
+        for name in ("bos", "pad"):
+            text = vocabulary.named.get(f"{name}_token")
+            if keys.get(f"{name}_token_id") is None and text is not None:
+                named[f"{name}_token_id"] = vocabulary.ids[text]
+    keys |= named
+    file.write_text(json.dumps(keys, indent=2) + "\n")
+    ids = {key: keys[key] for key in TOKEN_IDS if keys.get(key) is not None}
+    file = directory / GENERATION
+    theirs = json.loads(file.read_bytes()) if file.is_file() else {}
+    file.write_text(json.dumps({**ids, **theirs, **named}, indent=2) + "\n")
+
+
+def _name_end(directory: Path, text: str) -> None:
+    """Make a token the `eos_token` in the tokenizer's files."""
+    for name in (SETTINGS, "special_tokens_map.json"):
         file = directory / name
-        if file.is_file() or name == "tokenizer_config.json":
+        if file.is_file() or name == SETTINGS:
             keys = json.loads(file.read_bytes()) if file.is_file() else {}
-            file.write_text(json.dumps({**keys, key: value}, indent=2) + "\n")
+            file.write_text(json.dumps({**keys, "eos_token": text}, indent=2) + "\n")
 
 
 def _require_room(target: Path, overwrite: bool) -> None:
