@@ -123,6 +123,8 @@ def _chat(arguments: Arguments) -> Any:
         for name in found:
             raise SetpointError(f"--{name} has no effect without --chat")
         return None
+    if not arguments.has("--prompt") and not arguments.has("--prompts-file"):
+        raise SetpointError("--chat needs what is said: --prompt TEXT, or --prompts-file FILE")
     if "system" in found:
         found["system"] = _text(str(found["system"]), "--system")
     return given(arguments, Chat(), found)

@@ -30,9 +30,6 @@ from setpoint.precision.autocast import compute_in
 from setpoint.train.config import Job
 from setpoint.units.dtype import DType
 
-WITHOUT_SEPARATOR = ("conversations", "questions")
-"""Sources whose documents have no separator in front."""
-
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -113,8 +110,8 @@ def _opening(place: Place, tokenizer: Tokenizer) -> tuple[int, ...]:
     if place.record is None:
         return tokenizer.opening
     sources = load_record(Job, str(place.record)).values["data"]["sources"]
-    if all(source["type"] in WITHOUT_SEPARATOR for source in sources):
-        return ()
+    if all(source["type"] == "conversations" for source in sources):
+        return ()  # they are what their template writes
     return (tokenizer.separator,)
 
 

@@ -150,13 +150,14 @@ def stop_ids(
         if number < size:
             found.append(number)
             continue
-        near = nearest(token, [*controls]) if isinstance(token, str) else []
+        near = nearest(token, controls) if isinstance(token, str) else []
         problems.append(
             Problem(
                 f"{where}stop_tokens.{at}",
                 f"the tokenizer has no token {token}",
-                valid=(*(near or controls[:8]), f"0 to {size - 1}"),
-                hint="Text that is no single token is for generation.stop.",
+                valid=(*near, f"0 to {size - 1}"),
+                hint=f"Its control tokens: {', '.join(controls[:8]) or 'none'}. Other text is for "
+                "generation.stop.",
             )
         )
     for at, text in enumerate(section.stop):
@@ -223,6 +224,8 @@ def _prompt_in(line: str, place: str) -> str | Conversation:
     # The answers of training's rows are what is asked for, and need not be there.
     answers = {"prompt": "completion", "instruction": "output"}
     try:
+        if not any(row.get(name) for name in ("messages", "conversations", *answers)):
+            raise RowError("a text under 'prompt' or a conversation under 'messages' is needed")
         found = read_row({**row, **{answers[name]: "" for name in answers if name in row}})
         if not isinstance(found, Conversation):
             raise RowError("holds tokens, and no conversation")
