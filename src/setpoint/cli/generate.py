@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 COMMAND = Command(
     "generate",
     "SOURCE [OVERRIDES]",
-    f"Load trained weights and continue a prompt. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
+    "Load trained weights and continue a prompt, or answer it with --chat. Control tokens in a\n"
+    "prompt are text, unless --control-tokens is given. A text ends where the weights were\n"
+    f"trained to end it, at a stop string or at a stop token. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
     [
         Option("--prompt", "Text to continue; '-' reads standard input.", "TEXT", True),
-        Option("--prompts-file", "File of further prompts: one per line, or .jsonl rows with "
-               "messages or prompt.", "FILE"),
-        Option("--chat", "Each prompt is the user's message of a conversation, written out by the "
-               "chat template of the run or tokenizer; only answers are printed."),
+        Option("--prompts-file", "Further prompts: one per line, or .jsonl (messages, prompt).",
+               "FILE"),
+        Option("--chat", "Prompts are the user's messages, under a chat template."),
         Option("--system", "System message; with --chat.", "TEXT"),
-        Option("--template", "Another chat template: a name or a Jinja file; with --chat.", "NAME"),
-        Option("--control-tokens", "Control tokens that prompts spell, such as <|im_start|>, are "
-               "control tokens; by default they are text."),
+        Option("--template", "Another chat template: name or Jinja file; with --chat.", "NAME"),
+        Option("--control-tokens", "Read control tokens that prompts spell (<|im_start|>)."),
         Option("--samples", "Samples per prompt; default 1.", "N"),
         Option("--max-tokens", "Maximum number of new tokens; default 256.", "N"),
         Option("--temperature", "Sampling temperature; 0 is greedy; default 0.8.", "T"),
@@ -44,7 +44,7 @@ COMMAND = Command(
         Option("--min-p", "Min-p sampling.", "P"),
         Option("--repetition-penalty", "Penalty for repeated tokens, above 1.", "R"),
         Option("--stop", "Stop string; the text ends before it.", "TEXT", True),
-        Option("--stop-tokens", "Further stop token: an id, or its text, such as '<|im_end|>'.",
+        Option("--stop-tokens", "Stop token: an id or its text, '<|im_end|>'.",
                "TOKEN", True),
         Option("--no-cache", "No KV cache: run the whole context for each token."),
         Option("--sampling-seed", "Sampling seed; default 0.", "N"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
@@ -13,7 +12,7 @@ from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import find_tokenizer, read_vocabulary
 from setpoint.infer.tasks import Export
-from setpoint.model.pretrained.save import SHARD, save_pretrained
+from setpoint.model.pretrained.save import SHARD, save_pretrained, special_tokens
 
 
 def require_empty(section: Export) -> None:
@@ -33,7 +32,7 @@ def export(
     tokenizer: Tokenizer,
     path: Path,
     *,
-    ends: Sequence[int] = (),
+    directory: Path | None = None,
     dtype: str | None = None,
     max_shard_size: int = SHARD,
     family: str | None = None,
@@ -42,12 +41,16 @@ def export(
 
     Arguments:
         model: in memory, or a checkpoint of which a few tensors at a time are read.
-        ends, dtype, max_shard_size, family: see `save_pretrained`.
+        directory: of the weights, whose files name tokens that end a text beside the tokenizer's
+            separator; None: only what the files of the model's origin say.
+        dtype, max_shard_size, family: see `save_pretrained`.
 
     Raises:
         SetpointError: no family of models is what this model is, or it cannot be written.
     """
-    files, end = None, None
+    files, end, ids = None, None, None
+    if directory is not None:
+        ids = special_tokens(directory, tokenizer)
     if isinstance(tokenizer, HuggingFaceTokenizer):
         files = find_tokenizer(tokenizer.path).parent
         # What ended documents in training, if tokenizer.separator named another token. A chat
@@ -64,6 +67,6 @@ def export(
         max_shard_size=max_shard_size,
         family=family,
         tokenizer=files,
-        ends=ends,
+        token_ids=ids,
         eos_token=end,
     )

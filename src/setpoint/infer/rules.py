@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from setpoint.config import Caution, ConfigError, Problem, SetpointError
+from setpoint.data.tokenizers.config import tokenizer_value
 from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
 from setpoint.infer.place import find_weights, kept_tokenizer
 from setpoint.model.attention.support import determinism_problems, placement_problems
@@ -14,14 +15,9 @@ from setpoint.model.pretrained.locate import is_on_hub
 from setpoint.model.vocabulary import misfit
 from setpoint.precision.checks import fp16_problems
 from setpoint.profile.checks import rank_problems, snapshot_problem
-from setpoint.train import other_names
 
-OTHER_VALUES = {
-    path: answer
-    for path, answer in other_names.OTHER_VALUES.items()
-    if path.partition(".")[0] in ("data", "tokenizer")
-}
-"""Answers to values of sections that training has as well; see `setpoint.config.other_names`."""
+OTHER_VALUES = {"tokenizer": tokenizer_value}
+"""Answers to values that a section cannot take; see `setpoint.config.other_names`."""
 
 
 def precision_problems(job: Inference) -> Iterator[Problem]:
@@ -127,25 +123,34 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
     section = job.generation
     if section is None and job.chat is None:
         return
-    if is_on_hub(job.weights.path):
-        return  # looked at when it is fetched
     from setpoint.data.tokenizers.vocabulary import chat_facts
-    from setpoint.infer.prompts import chat_template, prompts_of, stop_ids, with_controls
+    from setpoint.infer.prompts import (
+        chat_template,
+        prompts_of,
+        read_prompts,
+        stop_ids,
+        with_controls,
+    )
 
-    place = find_weights(job.weights.path, job.weights.checkpoint)
-    facts = chat_facts(kept_tokenizer(job.tokenizer, place))
-    if facts is None:
-        return  # a tokenizer of the user's own, or of the hub, which is known when it is built
     try:
+        if section is not None and section.prompts_file is not None:
+            read_prompts(section.prompts_file)
+        if is_on_hub(job.weights.path):
+            return  # looked at when it is fetched
+        place = find_weights(job.weights.path, job.weights.checkpoint)
+        facts = chat_facts(kept_tokenizer(job.tokenizer, place))
+        if facts is None:
+            return  # a tokenizer of the user's own, or of the hub, which is known when it is built
         if job.chat is not None:
             chat_template(job.chat, facts, place.directory)
         prompts = [] if section is None else prompts_of(section, job.chat, facts, place.directory)
     except SetpointError as error:
         message, _, valid = str(error).partition("\nValid: ")
         field, _, reason = message.partition(": ")
+        also = ("tokenizer",)
         if not field.startswith(("chat", "generation")):
-            field, reason = "generation.prompts_file", message
-        yield Problem(field, reason, hint=f"Valid: {valid}" if valid else "", also=("tokenizer",))
+            field, reason, also = "generation.prompts_file", message, ()
+        yield Problem(field, reason, hint=f"Valid: {valid}" if valid else "", also=also)
         return
     if section is None:
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
@@ -23,7 +22,6 @@ from setpoint.infer.score import score_texts
 from setpoint.infer.tasks import Export
 from setpoint.infer.text import OnText, continue_prompts
 from setpoint.model.pretrained.run import tokenizer_of
-from setpoint.model.pretrained.save import ends_of
 from setpoint.parallel.determinism import determinism
 from setpoint.resilience.signals import active
 from setpoint.track.progress import Work, no_work
@@ -65,8 +63,7 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
         results = Results(stored)
         with naming_whole_ones(stored):
             tokenizer = tokenizer_of(stored, job.tokenizer)
-            ends = ends_of(stored, tokenizer)
-            results.exported = _exported(job.export, stored, tokenizer, ends)
+            results.exported = _exported(job.export, stored, tokenizer, stored)
         if output is not None:
             write_results(output, job, results)
         return results
@@ -110,13 +107,13 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
 
 
 def _exported(
-    section: Export, model: nn.Module | Path, tokenizer: Tokenizer, ends: Sequence[int]
+    section: Export, model: nn.Module | Path, tokenizer: Tokenizer, directory: Path
 ) -> Path:
     return export(
         model,
         tokenizer,
         section.path,
-        ends=ends,
+        directory=directory,
         dtype=section.dtype,
         max_shard_size=section.max_shard_size,
         family=section.family,

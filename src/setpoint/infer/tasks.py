@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, dead, field
+from setpoint.config import RUNTIME, Config, Problem, check, dead, field
 from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 
 
@@ -95,18 +95,6 @@ class Generation(Config):
         for index, token in enumerate(self.stop_tokens):
             if isinstance(token, int) and token < 0:
                 yield Problem(f"stop_tokens.{index}", f"{token} is no number of a token")
-
-    @check(needs="files")
-    def _check_file(self) -> Iterator[Problem]:
-        """Whether the file with prompts is there and holds some."""
-        from setpoint.infer.prompts import read_prompts
-
-        if self.prompts_file is not None:
-            try:
-                read_prompts(self.prompts_file)
-            except SetpointError as error:
-                message, _, valid = str(error).partition("\nValid: ")
-                yield Problem("prompts_file", message, hint=f"Valid: {valid}" if valid else "")
 
     @dead("samples", "top_k", "top_p", "min_p")
     def _draws_are_dead(self) -> str | None:

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.tokenizers.vocabulary import SETTINGS, TEMPLATE, read_vocabulary
 from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.huggingface import HuggingFaceModel
 from setpoint.model.initialize import plain_name
@@ -50,7 +48,7 @@ def save_pretrained(
     max_shard_size: int = SHARD,
     family: str | None = None,
     tokenizer: str | Path | None = None,
-    ends: Sequence[int] = (),
+    token_ids: Mapping[str, Any] | None = None,
     eos_token: str | None = None,
     overwrite: bool = False,
 ) -> Path:
@@ -69,8 +67,8 @@ def save_pretrained(
         family: `model_type` of transformers; None: the plainest that the model can be.
         tokenizer: a directory whose tokenizer files are copied, too; None: the one that the model
             was loaded from, if it has any.
-        ends: ids of the tokens that end a text; empty: those that the model's own files name, and
-            of a checkpoint the separator of its tokenizer.
+        token_ids: see `special_tokens`; None: those of a checkpoint's tokenizer, or else what the
+            files of the origin say.
         eos_token: text of the token that the tokenizer's files call so; None: they stay as they
             are.
 
@@ -80,7 +78,7 @@ def save_pretrained(
     weights = None
     if not isinstance(model, nn.Module):
         model, weights, known = _opened(model)
-        ends = ends or known
+        token_ids = known if token_ids is None else token_ids
     model = getattr(model, "_orig_mod", model)  # as torch.compile wraps it
     wanted, target = weight_dtype(dtype), Path(os.path.expanduser(path))
     if max_shard_size < 1:
@@ -100,33 +98,34 @@ def save_pretrained(
 
     def write_all(directory: Path) -> None:
         write(directory)
-        copy_files(TOKENIZER_FILES, origin if tokenizer is None else Path(tokenizer), directory)
-        copy_files((GENERATION, TEMPLATE), origin, directory)
+        files = origin if tokenizer is None else Path(tokenizer)
+        copy_files(TOKENIZER_FILES, files, directory)
+        copy_files((GENERATION,), origin or files, directory)
         if eos_token is not None:
             _name_end(directory, eos_token)
-        _write_ends(directory, ends or (ends_of(origin) if origin is not None else ()))
+        _write_ids(directory, token_ids or {"eos_token_id": as_eos(ends_of(directory))})
 
     publish(target, write_all)
     return target
 
 
-def _opened(path: str | Path) -> tuple[nn.Module, Weights | None, Sequence[int]]:
+def _opened(path: str | Path) -> tuple[nn.Module, Weights | None, dict[str, Any] | None]:
     """The model at a path, without values where its weights can be read one by one.
 
     Returns:
-        the model, its weights, and the tokens that end a text.
+        the model, its weights, and its special tokens.
     """
     place = locate(str(path))
     if place.kind != "checkpoint":
-        return load_pretrained(path), None, ()
+        return load_pretrained(path), None, None
     job = job_of(place.directory)
     tokenizer = tokenizer_of(place.directory, job.tokenizer)
-    ends = ends_of(place.directory, tokenizer)
+    ids = special_tokens(place.directory, tokenizer)
     if not isinstance(job.model, TransformerConfig) or not is_ours(job.model):
-        return load_pretrained(path), None, ends
+        return load_pretrained(path), None, ids
     model = skeleton(job.model, tokenizer.vocab_size)
     vars(model)["loaded_from"] = place.directory
-    return model, checkpoint_weights(place.directory, model, job.model), ends
+    return model, checkpoint_weights(place.directory, model, job.model), ids
 
 
 class _Held:
@@ -236,7 +235,26 @@ def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> No
             shutil.copyfile(origin / name, directory / name)
 
 
-def ends_of(directory: Path, tokenizer: Tokenizer | None = None) -> tuple[int, ...]:
+def special_tokens(directory: Path, tokenizer: Any) -> dict[str, Any]:
+    """The ids of special tokens as a config.json has them.
+
+    Arguments:
+        directory: of the weights.
+        tokenizer: the one of the weights, whose separator ends a text as well.
+
+    Returns:
+        `eos_token_id`, with all tokens that end a text; and of bos and pad what the tokenizer names
+        so.
+    """
+    ids: dict[str, Any] = {"eos_token_id": as_eos(ends_of(directory, tokenizer))}
+    facts = getattr(tokenizer, "chat", None)
+    for name in ("bos_token", "pad_token"):
+        if facts is not None and name in facts.variables:
+            ids[f"{name}_id"] = facts.tokens[facts.variables[name]]
+    return ids
+
+
+def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
     """The tokens that end a text: those that the files of weights name, and the separator.
 
     Arguments:
@@ -253,7 +271,7 @@ def ends_of(directory: Path, tokenizer: Tokenizer | None = None) -> tuple[int, .
     if tokenizer is None:
         return tuple(found)
     if (directory / MANIFEST).is_file():
-        found = fitting_ends(found, tokenizer)
+        found = fitting_ends(found, tokenizer.token_bytes)
     return tuple(dict.fromkeys([*found, tokenizer.separator]))
 
 
@@ -268,43 +286,34 @@ def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> l
     return []
 
 
-def fitting_ends(ends: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+def fitting_ends(ends: Sequence[int], token_bytes: Sequence[int]) -> list[int]:
     """Those that are control tokens: weights may be trained on with another tokenizer."""
-    sizes = tokenizer.token_bytes
-    return [token for token in ends if token < len(sizes) and not sizes[token]]
+    return [token for token in ends if token < len(token_bytes) and not token_bytes[token]]
 
 
-def as_eos(ends: Sequence[int]) -> int | list[int]:
+def as_eos(ends: Sequence[int]) -> int | list[int] | None:
     """The value of `eos_token_id`."""
-    return ends[0] if len(ends) == 1 else [*ends]
+    return [*ends] if len(ends) > 1 else next(iter(ends), None)
 
 
-def _write_ends(directory: Path, ends: Sequence[int]) -> None:
-    """Name the tokens that end a text, and those that the tokenizer calls bos and pad."""
-    if not ends:
+def _write_ids(directory: Path, ids: Mapping[str, Any]) -> None:
+    """Write special tokens into both files of a model; a bos or pad that it has stays."""
+    if ids.get("eos_token_id") is None:
         return
-    file = directory / CONFIG
-    keys = json.loads(file.read_bytes())
-    named = {"eos_token_id": as_eos(ends)}
-    if (directory / TOKENIZER_FILES[0]).is_file():
-        vocabulary = read_vocabulary(str(directory))
-        for name in ("bos", "pad"):
-            text = vocabulary.named.get(f"{name}_token")
-            if keys.get(f"{name}_token_id") is None and text is not None:
-                named[f"{name}_token_id"] = vocabulary.ids[text]
-    keys |= named
-    file.write_text(json.dumps(keys, indent=2) + "\n")
-    ids = {key: keys[key] for key in TOKEN_IDS if keys.get(key) is not None}
-    file = directory / GENERATION
-    theirs = json.loads(file.read_bytes()) if file.is_file() else {}
-    file.write_text(json.dumps({**ids, **theirs, **named}, indent=2) + "\n")
+    for name in (CONFIG, GENERATION):
+        file = directory / name
+        keys = json.loads(file.read_bytes()) if file.is_file() else {}
+        kept = {key: keys[key] for key in TOKEN_IDS if keys.get(key) is not None}
+        ids = {**ids, **kept, "eos_token_id": ids["eos_token_id"]}
+        file.write_text(json.dumps({**keys, **ids}, indent=2) + "\n")
 
 
 def _name_end(directory: Path, text: str) -> None:
     """Make a token the `eos_token` in the tokenizer's files."""
-    for name in (SETTINGS, "special_tokens_map.json"):
+    settings = "tokenizer_config.json"
+    for name in (settings, "special_tokens_map.json"):
         file = directory / name
-        if file.is_file() or name == SETTINGS:
+        if file.is_file() or name == settings:
             keys = json.loads(file.read_bytes()) if file.is_file() else {}
             file.write_text(json.dumps({**keys, "eos_token": text}, indent=2) + "\n")
 

@@ -72,7 +72,7 @@ def companions_of(
         found[TEMPLATE] = templates[0].source.encode()
         ids = cast(ChatTokenizer, tokenizer).chat.tokens
         settings, config = (json.loads(found.get(n, b"{}")) for n in (GENERATION, DESCRIPTION))
-        ends = fitting_ends(declared_ends(settings, config), tokenizer)
+        ends = fitting_ends(declared_ends(settings, config), tokenizer.token_bytes.tolist())
         turns = [ids[each.turn_end] for each in templates if each.turn_end is not None]
         ends = [*dict.fromkeys([*ends, tokenizer.separator, *turns])]
         settings["eos_token_id"] = as_eos(ends)
