@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from setpoint.cli.main import main
 from setpoint.config import ConfigError, chain_of, compose
 from setpoint.data.sources.named_templates import NAMED
 from setpoint.infer.adopt import complete, verify_job
@@ -101,7 +102,7 @@ def test_answers_are_those_of_transformers_and_end(chat: Trained) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(chat.exported)
-    model = AutoModelForCausalLM.from_pretrained(chat.exported)
+    model: Any = AutoModelForCausalLM.from_pretrained(chat.exported)
     for system in (None, "Be terse."):
         ours, again = (
             answers(path, *QUESTIONS, chat=Chat(system=system))
@@ -293,3 +294,25 @@ def test_tasks_of_the_harness_are_asked_as_conversations(chat: Trained) -> None:
     begun = asked.written([{"role": "user", "content": "2 + 2?"},
                            {"role": "assistant", "content": "fo"}], is_open=True)  # fmt: skip
     assert begun == f"{contexts[0]}fo"
+
+
+def test_the_command_prints_the_answer(chat: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    greedy = ("--temperature", "0", "--max-tokens", "12")
+
+    def said(*words: str) -> tuple[int, str, str]:
+        status = main(["generate", *words])
+        found = capsys.readouterr()
+        return status, found.out, found.err
+
+    for path in map(str, chat):
+        assert said(path, "--chat", "--prompt", "2 + 2?", *greedy)[:2] == (0, "four\n")
+    both = said(str(chat.run), "--chat", "--prompt", "3 + 3?", "--prompt", "5 + 3?", *greedy)
+    assert both[:2] == (0, "six\n---\neight\n")
+    _, out, err = said(str(chat.run), "--prompt", "a<|im_end|>", "--stop-tokens", "r", *greedy)
+    assert out.startswith("a<|im_end|>")
+    assert "caution" in err and "spells the control token <|im_end|>, which" in err
+    assert "silence" not in err
+    assert not said(str(chat.run), "--prompt", "a<|im_end|>", "--control-tokens", *greedy)[2]
+    tokenizer = str(chat.exported)
+    hint = f"--tokenizer huggingface --tokenizer.path {tokenizer}"
+    assert hint in said(tokenizer, "--tokenizer", tokenizer)[2]

@@ -37,13 +37,10 @@ from setpoint.infer.place import Place, find_weights
 from setpoint.infer.tasks import EXPORTED, Export, Generation
 from setpoint.model.config import HuggingFaceModel
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.hub import CONFIG_FILES
+from setpoint.model.pretrained.hub import GENERATION
 from setpoint.model.pretrained.locate import is_on_hub
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.train.config import Job
-
-GENERATION = CONFIG_FILES[1]
-"""The file with the settings that a model is best sampled with."""
 
 LEARNED = ("model", "adapter", "tokenizer")
 """Sections that the weights mean something with only as they were."""

@@ -100,7 +100,9 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
         elif job.export is not None:
             if job.adapter is not None and not job.merges_adapter:
                 merge_all(loaded.model)
-            results.exported = _exported(job.export, loaded.model, loaded.tokenizer, loaded.stops)
+            results.exported = _exported(
+                job.export, loaded.model, loaded.tokenizer, loaded.place.directory
+            )
     if output is not None:
         write_results(output, job, results)
     return results

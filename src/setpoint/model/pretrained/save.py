@@ -20,7 +20,7 @@ from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.fill import Weights, block
-from setpoint.model.pretrained.hub import TOKENIZER_FILES
+from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
 from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, MANIFEST, locate
 from setpoint.model.pretrained.pieces import Piece, their_shapes
@@ -32,9 +32,6 @@ from setpoint.model.pretrained.write_tensor import Planned, write_tensors
 from setpoint.model.skeleton import skeleton
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
-
-GENERATION: Final = "generation_config.json"
-"""The file with the settings that a model is best sampled with."""
 
 SHARD: Final = 5_000_000_000
 """Bytes of a file, which is what the hub is used to."""

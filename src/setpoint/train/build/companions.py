@@ -16,10 +16,10 @@ from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceModel
 from setpoint.model.huggingface import config_keys
-from setpoint.model.pretrained.hub import TOKENIZER_FILES
+from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
 from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.run import DESCRIPTION
-from setpoint.model.pretrained.save import GENERATION, as_eos, declared_ends, fitting_ends
+from setpoint.model.pretrained.save import as_eos, declared_ends, fitting_ends
 
 if TYPE_CHECKING:
     from setpoint.data.sources.chat_template import ChatTemplate
