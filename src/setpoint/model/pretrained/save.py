@@ -64,8 +64,8 @@ def save_pretrained(
         family: `model_type` of transformers; None: the plainest that the model can be.
         tokenizer: a directory whose tokenizer files are copied, too; None: the one that the model
             was loaded from, if it has any.
-        token_ids: see `special_tokens`; None: those of a checkpoint's tokenizer, or else what the
-            files of the origin say.
+        token_ids: see `special_tokens`; None: those of the checkpoint that the model was loaded
+            from, or else what the files of its origin say.
         eos_token: text of the token that the tokenizer's files call so; None: they stay as they
             are.
 
@@ -74,14 +74,15 @@ def save_pretrained(
     """
     weights = None
     if not isinstance(model, nn.Module):
-        model, weights, known = _opened(model)
-        token_ids = known if token_ids is None else token_ids
+        model, weights = _opened(model)
     model = getattr(model, "_orig_mod", model)  # as torch.compile wraps it
     wanted, target = weight_dtype(dtype), Path(os.path.expanduser(path))
     if max_shard_size < 1:
         raise SetpointError(f"max_shard_size = {max_shard_size} must be at least 1 byte")
     _require_room(target, overwrite)
     origin = getattr(model, "loaded_from", None)
+    if token_ids is None and origin is not None and (origin / MANIFEST).is_file():
+        token_ids = special_tokens(origin, tokenizer_of(origin, job_of(origin).tokenizer))
     if isinstance(model, Transformer):
         held = _Held(model) if weights is None else _Stored(weights)
         write = _writer(model, held, wanted, max_shard_size, family, origin)
@@ -106,23 +107,18 @@ def save_pretrained(
     return target
 
 
-def _opened(path: str | Path) -> tuple[nn.Module, Weights | None, dict[str, Any] | None]:
-    """The model at a path, without values where its weights can be read one by one.
-
-    Returns:
-        the model, its weights, and its special tokens.
-    """
+def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
+    """The model at a path, without values where its weights can be read one by one."""
     place = locate(str(path))
     if place.kind != "checkpoint":
-        return load_pretrained(path), None, None
+        return load_pretrained(path), None
     job = job_of(place.directory)
-    tokenizer = tokenizer_of(place.directory, job.tokenizer)
-    ids = special_tokens(place.directory, tokenizer)
     if not isinstance(job.model, TransformerConfig) or not is_ours(job.model):
-        return load_pretrained(path), None, ids
+        return load_pretrained(path), None
+    tokenizer = tokenizer_of(place.directory, job.tokenizer)
     model = skeleton(job.model, tokenizer.vocab_size)
     vars(model)["loaded_from"] = place.directory
-    return model, checkpoint_weights(place.directory, model, job.model), ids
+    return model, checkpoint_weights(place.directory, model, job.model)
 
 
 class _Held:
