@@ -19,9 +19,10 @@ from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.kinds import inputs_first, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
+from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import CONFIG, WEIGHTS
 from setpoint.model.pretrained.pieces import Part, Piece
-from setpoint.model.pretrained.save import publish
+from setpoint.model.pretrained.save import copy_files, publish
 from setpoint.model.pretrained.tensors import EMBEDDING, HEAD, pieces_of
 from setpoint.model.pretrained.write_config import family_for
 from setpoint.model.transformer import Transformer as TransformerModule
@@ -58,6 +59,7 @@ def write_peft(
     dtype: torch.dtype | None = None,
     family: str | None = None,
     base: str | None = None,
+    tokenizer: Path | None = None,
 ) -> Path:
     """Write the adapter of a model as PEFT does: adapter_model.safetensors, adapter_config.json.
 
@@ -67,6 +69,7 @@ def write_peft(
     Arguments:
         base: the name or path of the model that it belongs to.
         family: `model_type` of transformers whose names are used; None: the plainest that fits.
+        tokenizer: a directory whose tokenizer files and chat template are copied, too.
 
     Raises:
         SetpointError: the model has no names in transformers, or PEFT's format has no place for
@@ -85,6 +88,7 @@ def write_peft(
         wanted = {name: _stored(each, dtype) for name, each in tensors.items()}
         save_file(wanted, directory / WEIGHTS, metadata={"format": "pt"})
         (directory / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
+        copy_files(TOKENIZER_FILES, tokenizer, directory)
 
     target = Path(os.path.expanduser(path))
     publish(target, write)

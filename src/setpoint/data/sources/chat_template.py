@@ -78,6 +78,7 @@ class ChatTemplate:
         self.title = title
         self.variables = dict(variables)
         self.controls = sorted(controls, key=len, reverse=True)
+        self.source = source
         self.template = compile_template(source, title)
         self.has_generation = bool(re.search(r"\{%-?\+?\s*generation\b", source))
         alternatives = "|".join(map(re.escape, self.controls))

@@ -5,12 +5,15 @@ Nothing here imports numpy or torch: `setpoint check` reads this file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
-from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
+from setpoint.config import IDENTITY, Config, Given, Ours, Problem, Rule, check, field
 
 # 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
 BYTES_VOCABULARY = 257
+
+GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # ids of the hub from before it had owners
 
 
 class TokenizerConfig(Config, role=IDENTITY):
@@ -46,3 +49,18 @@ class HuggingFace(
     def _check_path(self) -> Iterator[Problem]:
         if not self.path:
             yield Problem("path", "is empty", valid=("a directory", "Qwen/Qwen3-0.6B"))
+
+
+def tokenizer_value(given: Given) -> Ours | str | None:
+    """What is to be written for a tokenizer that is named by its files or its kind."""
+    name = given.text
+    if name in GPT2:  # a preset, too, whose tokenizer is not meant
+        name = f"openai-community/{name}"
+    if "/" in name or os.path.exists(name):
+        return Ours({"tokenizer": "huggingface", "tokenizer.path": name})
+    if name.lower() in ("bpe", "byte_level_bpe"):
+        return (
+            "Train one with `setpoint tokenizer train SOURCE --vocab-size N -o DIR`, then "
+            "tokenizer.type = huggingface with tokenizer.path = DIR."
+        )
+    return None

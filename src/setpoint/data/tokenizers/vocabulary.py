@@ -101,13 +101,11 @@ class Vocabulary:
     @property
     def templates(self) -> dict[str, str]:
         """Its chat templates by name; the one it takes by itself is called `default`."""
-        if self.template is not None:
-            return {"default": self.template}
         found = self.settings.get("chat_template")
-        if isinstance(found, str):
-            return {"default": found}
         pairs = found if isinstance(found, list) else []
-        return {str(pair["name"]): str(pair["template"]) for pair in pairs}
+        templates = {str(pair["name"]): str(pair["template"]) for pair in pairs}
+        own = found if self.template is None else self.template
+        return {**templates, "default": own} if isinstance(own, str) else templates
 
     @property
     def size(self) -> int:

@@ -301,6 +301,6 @@ def build_components(
         pretrained=made.pretrained,
         eval_sets=eval_sets,
         eval_feed=eval_feed,
-        companions=companions_of(job.model, tokenizer, made.pretrained, keys),
+        companions=companions_of(job.model, tokenizer, made.pretrained, keys, job.data.sources),
         noise=noise_of(model),
     )
