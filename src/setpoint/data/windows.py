@@ -211,7 +211,7 @@ def isolate(
 
 
 def require_one_window(corpus: Corpus, sequence_length: int) -> None:
-    """Refuse a corpus that is shorter than one window.
+    """Refuse training text that is shorter than one window.
 
     Raises:
         SetpointError: T < S + 1, with the sequence lengths that fit.
@@ -219,21 +219,13 @@ def require_one_window(corpus: Corpus, sequence_length: int) -> None:
     have, need = len(corpus.tokens), sequence_length + 1
     if have >= need:
         return
-    side, more = (
-        ("held-out", "a larger data.held_out, more text in data.validation, ")
-        if corpus.side == "held_out"
-        else (
-            "training",
-            "",
-        )
-    )
     # That of one source of a mixture may be short where the others are not.
     named = len(corpus.sources) == 1 and corpus.sources != (corpus.side,)
-    of = f" of '{corpus.sources[0]}'" if side == "training" and named else ""
+    of = f" of '{corpus.sources[0]}'" if named else ""
     count = len(corpus.files)
     documents = f"{count} document" + "s" * (count != 1)
     raise SetpointError(
         f"batch.sequence_length: {sequence_length} needs {need} tokens for one window, and the "
-        f"{side} side{of} has {have} ({documents}, {corpus.byte_count} bytes).\n"
-        f"Valid: batch.sequence_length up to {have - 1}, {more}or more text in data.sources."
+        f"training side{of} has {have} ({documents}, {corpus.byte_count} bytes).\n"
+        f"Valid: batch.sequence_length up to {have - 1}, or more text in data.sources."
     )

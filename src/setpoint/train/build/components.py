@@ -25,7 +25,7 @@ from setpoint.data.loader import loader_options
 from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.windows import Windows, evaluation_windows, require_one_window
+from setpoint.data.windows import evaluation_windows
 from setpoint.model.layers import count_parameters
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
@@ -229,10 +229,7 @@ def build_components(
     held_out: EvaluationRows | None = None
     if job.evaluation is not None:
         assert kept_back is not None, "the configuration is refused otherwise"
-        # Else it would come out at the first evaluation, when the training is paid for.
         held_out = build_evaluation_rows(job, kept_back, job.data.validation or job.data.sources)
-        if isinstance(held_out, Windows):
-            require_one_window(kept_back, job.batch.sequence_length)
     elif kept_back is not None:  # for records: nothing reads its rows
         held_out = evaluation_windows(kept_back, job.batch.sequence_length)
     eval_sets = build_datasets(job, tokenizer, show)

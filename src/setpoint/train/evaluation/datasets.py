@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from setpoint.config import SetpointError
 from setpoint.data.prepared.use import named_corpus
-from setpoint.data.windows import Windows
 from setpoint.track.progress import Work, no_work
 from setpoint.train.build.data import build_evaluation_rows
 
@@ -31,25 +29,16 @@ def build_datasets(
         each by its name, in the order given; empty without an evaluation.
 
     Raises:
-        SetpointError: a source cannot be read, a text is empty or shorter than one window, or none
-            of its documents is left.
+        SetpointError: a source cannot be read, a text is empty, or none of its documents is left.
     """
     built: dict[str, EvaluationRows] = {}
-    section, length = job.evaluation, job.batch.sequence_length
+    section = job.evaluation
     for index, each in enumerate(section.datasets if section is not None else ()):
         where = f"evaluation.datasets.{index}.sources"
         corpus = named_corpus(
             each.name, each.sources, tokenizer, job.data.prepare, where=where, show=show
         )
         built[each.name] = build_evaluation_rows(job, corpus, each.sources)
-        have = len(corpus.tokens)
-        if isinstance(built[each.name], Windows) and have < length + 1:
-            raise SetpointError(
-                f"{where}: the text of {each.name} has {have} tokens ({len(corpus.files)} "
-                f"documents, {corpus.byte_count} bytes), and batch.sequence_length = {length} "
-                f"needs {length + 1} for one sequence.\n"
-                f"Valid: more text, or batch.sequence_length up to {have - 1}."
-            )
     return built
 
 
