@@ -34,6 +34,7 @@ from setpoint.config import (
 )
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
+from setpoint.train.record.run_name import find_run
 
 if TYPE_CHECKING:
     from setpoint.cli.check_plan import Plan
@@ -94,6 +95,8 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(report.problems)
     if isinstance(config, Job):
         folder = run_directory_given(arguments.source)
+        if folder is None and config.seed is not None:
+            report.facts["run directory"] = find_run(config)
         if folder is not None:  # whose name need not be that of today's fingerprint
             report.facts["run directory"] = folder
             from setpoint.train.record.outlook import data_position

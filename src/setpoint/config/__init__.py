@@ -206,6 +206,7 @@ if TYPE_CHECKING:
     from .values.origin import FILE as FILE
     from .values.origin import PROGRAM as PROGRAM
     from .values.origin import RECORD as RECORD
+    from .values.origin import REFERENCE as REFERENCE
     from .values.origin import SWEEP as SWEEP
     from .values.origin import Origin as Origin
     from .values.origin import Recorded as Recorded
@@ -315,8 +316,8 @@ _NAMES = {
     "values.import_path": "ImportPath",
     "values.node": "Node chain_of value_or_missing",
     "values.origin": (
-        "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD Recorded SWEEP "
-        "short_name"
+        "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD REFERENCE Recorded "
+        "SWEEP short_name"
     ),
     "values.reference": "ref",
     "values.scalar": "Scalar Secret",

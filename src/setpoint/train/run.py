@@ -26,7 +26,6 @@ from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.record.accepted import describe_accepted
 from setpoint.train.record.bad_batches import BadBatches
 from setpoint.train.record.context import Outcome
-from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.healing import alike, heal_from_others
@@ -38,6 +37,7 @@ from setpoint.train.record.ranks import refuse_alike
 from setpoint.train.record.refuse import refuse
 from setpoint.train.record.remote import bring_back, would_fetch
 from setpoint.train.record.rollback import roll_back
+from setpoint.train.record.run_name import find_run
 from setpoint.train.record.session import close_run, open_run, progress_of, resume, run_loop
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import report_uploads
@@ -58,7 +58,8 @@ def train(
     """Train a job, or go on with it where its newest whole checkpoint is.
 
     Arguments:
-        directory: the run directory; workspace/experiment/name-fingerprint if None.
+        directory: the run directory; if None that of the run with this configuration, or with
+            this one but for its duration, else workspace/experiment/name-fingerprint.
         stop: its `request` ends the run after the present step, from any thread; None where
             signals alone do.
         until: the step after which the session ends as on a request to stop, where the run is not
@@ -76,8 +77,11 @@ def train(
         world = world_of(job.parallel)
         shown = progress_of(job, world)
         ending.callback(shown.stop)
-        fetched = bring_back(job, directory, world, shown.note)
-        plan = refuse_alike(world, job, directory, accept)
+        found = None
+        if directory is None and job.seed is not None:
+            found = world.on_main(lambda: find_run(job))
+        fetched = bring_back(job, directory or found, world, shown.note)
+        plan = refuse_alike(world, job, directory, accept, found)
         job = plan.job
         alerts = ending.enter_context(alerts_of(job, world, plan.path, shown))
         ending.enter_context(settings_of(job))
@@ -126,7 +130,8 @@ def rehearse(
         SetpointError: as `train` does.
         RunError: if all checkpoints are damaged.
     """
-    fetches = would_fetch(job, directory)
+    found = directory if directory is not None or job.seed is None else find_run(job)
+    fetches = would_fetch(job, found)
     plan = refuse(job, directory, accept)
     job, accepted = plan.job, plan.accepted
     run = plan.looked_at
@@ -164,8 +169,6 @@ def rehearse(
         rows += [("changed", line) for line in describe_accepted(accepted)]
     rows += [("loaded", line) for line in (loaded.lines() if loaded else ())]
     rows += [("note", line) for line in kept_lines(job, plan.kept)]
-    if newest is None and run.is_new:
-        rows += [("note", line) for line in runs_of_other_lengths(job, plan.path)]
     return rows + [("damaged", line) for line in damaged]
 
 

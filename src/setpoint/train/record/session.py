@@ -37,7 +37,6 @@ from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.evaluation.score import Scores, scores_in
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.context import Outcome, Run, Start
-from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other, other_frozen, refuse_changed
@@ -177,9 +176,6 @@ def resume(run: Run) -> Start:
     checkpoint, position, loaded = _newest_checkpoint(run), Position(), None
     if checkpoint is None and run.accepted is not None:
         parts.world.on_main(lambda: _start_again(run))
-    elif run.accepted is None:
-        for line in runs_of_other_lengths(job, run.directory.path):
-            run.progress.note(line)
     if checkpoint is not None:
         position = restore(job, states, checkpoint)
         # What the run began with; files may have moved or changed since.
