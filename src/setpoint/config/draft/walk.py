@@ -303,18 +303,18 @@ def dropped_values(config: Node) -> Iterator[str]:
     """
     for path, section in sections(config):
         state = section._state  # pyright: ignore[reportPrivateUsage]
-        of_presets: dict[tuple[str, str], list[str]] = {}
+        of_presets: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for name, value, origin, reason in state.dropped if state else ():
             here = (*path, name)
             where, given = origin.describe(here), f" = {shown_plain(value)}"
-            if origin.layer != PRESET:
+            if origin.layer == PRESET:
+                values = of_presets.setdefault((where.partition(" (")[0], reason), [])
+                values.append(((name if values else dotted(here)) + given, where))
+            else:
                 yield f"{dotted(here)}{given}, from {where}: {reason}"
-                continue
-            # Without the place of each in the function.
-            values = of_presets.setdefault((where.partition(" (")[0], reason), [])
-            values.append((name if values else dotted(here)) + given)
-        for (where, reason), values in of_presets.items():
-            yield f"{', '.join(values)}, from {where}: {reason}"
+        for (preset, reason), values in of_presets.items():
+            where = values[0][1] if len(values) == 1 else preset
+            yield f"{', '.join(text for text, _ in values)}, from {where}: {reason}"
 
 
 def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:

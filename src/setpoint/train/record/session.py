@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
@@ -72,12 +72,14 @@ def open_run(
     stop: StopRequest,
     shown: Progress,
     began: float | None = None,
+    objects: Sequence[str] = (),
 ) -> Iterator[Run]:
     """Lock the run directory, compare its data, and open what is written to.
 
     Arguments:
         shown: shows the run to people.
         began: when this session did, in seconds since 1970; None: now.
+        objects: classes of the callbacks that are objects of a program.
 
     Raises:
         SetpointError: if the data does not belong to the run, or another process writes to the
@@ -146,6 +148,7 @@ def open_run(
             environment=environment,
             utilization=use,
             began=time.time() if began is None else began,
+            objects=tuple(objects),
             frozen=FrozenParameters(job, parts),
             heart=heart,
             uploads=uploads,
