@@ -143,9 +143,7 @@ def _refuse_arguments(directory: object, until: object) -> None:
     if directory is not None and not isinstance(directory, str | Path):
         raise SetpointError(f"train: directory is a path or None; got {directory!r}")
     if until is not None and (type(until) is not int or until < 1):
-        raise SetpointError(
-            f"train: until is a step, a whole number from 1, or None; got {until!r}"
-        )
+        raise SetpointError(f"train: until is a step, from 1 on, or None; got {until!r}")
 
 
 def rehearse(
