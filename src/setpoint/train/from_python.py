@@ -67,6 +67,8 @@ def job_of(
     if isinstance(source, Composition):
         composition = source
     elif isinstance(source, Job):
+        if data is None and not overrides and is_frozen(source):
+            return source, None
         composition = Composition(source, type(source).__name__, [])
     elif isinstance(source, str | os.PathLike):
         given, composition = _opened(os.fspath(source))
@@ -74,8 +76,6 @@ def job_of(
         raise _no_job(source)
     if not isinstance(composition.draft, Job):
         raise _no_job(composition.draft)
-    if data is None and not overrides and composition.draft is source:
-        return source if is_frozen(source) else composition.resolve(), None
     words = overrides if not isinstance(overrides, Mapping) else ()
     values = overrides if isinstance(overrides, Mapping) else {}
     if isinstance(words, str) or not isinstance(words, Sequence):
@@ -178,7 +178,7 @@ def _set_data(draft: Job, data: Iterable[Any]) -> None:
     if not system.exists(path):
         system.pipe_file(path, content)
     sources: Sequence[SourceConfig] = draft.data.sources
-    source = sources[0] if len(sources) == 1 and type(sources[0]) is cls else cls()
+    source = sources[0] if len(sources) == 1 and type(sources[0]) is cls else cls(paths=(url,))
     origin = Origin(PROGRAM, "train(data=...)")
     source.set_field("paths", (url,), origin)
     draft.data.set_field("sources", (source,), origin)

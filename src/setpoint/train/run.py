@@ -98,7 +98,7 @@ def train(
         ending.callback(shown.stop)
         found = None
         if directory is None and job.seed is not None:
-            found = world.on_main(lambda: find_run(job))
+            found = world.on_main(partial(find_run, job))
         fetched = bring_back(job, directory or found, world, shown.note)
         plan = refuse_alike(world, job, directory, accept, found)
         job = plan.job
