@@ -159,10 +159,11 @@ def _threads() -> dict[str, Any]:
 
 
 def _world() -> dict[str, int]:
-    names = {"rank": ("RANK", 0), "size": ("WORLD_SIZE", 1), "local_size": ("LOCAL_WORLD_SIZE", 1)}
-    # Training refuses others; commands of one process have no use for these.
-    texts = {key: (os.environ.get(name, ""), default) for key, (name, default) in names.items()}
-    return {key: int(t) if t.isdecimal() else default for key, (t, default) in texts.items()}
+    return {
+        "rank": int(os.environ.get("RANK", "0")),
+        "size": int(os.environ.get("WORLD_SIZE", "1")),
+        "local_size": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    }
 
 
 def _variables() -> dict[str, str]:
