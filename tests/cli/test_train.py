@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.config import compose
+from setpoint.sweep.point_record import write_point
+from setpoint.train.config import Job
+from setpoint.train.record.run_name import run_directory_of
+
 from ..snapshots import compare
 from .conftest import SMALL, CommandLine
 from .test_diff import record
@@ -95,6 +100,17 @@ def test_more_ranks_than_this_version_trains_with(
     text = cli.refused("train small.toml --model.dim x")
     assert "error: 2 problems" in text
     assert "parallel.world_size = many\n    from environment variable WORLD_SIZE" in text
+
+
+def test_a_point_of_a_sweep_over_the_duration_is_a_run_of_its_own(cli: CommandLine) -> None:
+    """Beside it lie points that differ in the duration alone, which are no run to continue."""
+    longer = "--duration '99 steps'"
+    folder = cli.ok("check small.toml").partition("run directory")[2].split()[0]
+    record(cli.folder / folder, "small.toml")
+    assert f"{folder} cannot be resumed" in cli.refused(f"train small.toml {longer} --dry-run")
+    job = compose(Job, "small.toml", flags=["--duration", "99 steps"]).resolve()
+    write_point(cli.folder / "point", "duration=99", job, run_directory_of(job))
+    assert "would start at step 0" in cli.ok("train point --dry-run")
 
 
 @pytest.mark.parametrize("rank", ["abc", "5", "-1", ""])
