@@ -28,7 +28,7 @@ def choose_device(config: Ranks) -> torch.device:
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     local = os.environ.get("LOCAL_RANK")
     if wanted == "cuda" and local is not None:
-        require_launch()
+        require_launch(meets=False)
         count = torch.cuda.device_count()
         if not local.isdecimal() or int(local) >= count:
             raise SetpointError(

@@ -52,8 +52,11 @@ def own_rank() -> int:
     return int(rank) if rank.isdecimal() and int(rank) < launched() else 0
 
 
-def require_launch() -> None:
+def require_launch(meets: bool = True) -> None:
     """Refuse variables of a launcher that contradict each other, before ranks wait to meet.
+
+    Arguments:
+        meets: whether the address is looked at, too; False where torch does that at once.
 
     Raises:
         SetpointError: naming the variable, and what it may be.
@@ -71,7 +74,7 @@ def require_launch() -> None:
     if "LOCAL_RANK" in os.environ:
         name = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in os.environ else "WORLD_SIZE"
         _number("LOCAL_RANK", 0, here, f"below {name} = {here}")
-    if size == 1:
+    if size == 1 or not meets:
         return
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):

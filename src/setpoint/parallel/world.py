@@ -258,7 +258,7 @@ def joined(config: Parallel) -> Iterator[None]:
     if distributed.is_available() and distributed.is_initialized():
         yield
         return
-    require_launch()
+    require_launch(meets=False)
     if launched() == 1:
         yield
         return
