@@ -95,6 +95,14 @@ def test_a_preset_or_file_means_the_run_that_train_would_make(cli: CommandLine) 
     text = cli.refused("generate small.toml")
     assert f"{folder} was not trained with this configuration: 1 value differs" in text
     assert f"give the run directory as SOURCE: {folder}" in text
+    # The configuration that was accepted finds it.
+    said = cli.refused("generate small.toml --optimizer.lr 0.5")
+    assert folder in said and "without a checkpoint" in said
+    assert f"run directory    {folder}\n" in cli.ok("check small.toml --optimizer.lr 0.5")
+    # A longer one finds it, too, and is refused what it was not trained with.
+    longer = cli.refused("generate small.toml --optimizer.lr 0.5 --duration 99")
+    assert f"{folder} was not trained with this configuration" in longer
+    assert "  schedule.horizon\n" in longer
 
 
 def test_overrides_of_what_is_over(

@@ -40,7 +40,7 @@ from setpoint.config import (
 )
 from setpoint.infer.config import Inference, Weights
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.record.run_name import find_run
 
 CHECKPOINT_OPTION = Option(
     "--checkpoint",
@@ -104,7 +104,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
             f"{os.path.join(job.workspace, *filter(None, [job.experiment]))}` lists"
         )
     else:
-        path = run_directory_of(job)
+        path = find_run(job)
     if not os.path.isdir(path):
         raise SetpointError(
             f"{path} does not exist: train it first, with\n  {_training(job, arguments)}"

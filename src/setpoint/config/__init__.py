@@ -198,6 +198,7 @@ if TYPE_CHECKING:
     from .values.import_path import ImportPath as ImportPath
     from .values.node import Node as Node
     from .values.node import chain_of as chain_of
+    from .values.node import is_frozen as is_frozen
     from .values.node import value_or_missing as value_or_missing
     from .values.origin import COMMAND_LINE as COMMAND_LINE
     from .values.origin import DEFAULT as DEFAULT
@@ -206,6 +207,7 @@ if TYPE_CHECKING:
     from .values.origin import FILE as FILE
     from .values.origin import PROGRAM as PROGRAM
     from .values.origin import RECORD as RECORD
+    from .values.origin import REFERENCE as REFERENCE
     from .values.origin import SWEEP as SWEEP
     from .values.origin import Origin as Origin
     from .values.origin import Recorded as Recorded
@@ -313,10 +315,10 @@ _NAMES = {
     "types.special": "AnyType FreeType ImportPathType PatternType ScalarType",
     "values.free": "Free",
     "values.import_path": "ImportPath",
-    "values.node": "Node chain_of value_or_missing",
+    "values.node": "Node chain_of is_frozen value_or_missing",
     "values.origin": (
-        "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD Recorded SWEEP "
-        "short_name"
+        "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD REFERENCE Recorded "
+        "SWEEP short_name"
     ),
     "values.reference": "ref",
     "values.scalar": "Scalar Secret",

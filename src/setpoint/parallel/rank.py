@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from setpoint.config import SetpointError
+
 FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""
 PATIENCE = 5.0
@@ -46,7 +48,55 @@ def launched() -> int:
 
 def own_rank() -> int:
     """The number of this process among those of a launcher; 0 without one."""
-    return int(os.environ["RANK"]) if launched() > 1 else 0
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() and int(rank) < launched() else 0
+
+
+def require_launch(meets: bool = True) -> None:
+    """Refuse variables of a launcher that contradict each other, before ranks wait to meet.
+
+    Arguments:
+        meets: whether the address is looked at, too; False where torch does that at once.
+
+    Raises:
+        SetpointError: naming the variable, and what it may be.
+    """
+    if "RANK" not in os.environ:
+        return  # WORLD_SIZE alone is a value of the configuration, and refused as that
+    both = "both, as a launcher sets them for each process, or neither"
+    if "WORLD_SIZE" not in os.environ:
+        raise SetpointError(f"RANK = {os.environ['RANK']} without WORLD_SIZE.\nValid: {both}")
+    size = _number("WORLD_SIZE", 1, None, "the number of all ranks")
+    _number("RANK", 0, size, f"below WORLD_SIZE = {size}")
+    here = size
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        here = _number("LOCAL_WORLD_SIZE", 1, size + 1, f"at most WORLD_SIZE = {size}")
+    if "LOCAL_RANK" in os.environ:
+        name = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in os.environ else "WORLD_SIZE"
+        _number("LOCAL_RANK", 0, here, f"below {name} = {here}")
+    if size == 1 or not meets:
+        return
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise SetpointError(
+                f"{name} is not set, and WORLD_SIZE = {size}: ranks meet at MASTER_ADDR and "
+                f"MASTER_PORT.\nValid: the host of rank 0 and a free port of it, the same on all "
+                f"ranks; torchrun and `setpoint train ... --nproc` set them"
+            )
+    _number("MASTER_PORT", 1, 1 << 16, "a port of the host of rank 0")
+
+
+def _number(name: str, least: int, end: int | None, what: str) -> int:
+    """A variable of a launcher that is a whole number from `least` on and below `end`."""
+    text = os.environ[name]
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+    if number < least or (end is not None and number >= end):
+        upper = "" if end is None else f" to {end - 1}"
+        raise SetpointError(
+            f"environment variable {name} = {text!r}.\nValid: a whole number from {least}{upper}, "
+            f"{what}"
+        )
+    return number
 
 
 def launcher_process() -> int | None:

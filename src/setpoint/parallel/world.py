@@ -20,7 +20,15 @@ from torch import Tensor, distributed
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.rank import enter, has_waited, launched, launcher_process, leave, own_rank
+from setpoint.parallel.rank import (
+    enter,
+    has_waited,
+    launched,
+    launcher_process,
+    leave,
+    own_rank,
+    require_launch,
+)
 from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.watch import (
     Watch,
@@ -244,9 +252,14 @@ def joined(config: Parallel) -> Iterator[None]:
     Raises:
         LostRanks: if they do not come in time, or one ends.
         RunError: if they cannot meet here.
-        SetpointError: if the backend does not fit the device.
+        SetpointError: if the backend does not fit the device, or the launcher's variables
+            contradict each other.
     """
-    if launched() == 1 or distributed.is_initialized():
+    if distributed.is_available() and distributed.is_initialized():
+        yield
+        return
+    require_launch(meets=False)
+    if launched() == 1:
         yield
         return
     device, rank, size = choose_device(config), own_rank(), launched()

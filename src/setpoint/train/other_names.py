@@ -421,11 +421,13 @@ def _how_to_track(name: str) -> str:
     if name in TRACKERS:
         return (
             f"Trackers are a list: --tracking.trackers.append {TRACKERS[name]}, with its options "
-            f'in a table of it ({{type = "{TRACKERS[name]}", ...}}); see docs/tracking.md.'
+            f'in a table of it ({{type = "{TRACKERS[name]}", ...}}); `setpoint list fields '
+            f"tracking.trackers` shows them."
         )
     return (
-        f"There is no {name} tracker; docs/extending-training.md shows how to write one. Those "
-        f"there are: {', '.join(dict.fromkeys(TRACKERS.values()))}."
+        f"There is no {name} tracker. Those there are: "
+        f"{', '.join(dict.fromkeys(TRACKERS.values()))}; one of your own is a class with a "
+        f"nested Config(TrackerConfig, type = ...) in a module that --import names."
     )
 
 

@@ -73,13 +73,12 @@ def test_what_builds_no_callback_is_refused_before_anything_is_written(tmp_path:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_draft_is_refused_by_the_name_of_the_function(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="train takes a resolved configuration, got a draft"):
-        train(small_job(tmp_path).evolve())
-
-
-def test_an_outcome_is_shown_without_its_parts(tmp_path: Path) -> None:
-    assert len(repr(train(small_job(tmp_path, "duration=1 steps")))) < 3000
+def test_an_outcome_is_shown_in_a_line(tmp_path: Path) -> None:
+    outcome = train(small_job(tmp_path, "duration=1 steps"))
+    assert outcome.score is not None
+    loss = f"held-out loss {outcome.score.loss:.4f}"
+    assert repr(outcome) == f"Outcome({outcome.directory}: done, at step 1, {loss})"
+    assert [row["kind"] for row in outcome.history] == ["train", "evaluation"]
 
 
 def test_damaged_metrics_do_not_fail_the_end(tmp_path: Path) -> None:

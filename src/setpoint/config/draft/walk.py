@@ -11,7 +11,7 @@ from ..schema.tree import section_classes
 from ..types.base import PLAIN, FieldType
 from ..values.free import Free
 from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
-from ..values.origin import DEFAULT, Origin
+from ..values.origin import DEFAULT, PRESET, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted
@@ -297,12 +297,24 @@ def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
 
 
 def dropped_values(config: Node) -> Iterator[str]:
-    """The values that a later layer has overtaken, since it leaves no place or effect to them."""
+    """The values that a later layer has overtaken, since it leaves no place or effect to them.
+
+    Those of a preset in one section are a line together: they were chosen for its own variant.
+    """
     for path, section in sections(config):
         state = section._state  # pyright: ignore[reportPrivateUsage]
+        of_presets: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for name, value, origin, reason in state.dropped if state else ():
             here = (*path, name)
-            yield f"{dotted(here)} = {shown_plain(value)}, from {origin.describe(here)}: {reason}"
+            where, given = origin.describe(here), f" = {shown_plain(value)}"
+            if origin.layer == PRESET:
+                values = of_presets.setdefault((where.partition(" (")[0], reason), [])
+                values.append(((name if values else dotted(here)) + given, where))
+            else:
+                yield f"{dotted(here)}{given}, from {where}: {reason}"
+        for (preset, reason), values in of_presets.items():
+            where = values[0][1] if len(values) == 1 else preset
+            yield f"{', '.join(text for text, _ in values)}, from {where}: {reason}"
 
 
 def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:

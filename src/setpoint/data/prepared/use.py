@@ -349,7 +349,7 @@ def find_stale(root: Path, key: Key, inputs: Sequence[str]) -> str:
 
 
 def _say(text: str) -> None:
-    if text and not int(os.environ.get("LOCAL_RANK") or 0):
+    if text and os.environ.get("LOCAL_RANK", "0") in ("", "0"):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 

@@ -194,4 +194,8 @@ def answer_mask(
     return mask
 
 
-VALID_ROW = "Valid: rows as docs/data/conversations.md shows them."
+VALID_ROW = (
+    'Valid: a row such as {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", '
+    '"content": "..."}]}, or with the keys prompt and completion, instruction and output, or '
+    "input_ids and labels."
+)

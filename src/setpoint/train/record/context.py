@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from setpoint.shapes.scoring import Score
 from setpoint.track.chain import Chain
 from setpoint.track.events import EventLog
 from setpoint.track.heartbeat import Heart
+from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
@@ -47,6 +48,7 @@ class Run:
         heart: writes the heartbeat of this rank; None where none is asked for.
         frozen: the parameters that checkpoints may leave out.
         system: samples the use of the machine; None where this rank does not.
+        objects: classes of the callbacks that are objects of a program, and in no record.
         uploads: what sends checkpoints to a URL; None where nothing is sent, or another rank does.
     """
 
@@ -68,6 +70,7 @@ class Run:
     heart: Heart | None = None
     uploads: Cadence | None = None
     system: SystemSampler | None = None
+    objects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,10 @@ class Start:
     loaded: Loaded | None = None
 
 
-@dataclass(frozen=True, slots=True)
+ENDED = {0: "done", 75: "stopped with a checkpoint", 130: "interrupted"}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Outcome:
     """How a run ended.
 
@@ -117,7 +123,25 @@ class Outcome:
     reason: str | None
     cause: str
     head: str | None
-    parts: Components = field(repr=False)  # megabytes of text otherwise
+    parts: Components
+
+    def __repr__(self) -> str:
+        words = [f"{self.directory}: {ENDED.get(self.status, f'status {self.status}')}"]
+        words.append(f"at step {self.ended.step}")
+        if self.score is not None:
+            words.append(f"held-out loss {self.score.loss:.4f}")
+        return f"Outcome({', '.join(words)})"
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, of all sessions of the run.
+
+        Returns:
+            a row for each log and each evaluation, which `kind` tells apart; empty where the
+            tracker `jsonl` writes none.
+        """
+        path = RunDirectory(self.directory, None, False).metrics
+        return read_jsonl(path, damaged=[]) if path.exists() else []
 
     @property
     def score(self) -> Score | None:

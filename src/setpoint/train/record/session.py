@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
@@ -37,7 +37,6 @@ from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.evaluation.score import Scores, scores_in
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.context import Outcome, Run, Start
-from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other, other_frozen, refuse_changed
@@ -73,12 +72,14 @@ def open_run(
     stop: StopRequest,
     shown: Progress,
     began: float | None = None,
+    objects: Sequence[str] = (),
 ) -> Iterator[Run]:
     """Lock the run directory, compare its data, and open what is written to.
 
     Arguments:
         shown: shows the run to people.
         began: when this session did, in seconds since 1970; None: now.
+        objects: classes of the callbacks that are objects of a program.
 
     Raises:
         SetpointError: if the data does not belong to the run, or another process writes to the
@@ -147,6 +148,7 @@ def open_run(
             environment=environment,
             utilization=use,
             began=time.time() if began is None else began,
+            objects=tuple(objects),
             frozen=FrozenParameters(job, parts),
             heart=heart,
             uploads=uploads,
@@ -177,9 +179,6 @@ def resume(run: Run) -> Start:
     checkpoint, position, loaded = _newest_checkpoint(run), Position(), None
     if checkpoint is None and run.accepted is not None:
         parts.world.on_main(lambda: _start_again(run))
-    elif run.accepted is None:
-        for line in runs_of_other_lengths(job, run.directory.path):
-            run.progress.note(line)
     if checkpoint is not None:
         position = restore(job, states, checkpoint)
         # What the run began with; files may have moved or changed since.

@@ -552,7 +552,7 @@ CONFLICTS = (
         "is never computed: nothing is evaluated",
         hint="Add an evaluation, or choose a schedule that needs none."),
     Conflict(
-        "evaluation.every = last_step", ("schedule.monitor = set",),
+        "evaluation.every = last_step or never", ("schedule.monitor = set",),
         "leaves the schedule nothing to act on: there is one evaluation, after the last step",
         ("100 steps",)),
     Conflict(

@@ -93,6 +93,13 @@ def may_be_large(job: Any) -> bool:
     return model.dim * (width + words) + tokens * (6 * width + words) > 10**8
 
 
+MEMORY_WITHOUT_GPU = "Whether the memory of this machine holds the job, where there is no GPU"
+BUILT = (
+    "Whether the optimizer's patterns match parameters of the model",
+    "Whether the adapter's patterns and ranks fit the modules of the model",
+)
+"""Checks that build a model, and so import what it names."""
+
 RULES = (
     Rule(f"{HERE}evaluation:long_evaluation", ("evaluation", "data", "batch"),
          "Whether an evaluation takes longer than the training between two",
@@ -172,13 +179,13 @@ RULES = (
          "Whether the optimizer's patterns match parameters of a transformer",
          when=lambda job: job.optimizer.has_patterns),
     Rule(f"{HERE}optimizer:built_pattern_problems", ("optimizer", "model", "tokenizer", "adapter"),
-         "Whether the optimizer's patterns match parameters of the model",
+         BUILT[0],
          needs="torch", when=lambda job: job.optimizer.has_patterns and not is_listed(job)),
     Rule(f"{HERE}adapter:listed_adapter_problems", ("adapter", "model", "tokenizer"),
          "Whether the adapter's patterns and ranks fit the modules of a transformer",
          when=lambda job: job.adapter is not None),
     Rule(f"{HERE}adapter:built_adapter_problems", ("adapter", "model", "tokenizer"),
-         "Whether the adapter's patterns and ranks fit the modules of the model",
+         BUILT[1],
          needs="torch", when=lambda job: job.adapter is not None and not is_listed(job)),
     Rule(f"{HERE}sharding:unit_problems", ("parallel", "model"),
          "Whether the patterns of FSDP2 units match modules of a transformer",
@@ -214,7 +221,7 @@ RULES = (
          "Whether the memory of this machine holds a job on the CPU",
          needs="files", when=lambda job: job.parallel.device == "cpu" and may_be_large(job)),
     Rule("setpoint.plan.this_machine:memory_problems", MEMORY,
-         "Whether the memory of this machine holds the job, where there is no GPU",
+         MEMORY_WITHOUT_GPU,
          needs="torch", when=lambda job: job.parallel.device == "auto" and may_be_large(job)),
     Rule(f"{HERE}compile:compiler_problems", ("compile", "parallel"),
          "Whether what torch.compile needs is installed",
