@@ -13,10 +13,17 @@ from ..migrations.tombstone import former
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType
-from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
+from ..types.containers import (
+    REMOVE,
+    AnyOfType,
+    MappingType,
+    SequenceType,
+    TupleType,
+    unwrapped,
+)
 from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
 from ..types.sections import SectionType, fill, tag_of
-from ..types.special import FreeType
+from ..types.special import DataType, FreeType
 from ..values.free import Free
 from ..values.node import Node, chain_of, layers_of
 from ..values.origin import Origin
@@ -169,6 +176,9 @@ class Editor(EditorBase):
         if isinstance(kind, SectionType):
             self._assign_section(section, info, kind, mapping_in(kind, value), origin, path)
             return
+        if isinstance(kind, AnyOfType) and not kind.option(DataType):
+            edits = isinstance(value, Mapping) and kind.option(SequenceType)
+            kind = kind.option(MappingType) or edits or kind
         if isinstance(kind, SINGLE):
             self._put(section, info, value, origin, path)
             return
@@ -192,7 +202,7 @@ class Editor(EditorBase):
                 self.refers = self.refers or may_refer(entries)
                 for key, item in entries.items():
                     try:
-                        current.put(str(key), item, origin)
+                        current.put(key, item, origin)
                     except Invalid as error:
                         self.report((*path, str(key)), item, origin, error)
                 return

@@ -6,11 +6,13 @@ import keyword
 import re
 from collections.abc import Callable
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from ..words.errors import Invalid
 from ..words.names import Path
-from ..words.texts import OPENING, LiteralText, literal, refers
+from ..words.shown import INFINITIES, member_text
+from ..words.texts import OPENING, TOO_BIG, LiteralText, literal, refers
 
 if TYPE_CHECKING:
     import ast
@@ -145,7 +147,9 @@ def reference(text: str, in_text: bool) -> Reference:
     Raises:
         Invalid: if it is neither.
     """
-    return Template(text) if in_text and not is_reference(text) else Reference(text)
+    # In a text, the spaces around a reference are part of it.
+    alone = is_reference(text) and (not in_text or text == text.strip())
+    return Reference(text) if alone else Template(text) if in_text else Reference(text)
 
 
 def _parse(expression: str, hint: str = "") -> ast.expr:
@@ -189,7 +193,7 @@ def _text_of(value: object) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Enum):
-        return value.name
+        return member_text(value)
     if isinstance(value, str | int | float):
         return str(value)
     as_posix: Any = getattr(value, "as_posix", None)  # `pathlib` is not free to import
@@ -376,7 +380,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     if path is not None:
         return look_up(path)
     if isinstance(node, ast.Constant):
-        return node.value
+        return _finite(node.value, "a number in it")
     if isinstance(node, ast.UnaryOp):
         operand = _operand(node.operand, look_up, combines=False)
         return -operand if isinstance(node.op, ast.USub) else operand
@@ -389,11 +393,23 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
                 _SIGNS.get(type(node.op).__name__, "**"), left, right
             )
         result = _BINARY[type(node.op).__name__](left, right)
-    except (ZeroDivisionError, OverflowError) as error:
+    except ZeroDivisionError as error:
         raise Invalid(f"cannot be computed: {error}") from None
+    except OverflowError:
+        result = inf
     if isinstance(result, complex) or (isinstance(result, int) and result.bit_length() > BITS):
         raise Invalid(f"cannot be computed: the result is not a real number of at most {BITS} bits")
-    return result
+    if result != result:
+        raise Invalid("cannot be computed: the result is not a number")
+    # What is computed of an infinity that a field holds may be one.
+    return result if {left, right} & {*INFINITIES} else _finite(result, "the result")
+
+
+def _finite(number: Any, name: str) -> Any:
+    """Refuse a number beyond the largest float, which must not become infinite unseen."""
+    if number in INFINITIES:
+        raise Invalid(f"cannot be computed: {name} {TOO_BIG}")
+    return number
 
 
 def _operand(node: ast.expr, look_up: Callable[[Path], object], combines: bool = True) -> Any:
