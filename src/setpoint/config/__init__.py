@@ -183,6 +183,7 @@ if TYPE_CHECKING:
     from .types.scalars import EnumType as EnumType
     from .types.scalars import FloatType as FloatType
     from .types.scalars import IntType as IntType
+    from .types.scalars import TRUTH as TRUTH
     from .types.scalars import LiteralType as LiteralType
     from .types.scalars import PathType as PathType
     from .types.scalars import StrType as StrType
@@ -308,7 +309,9 @@ _NAMES = {
     "types.base": "FieldType",
     "types.compiler": "Component",
     "types.containers": "AnyOfType MappingType OptionalType REMOVE SequenceType TupleType",
-    "types.scalars": "BoolType EnumType FloatType IntType LiteralType PathType StrType plain_text",
+    "types.scalars": (
+        "BoolType EnumType FloatType IntType LiteralType PathType StrType TRUTH plain_text"
+    ),
     "types.sections": "SectionType section_classes",
     "types.special": "AnyType FreeType ImportPathType PatternType ScalarType",
     "values.free": "Free",

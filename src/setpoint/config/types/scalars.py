@@ -29,9 +29,9 @@ TRUTH = {
     **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
     **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
 }
+"""How other languages write bool: suggested in errors, never accepted."""
 TOO_LONG = "has more digits than can be written to a file"
 NOT_TEXT = "is not valid Unicode, which no file could record"
-"""How other languages write bool: suggested in errors, never accepted."""
 
 
 class IntType(FieldType):
