@@ -208,7 +208,9 @@ class Command:
         return Command(
             self.name,
             f"[SOURCE]{self.usage.removeprefix('SOURCE')}" if leading else self.usage,
-            self.description.replace(SOURCE_HELP, own_source_help(program)),
+            self.description.replace(SOURCE_HELP, own_source_help(program)).replace(
+                "`setpoint ", f"`{program.name} "
+            ),
             [option for option in self.options if option not in (WORLD_SIZE, HELP)],
             (),
             (0 if leading else at_least, at_most),

@@ -126,7 +126,7 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
         raise SetpointError(
             f"{folder}: what it recorded is not what today's Setpoint makes of it "
             f"({', '.join(different[:5])}), so the record stays as it is; "
-            f"`setpoint diff {folder} ...` still reads it"
+            f"{root.__setpoint__.command(f'diff {folder} ...')} still reads it"
         )
     changes: list[Change] = []
     for name, text in record_files(config).items():

@@ -166,11 +166,16 @@ def _parse(expression: str, hint: str = "") -> ast.expr:
         ) from None
 
 
-def from_environment(name: str, prefix: str = "SETPOINT") -> str:
-    """How a variable of the environment gets into a value, for who refers to it like a field."""
+def from_environment(name: str, prefix: str = "") -> str:
+    """How a variable of the environment gets into a value, for who refers to it like a field.
+
+    Arguments:
+        prefix: of the variables of the root, where that is known.
+    """
+    variable = f"{prefix}__SECTION__FIELD=VALUE" if prefix else "its own environment variable"
     return (
         f'References name fields, not environment variables. In a shell write "${name}", '
-        f"which the shell expands; or set the field by {prefix}__SECTION__FIELD=VALUE."
+        f"which the shell expands; or set the field by {variable}."
     )
 
 
