@@ -131,7 +131,7 @@ class Template(Reference):
                 texts.append(part)
                 continue
             value = evaluate(part, look_up)
-            text = _text_of(value)
+            text = text_of(value)
             if text is None:
                 raise Invalid(
                     f"cannot be formatted: {ast.unparse(part)} is {_kind_of(value)}; a text "
@@ -193,7 +193,7 @@ def _closing(text: str, start: int) -> int:
     return -1
 
 
-def _text_of(value: object) -> str | None:
+def text_of(value: object) -> str | None:
     """A value inside a text, as `show` writes it; None for what no text can hold."""
     if isinstance(value, bool):
         return "true" if value else "false"
