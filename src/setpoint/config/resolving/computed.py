@@ -116,7 +116,8 @@ class Computation:
         found = [name for name, value in held.items() if may_refer(value)]
         for name in sorted(found, key=order.__getitem__):
             sources: dict[Path, Source] = dict(references(held[name]))
-            self._add(Pending(section, name, (*path, name), sources, listed(held[name])))
+            if sources:  # inside plain data, a text that looks like a reference is a text
+                self._add(Pending(section, name, (*path, name), sources, listed(held[name])))
 
     def _collect_derived(self, path: Path, section: Node) -> None:
         cls = type(section)
@@ -283,7 +284,7 @@ class Computation:
         info, origin = pending.info, pending.origin()
         try:
             value = info.read(pending.value, origin)
-            if may_refer(value):
+            if any(references(value)):
                 raise Invalid("evaluates to a text that is a reference itself")
         except Exception as error:
             self._fail(pending, _in_words(next(iter(pending.sources.values())), error))
