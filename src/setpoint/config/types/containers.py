@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..words.names import Path
 
 K = TypeVar("K", int, str)
+T = TypeVar("T")
 # The word that takes items out of a list or a mapping; a mapping can therefore not hold it.
 REMOVE = "remove"
 # The words that put items into a list.
@@ -116,7 +117,7 @@ class AnyOfType(FieldType):
         options = self.options
         if isinstance(value, PlainScalar) and self.opening:
             if self.takes_text and value.startswith(("'", '"')):
-                value = parse_flow(value)
+                value = typed_data(self, parse_flow, value)
             elif value.startswith(self.opening):
                 options = [kind for kind in options if value.startswith(kind.opening)]
             elif self.takes_text:
@@ -311,7 +312,7 @@ class MappingType(ContainerType):
 
     def read(self, value: object, origin: Origin) -> Any:
         if isinstance(value, PlainScalar):
-            value = parse_flow(value)
+            value = typed_data(self, parse_flow, value)
         if not isinstance(value, Mapping):
             raise self.refuse(value)
         errors: list[Invalid] = []
@@ -360,10 +361,22 @@ def read_items(kind: FieldType, value: object) -> Iterable[object]:
         Invalid: if the value is not a sequence.
     """
     if isinstance(value, PlainScalar):
-        return parse_list(value)
+        return typed_data(kind, parse_list, value)
     if isinstance(value, list | tuple):
         return cast(Iterable[object], value)
     raise kind.refuse(value)
+
+
+def typed_data(kind: FieldType, parse: Callable[[str], T], text: str) -> T:
+    """A list or mapping that is typed as a text.
+
+    Raises:
+        Invalid: if it cannot be read; of what may be a secret, without the text.
+    """
+    try:
+        return parse(text)
+    except Invalid as error:
+        raise Invalid(error.message, secret=kind.is_secret()) from None
 
 
 def each(items: Iterable[tuple[K, object]], read: Callable[[K, object], Any]) -> list[Any]:
