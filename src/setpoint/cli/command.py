@@ -320,7 +320,9 @@ class Command:
         from setpoint.config import SUFFIXES, TRUTH, preset_named
 
         if slot in SOURCES:
-            import_named(self.program, [name for word, name in pairwise(tokens) if word == "--import"])
+            import_named(
+                self.program, [name for word, name in pairwise(tokens) if word == "--import"]
+            )
             if any(part.endswith(SUFFIXES) or preset_named(part) for part in word.split(",")):
                 return True
         if word.lower() in TRUTH:  # a file of this name is written ./on

@@ -179,11 +179,11 @@ if TYPE_CHECKING:
     from .types.containers import OptionalType as OptionalType
     from .types.containers import SequenceType as SequenceType
     from .types.containers import TupleType as TupleType
+    from .types.scalars import TRUTH as TRUTH
     from .types.scalars import BoolType as BoolType
     from .types.scalars import EnumType as EnumType
     from .types.scalars import FloatType as FloatType
     from .types.scalars import IntType as IntType
-    from .types.scalars import TRUTH as TRUTH
     from .types.scalars import LiteralType as LiteralType
     from .types.scalars import PathType as PathType
     from .types.scalars import StrType as StrType

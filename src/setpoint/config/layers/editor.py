@@ -177,8 +177,8 @@ class Editor(EditorBase):
             self._assign_section(section, info, kind, mapping_in(kind, value), origin, path)
             return
         if isinstance(kind, AnyOfType) and not kind.option(DataType):
-            edits = isinstance(value, Mapping) and kind.option(SequenceType)
-            kind = kind.option(MappingType) or edits or kind
+            is_mapping = isinstance(value, Mapping)  # which edits a list
+            kind = kind.option(MappingType) or (is_mapping and kind.option(SequenceType)) or kind
         if isinstance(kind, SINGLE):
             self._put(section, info, value, origin, path)
             return

@@ -143,9 +143,7 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
     return flags
 
 
-def takes_next(
-    cls: type[Node], token: str, word: str, is_argument: Callable[[str], bool]
-) -> bool:
+def takes_next(cls: type[Node], token: str, word: str, is_argument: Callable[[str], bool]) -> bool:
     """Whether a word is the value of the flag before it, and not an argument of its own.
 
     Arguments:

@@ -126,7 +126,9 @@ class _Edit:
             if rest in (("type",), ("extends",)):
                 made = self.with_fragments(kind, done, {rest[0]: value})
                 return read_item(kind, made, origin)
-            held = kind.chosen(None, "choose a variant first: without one it has no fields to set")()
+            held = kind.chosen(
+                None, "choose a variant first: without one it has no fields to set"
+            )()
         if isinstance(held, Node):
             if rest == ("extends",):
                 value = {"extends": value}

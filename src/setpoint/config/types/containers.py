@@ -95,9 +95,7 @@ class AnyOfType(FieldType):
         return tuple(text for option in self.options for text in option.candidates())
 
     def lists_items(self, text: str) -> bool:
-        return text.startswith(self.opening) or (
-            not self.takes_text and super().lists_items(text)
-        )
+        return text.startswith(self.opening) or (not self.takes_text and super().lists_items(text))
 
     def with_items(self, value: Any, key: object) -> FieldType:
         if isinstance(value, list | tuple | dict):

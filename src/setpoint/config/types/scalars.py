@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from ..values.origin import REFERENCE
@@ -224,13 +222,16 @@ class EnumType(FieldType):
         if isinstance(value, str):
             if str(value) in members:
                 return members[str(value)]
-            names = [name.strip() for name in value.split("|")]
-            if issubclass(self.cls, enum.Flag) and (value == "0" or members.keys() >= {*names}):
-                return reduce(or_, (members[name] for name in names if name != "0"), self.cls(0))
+            names = [] if value == "0" else [name.strip() for name in value.split("|")]
+            if issubclass(self.cls, enum.Flag) and members.keys() >= {*names}:
+                bits = 0
+                for name in names:
+                    bits |= members[name].value
+                return self.cls(bits)
         raise refuse_choice(value, self.candidates())
 
     def _refuse_unnamed(self, value: Any) -> None:
-        """Refuse flags with bits that no member of one bit names, which no file could say."""
+        """Refuse flags with bits that no member names, which no file could say."""
         rest = flag_names(value)[1] if isinstance(value, enum.Flag) else 0
         if rest:
             raise Invalid(f"has the bits {rest:#b}, which no member names", self.candidates())

@@ -76,7 +76,7 @@ class FreeType(FieldType):
 
 
 class DataType(FieldType):
-    """Plain data inside a list or mapping of no declared type, where `${` is text like any other."""
+    """Plain data inside a list or mapping of no declared type, where `${` is ordinary text."""
 
     __slots__ = ()
     words = "plain data"
@@ -91,7 +91,9 @@ class DataType(FieldType):
     def with_items(self, value: Any, key: object) -> FieldType:
         if isinstance(value, Mapping) or (value is None and key not in ADDING):
             return MappingType(DataType())
-        return SequenceType(DataType(), False) if value is None or isinstance(value, tuple) else self
+        return (
+            SequenceType(DataType(), False) if value is None or isinstance(value, tuple) else self
+        )
 
     def read(self, value: object, origin: Origin) -> Any:
         return plain_value(value)

@@ -148,7 +148,9 @@ def flag_names(flags: Flag) -> tuple[list[str], int]:
         return [str(flags.name)], 0
     names: list[str] = []
     rest: int = flags.value
-    for name, one in sorted(type(flags).__members__.items(), key=lambda item: item[1].value.bit_count()):
+    for name, one in sorted(
+        type(flags).__members__.items(), key=lambda item: item[1].value.bit_count()
+    ):
         if one.value & rest and one.value & flags.value == one.value:
             names.append(name)
             rest &= ~one.value
