@@ -491,3 +491,17 @@ def test_a_new_key_takes_several_flags_and_lies_beside_the_others() -> None:
 def test_what_cannot_be_made_from_inside(path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         compose(Opened, flags=[f"--{path}", "1"]).resolve()
+
+
+def test_a_path_leads_into_lists_of_the_user_area() -> None:
+    def user(*flags: str) -> dict[str, Any]:
+        return compose(Root, flags=flags).resolve().user.dump()
+
+    assert user("--user.a.append", "1", "--user.a.append", "[2]") == {"a": [1, [2]]}
+    assert user("--user.a", "[{x: 1}]", "--user.a.0.x", "3", "--user.a.insert.0", "b") == {
+        "a": ["b", {"x": 3}]
+    }
+    assert user("--user.a.b", "1", "--user.a.append", "2") == {"a": {"b": 1, "append": 2}}
+    assert user("--user.a", "null", "--user.a.b", "2") == {"a": {"b": 2}}
+    with pytest.raises(ConfigError, match=r"user\.a is a single value; it has no 'b' inside"):
+        user("--user.a", "1", "--user.a.b", "2")

@@ -14,6 +14,7 @@ from ..schema.field import FieldInfo
 from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType
 from ..types.containers import (
+    ADDING,
     REMOVE,
     AnyOfType,
     MappingType,
@@ -35,7 +36,7 @@ from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar, parse_flow
 from .editor_base import EXTENDS, EditorBase, fields_in
 from .fragment import put_fragments, with_fragments
 from .hints import explained
-from .list_edits import edit_items, set_item, single
+from .list_edits import changed_data, edit_items, set_item, single
 from .presets import remember_replaced, section_of_preset
 
 # Fields of these types hold one value, so that nothing can be set inside it.
@@ -370,10 +371,15 @@ class Editor(EditorBase):
         key = str(rest[0])
         here = (*done, key)
         if isinstance(node, Free):
+            held = dict(node.items()).get(key)
             if len(rest) == 1:
                 node.put(key, value, origin)
-            else:
+            elif isinstance(held, Free) or (held is None and rest[1] not in ADDING):
+                if held is None:  # null gives way to a section
+                    node.put(key, {}, origin)
                 self.descend(node.inside(key), rest[1:], here, value, origin)
+            else:
+                node.put(key, changed_data(self, held, rest[1:], here, value, origin), origin)
             return
         if not isinstance(node, Node):
             raise Invalid(single(done, key))

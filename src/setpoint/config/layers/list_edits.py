@@ -17,7 +17,7 @@ from ..types.containers import (
     unwrapped,
 )
 from ..types.sections import SectionType
-from ..types.special import FreeType
+from ..types.special import DataType, FreeType
 from ..values.free import Free
 from ..values.node import Node, state_of, value_or_missing
 from ..values.origin import Origin
@@ -87,6 +87,20 @@ def set_item(
             found = Invalid(part.message, part.valid, inside, part.hint, part.secret)
             place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
             editor.report((*done, *place), value, origin, found)
+
+
+def changed_data(
+    editor: EditorBase, held: object, rest: Path, done: Path, value: object, origin: Origin
+) -> object:
+    """Plain data of the user area with one edit made inside it.
+
+    Raises:
+        Invalid: if it has no such place.
+    """
+    try:
+        return _Edit(editor, value, origin).changed(DataType(), held, rest, done)
+    except Invalid as error:
+        raise Invalid(error.message, error.valid, hint=error.hint, secret=error.secret) from None
 
 
 def _follow(before: object, after: object, done: Path) -> None:

@@ -59,7 +59,20 @@ class Free:
     def __setattr__(self, key: str, value: object) -> None:
         self.put(key, value, python_origin(1))
 
-    __getitem__ = __getattr__
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.__getattr__(key)
+        except AttributeError:
+            raise KeyError(key) from None
+
+    def __contains__(self, key: object) -> bool:
+        return any(key == known for known in self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key, _ in self.items())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def __setitem__(self, key: str, value: object) -> None:
         self.put(key, value, python_origin(1))
