@@ -209,8 +209,9 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
     """
     path = _path(flag.removeprefix("--"))
     kinds = _kinds(cls, path)
-    listed = [kind for kind in kinds if kind.is_container() and ".append" not in flag]
-    for these, text in ((listed, ",".join(words)), (kinds, " ".join(words))):
+    listing = ",".join(words)
+    listed = [kind for kind in kinds if kind.lists_items(listing) and ".append" not in flag]
+    for these, text in ((listed, listing), (kinds, " ".join(words))):
         if _reads(these, text):
             return f"--{'.'.join(path)} {in_shell(text)}"
     return ""
