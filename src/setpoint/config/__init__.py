@@ -179,6 +179,7 @@ if TYPE_CHECKING:
     from .types.containers import OptionalType as OptionalType
     from .types.containers import SequenceType as SequenceType
     from .types.containers import TupleType as TupleType
+    from .types.scalars import TRUTH as TRUTH
     from .types.scalars import BoolType as BoolType
     from .types.scalars import EnumType as EnumType
     from .types.scalars import FloatType as FloatType
@@ -310,7 +311,9 @@ _NAMES = {
     "types.base": "FieldType",
     "types.compiler": "Component",
     "types.containers": "AnyOfType MappingType OptionalType REMOVE SequenceType TupleType",
-    "types.scalars": "BoolType EnumType FloatType IntType LiteralType PathType StrType plain_text",
+    "types.scalars": (
+        "BoolType EnumType FloatType IntType LiteralType PathType StrType TRUTH plain_text"
+    ),
     "types.sections": "SectionType section_classes",
     "types.special": "AnyType FreeType ImportPathType PatternType ScalarType",
     "values.free": "Free",
