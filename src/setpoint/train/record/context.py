@@ -11,7 +11,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.track.chain import Chain
 from setpoint.track.events import EventLog
 from setpoint.track.heartbeat import Heart
-from setpoint.track.progress import Progress
+from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
@@ -55,7 +55,7 @@ class Run:
     directory: RunDirectory
     store: SharedStore
     events: EventLog
-    progress: Progress
+    progress: LoggedProgress
     trackers: Trackers
     chain: Chain
     stop: StopRequest
