@@ -263,6 +263,7 @@ def test_a_fault_in_a_source_of_ones_own_shows_its_frames_alone(
 def test_a_fault_in_the_trial_call_of_a_model_shows_its_frames(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from setpoint.config import show_all_frames
     from setpoint.model.config import ModelConfig
 
     family = ModelConfig.__setpoint__
@@ -292,7 +293,10 @@ def test_a_fault_in_the_trial_call_of_a_model_shows_its_frames(
     ]
     assert lines[-2].startswith("All frames of the traceback are in runs/small-")
     assert lines[-1].startswith("error: model.type = faulty_model (faulty_model.Faulty) cannot be")
-    answer = cli(f"{line} --traceback")
+    try:
+        answer = cli(f"{line} --traceback")
+    finally:
+        show_all_frames(False)
     assert ", in require_language_model\n" in answer.err
     assert answer.err.splitlines()[-1] == lines[-1]
 

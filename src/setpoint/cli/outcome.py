@@ -140,9 +140,12 @@ class Loading:
 
 def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     """Run a command whose errors become words and an exit status."""
-    from setpoint.config import SetpointError, show_all_frames
+    from setpoint.config import SetpointError
 
-    show_all_frames(TRACEBACK in words)
+    if TRACEBACK in words:
+        from setpoint.config import show_all_frames
+
+        show_all_frames(True)
     _open_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal that cannot show a character gets its escape rather than no answer at all.

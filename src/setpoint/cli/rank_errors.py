@@ -18,14 +18,14 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
         whether nothing is left to be said here; of others the rank has been named.
     """
     if launched() == 1:  # to a launcher with one rank left
-        return leave(error.status, str(error), traceback=traced, log=log_of(error))
+        return leave(error.status, str(error), more={"traceback": traced, "log": log_of(error)})
     from setpoint.parallel.world import LostRanks, ToldByMain, facts_of
 
     if isinstance(error, ToldByMain):
         leave(error.status)
         wait_until_said()
         return True
-    if leave(error.status, str(error), isinstance(error, LostRanks), **facts_of(error)):
+    if leave(error.status, str(error), isinstance(error, LostRanks), facts_of(error)):
         return True
     if is_said_first(str(error)):
         return True

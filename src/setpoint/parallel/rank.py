@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,10 @@ class Ended(NamedTuple):
     traceback: str = ""
     frames: str = ""
     log: str = ""
+
+
+Facts = Mapping[str, str]
+NO_FACTS: Facts = {}
 
 
 def launched() -> int:
@@ -108,7 +113,7 @@ def _take_place(place: Path) -> None:
     os.kill(int((place / "launcher").read_text()), 0)
 
 
-def leave(status: int, error: str = "", is_lost: bool = False, **more: str) -> bool:
+def leave(status: int, error: str = "", is_lost: bool = False, more: Facts = NO_FACTS) -> bool:
     """Leave a note of how this rank ends.
 
     Arguments:

@@ -291,7 +291,7 @@ def joined(config: Parallel) -> Iterator[None]:
     except SetpointError as error:
         if launcher_process() is not None and not isinstance(error, ToldByMain):
             # Before the others lose this rank, and end: then the launcher ends it, too.
-            leave(error.status, str(error), **facts_of(error))
+            leave(error.status, str(error), more=facts_of(error))
             _end_by_itself()
         raise
     except Exception as error:
@@ -301,7 +301,7 @@ def joined(config: Parallel) -> Iterator[None]:
             _end_by_itself()
             raise lost from error
         if launcher_process() is not None:
-            leave(RunError.status, f"rank {rank}: {error_in_words(error)}", **facts_of(error))
+            leave(RunError.status, f"rank {rank}: {error_in_words(error)}", more=facts_of(error))
             _end_by_itself()
         raise
     finally:

@@ -118,7 +118,9 @@ def train(
             if number := job.resilience.bad_batches:
                 keep = BadBatches(run.directory, number, world, run.events, run.progress).save
             at, ended = start.position, start.ended
-            loop = Loop(job, parts, callbacks, stop, at, ended, back, check, keep, until)
+            loop = Loop(
+                job, parts, callbacks, stop, at, ended, back, check, keep, until, start.metrics
+            )
             loops.append(loop)
             if job.parallel.torchft is not None:
                 groups = ReplicaGroups(job.parallel.torchft, job.parallel.timeout, alike(job))

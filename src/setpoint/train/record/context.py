@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.logged import MetricLog
 from setpoint.track.chain import Chain
 from setpoint.track.events import EventLog
 from setpoint.track.heartbeat import Heart
@@ -87,6 +88,7 @@ class Start:
     identity: Job
     best: BestMetric
     mean: LossMean
+    metrics: MetricLog
     states: States
     ended: str | None
     is_over: bool

@@ -31,6 +31,7 @@ from setpoint.parallel.rank import first_failure
 from setpoint.parallel.watch import keep_hangs_in
 from setpoint.parallel.world import LostRanks, World, described, tells_of_others
 from setpoint.resilience.signals import PREEMPTED, StopRequest
+from setpoint.shapes.logged import MetricLog
 from setpoint.track.chain import Chain, NoChain
 from setpoint.track.config import Jsonl
 from setpoint.track.display import make_progress
@@ -187,7 +188,8 @@ def resume(run: Run) -> Start:
     best, mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
     refrozen = run.accepted is not None and run.accepted.has("optimizer.frozen")
     # The data has been compared with the record: a kill may lie between it and a checkpoint.
-    states = states_of(job, parts, best, mean, run.trackers, True, refrozen)
+    metrics = MetricLog()
+    states = states_of(job, parts, best, mean, run.trackers, True, refrozen, metrics)
     checkpoint, position, loaded = _newest_checkpoint(run), Position(), None
     if checkpoint is None and run.accepted is not None:
         parts.world.on_main(lambda: _start_again(run))
@@ -227,7 +229,7 @@ def resume(run: Run) -> Start:
         # What was accepted by name is not trained with any more.
         identity = resolve(read_record(Job, str(run.directory.path))[0])
     resumed_at = None if checkpoint is None else checkpoint.step
-    start = Start(position, resumed_at, identity, best, mean, states, ended, over, loaded)
+    start = Start(position, resumed_at, identity, best, mean, metrics, states, ended, over, loaded)
     if not over:
         run.progress.note(data_line(job, parts))
         if position.step:
