@@ -286,6 +286,47 @@ def test_a_fault_in_a_source_of_ones_own_shows_its_frames_alone(
     assert users_traceback(ours.value, program=True) == ""
 
 
+def test_a_fault_in_the_trial_call_of_a_model_shows_its_frames(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from setpoint.config import show_all_frames
+    from setpoint.model.config import ModelConfig
+
+    family = ModelConfig.__setpoint__
+    monkeypatch.setattr(family, "variants", dict(family.variants))
+    cli.file(
+        "faulty_model.py",
+        "from torch import nn\n"
+        "from setpoint.model.config import ModelConfig\n"
+        "class Faulty(nn.Module):\n"
+        "    class Config(ModelConfig, type='faulty_model'):\n"
+        "        pass\n"
+        "    def __init__(self, config, *, vocab_size):\n"
+        "        super().__init__()\n"
+        "    def forward(self, tokens):\n"
+        "        return self.inner(tokens)\n"
+        "    def inner(self, tokens):\n"
+        "        return tokens + '?'  # the fault\n",
+    )
+    line = "train small.toml --import faulty_model --model faulty_model"
+    answer = cli(line)
+    assert answer.status == 2
+    lines = [line for line in answer.err.splitlines() if "^^^" not in line]
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.split(", in ")[-1] for line in lines if line.startswith("  File")] == [
+        "forward",
+        "inner",
+    ]
+    assert lines[-2].startswith("All frames of the traceback are in runs/small-")
+    assert lines[-1].startswith("error: model.type = faulty_model (faulty_model.Faulty) cannot be")
+    try:
+        answer = cli(f"{line} --traceback")
+    finally:
+        show_all_frames(False)
+    assert ", in require_language_model\n" in answer.err
+    assert answer.err.splitlines()[-1] == lines[-1]
+
+
 def cli_main_fails() -> None:
     raise ZeroDivisionError
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.outcome import Loading
+from setpoint.cli.outcome import TRACEBACK, Loading
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import (
@@ -69,6 +69,7 @@ COMMAND = Command(
         RUN_ID,
         RESTARTS,
         UNTIL,
+        Option(TRACEBACK, "Print all frames of an error, Setpoint's own included."),
         Option("--accept", "Resume although these fields or sections differ.", "PATH,...", True),
         *COMMON,
     ],
@@ -129,7 +130,7 @@ def run(arguments: Arguments) -> int:
     if start is not None:
         _refuse_other_numbers(start, composition)
         more = ["--seed", str(job.seed)] * is_drawn(job)
-        more += ["--dry-run"] * arguments.has("--dry-run")
+        more += [name for name in ("--dry-run", TRACEBACK) if arguments.has(name)]
         more += [] if until is None else [UNTIL.name, str(until)]
         words = words_of(arguments, accept, more)
         with Loading():

@@ -216,13 +216,18 @@ if TYPE_CHECKING:
     from .values.reference import ref as ref
     from .values.scalar import Scalar as Scalar
     from .values.scalar import Secret as Secret
+    from .values.user_code import LOG_OF as LOG_OF
     from .values.user_code import allow_imports as allow_imports
     from .values.user_code import error_in_words as error_in_words
     from .values.user_code import find_user_function as find_user_function
     from .values.user_code import import_user_module as import_user_module
+    from .values.user_code import log_of as log_of
     from .values.user_code import raised_by_user as raised_by_user
+    from .values.user_code import show_all_frames as show_all_frames
     from .values.user_code import traceback_of as traceback_of
+    from .values.user_code import traceback_to_show as traceback_to_show
     from .values.user_code import users_traceback as users_traceback
+    from .values.user_code import whole_traceback as whole_traceback
     from .words.credentials import HIDDEN as HIDDEN
     from .words.credentials import hide_secrets as hide_secrets
     from .words.errors import Caution as Caution
@@ -326,8 +331,9 @@ _NAMES = {
     "values.reference": "ref",
     "values.scalar": "Scalar Secret",
     "values.user_code": (
-        "allow_imports error_in_words find_user_function import_user_module raised_by_user "
-        "traceback_of users_traceback"
+        "LOG_OF allow_imports error_in_words find_user_function import_user_module log_of "
+        "raised_by_user show_all_frames traceback_of traceback_to_show users_traceback "
+        "whole_traceback"
     ),
     "words.credentials": "HIDDEN hide_secrets",
     "words.errors": (

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,9 @@ class Ended(NamedTuple):
         status: its exit status.
         error: what it says of it; empty where it was told by another rank.
         is_lost: whether it ended because another rank had.
+        traceback: what is shown before the error; empty where nothing is.
+        frames: the traceback with all frames, for the events of the run.
+        log: the file that has it as well.
     """
 
     rank: int
@@ -38,6 +42,13 @@ class Ended(NamedTuple):
     error: str = ""
     is_lost: bool = False
     time: float = 0.0
+    traceback: str = ""
+    frames: str = ""
+    log: str = ""
+
+
+Facts = Mapping[str, str]
+NO_FACTS: Facts = {}
 
 
 def launched() -> int:
@@ -152,8 +163,11 @@ def _take_place(place: Path) -> None:
     os.kill(int((place / "launcher").read_text()), 0)
 
 
-def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
+def leave(status: int, error: str = "", is_lost: bool = False, more: Facts = NO_FACTS) -> bool:
     """Leave a note of how this rank ends.
+
+    Arguments:
+        more: `traceback`, `frames` and `log` of `Ended`.
 
     Returns:
         whether a launcher of ours reads it, which says what is to be said then.
@@ -163,11 +177,12 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
         return False
     import json  # which `check` has no use for
 
-    ended = Ended(own_rank(), status, error, is_lost, time.time())
+    ended = Ended(own_rank(), status, error, is_lost, time.time(), **more)
     if place is None:
         if error and report and not os.path.exists(report):
             # In the form that torchrun shows the first error of.
-            extra = {"timestamp": str(int(ended.time)), "py_callstack": error}
+            stack = "\n".join(text for text in (ended.traceback, error) if text)
+            extra = {"timestamp": str(int(ended.time)), "py_callstack": stack}
             with suppress(OSError), open(report, "w", encoding="utf-8") as file:
                 json.dump({"message": {"message": error, "extraInfo": extra}}, file)
         return False
@@ -176,6 +191,25 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
         with suppress(OSError):
             _write(note, json.dumps(ended._asdict()))
     return True
+
+
+def has_left_error() -> bool:
+    """Whether this rank has left an error to its launcher, which prints it."""
+    place = _place()
+    note = None if place is None else place / f"ended-{_local()}"
+    if note is None or not note.exists():
+        return False
+    import json
+
+    return bool(json.loads(note.read_text())["error"])
+
+
+def first_failure() -> Ended | None:
+    """How another rank of this machine failed by itself; None: none is known."""
+    place = _place()
+    ends = [] if place is None else endings(place)
+    failed = (each for each in ends if each.error and not each.is_lost)
+    return next((each for each in failed if each.rank != own_rank()), None)
 
 
 def has_waited(error: str) -> bool:

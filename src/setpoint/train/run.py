@@ -41,7 +41,15 @@ from setpoint.train.record.refuse import refuse
 from setpoint.train.record.remote import bring_back, would_fetch
 from setpoint.train.record.rollback import roll_back
 from setpoint.train.record.run_name import find_run
-from setpoint.train.record.session import close_run, open_run, progress_of, resume, run_loop
+from setpoint.train.record.session import (
+    build_failures_logged,
+    close_run,
+    failures_recorded,
+    open_run,
+    progress_of,
+    resume,
+    run_loop,
+)
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import report_uploads
 from setpoint.train.record.watching import alerts_of
@@ -109,10 +117,14 @@ def train(
         stop.outlook = partial(outlook, plan.path / "checkpoints", again=again)
         stop.watch()
         watch_limits(stop, job, plan.path)
-        with explain_oom(job):
+        with build_failures_logged(job, plan.path, world), explain_oom(job):
             parts = build_components(job, plan.begins_anew, shown.work, *plan.kept, world)
         began = stop.began or began
-        with open_run(plan, parts, stop, shown, began, [named(each) for each in objects]) as run:
+        names = [named(callback) for callback in objects]
+        with (
+            open_run(plan, parts, stop, shown, began, names) as run,
+            failures_recorded(run) as loops,
+        ):
             report_uploads(fetched, run.events, run.progress)
             added = added_callbacks(run)
             start = resume(run)
@@ -130,7 +142,10 @@ def train(
             if number := job.resilience.bad_batches:
                 keep = BadBatches(run.directory, number, world, run.events, run.progress).save
             at, ended = start.position, start.ended
-            loop = Loop(job, parts, called, stop, at, ended, back, check, keep, until)
+            loop = Loop(
+                job, parts, called, stop, at, ended, back, check, keep, until, start.metrics
+            )
+            loops.append(loop)
             if job.parallel.torchft is not None:
                 groups = ReplicaGroups(job.parallel.torchft, job.parallel.timeout, alike(job))
                 parts.groups = ending.enter_context(groups)

@@ -21,6 +21,8 @@ from setpoint.train.step.position import is_due, share_done
 from setpoint.train.step.times import PARTS
 
 if TYPE_CHECKING:
+    from setpoint.parallel.world import World
+    from setpoint.shapes.logged import MetricLog
     from setpoint.train.step.loop import Loop, StepResult
     from setpoint.train.step.position import Position
 
@@ -43,7 +45,7 @@ class LogCallback(Callback):
         mean: of the losses since the last row.
     """
 
-    phase = Phase.OBSERVE
+    phase = Phase.LOG
 
     def __init__(
         self,
@@ -102,6 +104,8 @@ class LogCallback(Callback):
             more["loss_ema"] = self.mean.ema
         if loop.engine.norms is not None:
             more |= loop.engine.norms.columns()
+        meet(loop.metrics, loop.parts.world)
+        more |= loop.metrics.take()
         row = self.row(at, result, more, self._waited(loop))
         self.start(loop)
         self.trackers.write(row)
@@ -188,6 +192,22 @@ class LogCallback(Callback):
             "mfu": mfu,
             **(more or {}),
         }
+
+
+def meet(metrics: MetricLog, world: World) -> None:
+    """Give the main rank what the code of all ranks has logged, and leave the others without it.
+
+    All ranks call it at the same point; they exchange something only where one of them has logged.
+    """
+    metrics.settle()
+    if world.size == 1 or not (metrics.meets or metrics.always):
+        return
+    # Ranks of the axis `tensor` compute the same.
+    alike = tuple(at for axis, at in world.at.items() if axis != "tensor")
+    metrics.merge(world.all_of((alike, metrics.totals)))
+    metrics.meets = False
+    if not world.is_main:
+        metrics.take()
 
 
 def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:

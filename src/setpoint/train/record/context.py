@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.scoring import Score
 from setpoint.track.chain import Chain
 from setpoint.track.events import EventLog
 from setpoint.track.heartbeat import Heart
 from setpoint.track.jsonl import read_jsonl
-from setpoint.track.progress import Progress
+from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
@@ -58,7 +59,7 @@ class Run:
     directory: RunDirectory
     store: SharedStore
     events: EventLog
-    progress: Progress
+    progress: LoggedProgress
     trackers: Trackers
     chain: Chain
     stop: StopRequest
@@ -91,6 +92,7 @@ class Start:
     identity: Job
     best: BestMetric
     mean: LossMean
+    metrics: MetricLog
     states: States
     ended: str | None
     is_over: bool

@@ -25,7 +25,7 @@ from setpoint.checkpoint.loading import Checkpoint, Readers
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, verify
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.checkpoint.tensor_file import HostMemory, encode_tensors
-from setpoint.config import RunError, SetpointError, fingerprint
+from setpoint.config import RunError, SetpointError, fingerprint, log_of
 from setpoint.parallel.world import ToldByMain, World, described
 from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
@@ -106,10 +106,9 @@ def opened(world: World, path: Path) -> Iterator[RunDirectory]:
         is_refused = True
         try:
             yield directory
-        except (SetpointError, KeyboardInterrupt):
-            raise
-        except BaseException:  # what the log says of it is wanted
-            is_refused = False
+        except BaseException as error:
+            # What the log says of a failure is wanted; a refusal says all of it.
+            is_refused = isinstance(error, SetpointError | KeyboardInterrupt) and not log_of(error)
             raise
         finally:
             if made and is_new and is_refused and not _is_of_use(directory):
