@@ -60,6 +60,9 @@ class Answers:
 
         Arguments:
             is_open: whether the last message is an answer to go on with.
+
+        Raises:
+            SetpointError: the chat template refuses the messages.
         """
         assert self.template is not None
         asked = [*map(dict, messages)]
