@@ -421,8 +421,8 @@ BREAKS = [
         "train/evaluation train/callbacks/test_evaluate.py",
     ),
     Break(
-        "train/evaluation/evaluate.py",
-        "tokens += count.targets",
+        "shapes/scoring.py",
+        "tokens += counted.targets",
         "tokens += batch.target_tokens",
         "train/evaluation",
     ),

@@ -45,7 +45,7 @@ def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
     environment = json.loads((run / "environment.json").read_text())
     for side in ("train", "held_out"):
         data = environment["data"][side]
-        assert len(data["files"]) == {"train": 32, "held_out": 8}[side]
+        assert len(data["files"]) == {"train": 36, "held_out": 4}[side]
         assert data["bytes"] == sum(size for _, size, _ in data["files"])
 
 

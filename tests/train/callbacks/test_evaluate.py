@@ -254,7 +254,7 @@ def test_training_text_that_is_judged_on_is_named(tmp_path: Path) -> None:
     same = "{name=same, sources=[{type=random, documents=40, length=200, alphabet=8}]}"
     run = train(small_job(tmp_path, "duration=1 steps", f"evaluation.datasets=[{same}]")).directory
     log = (run / "logs" / "rank-0.log").read_text()
-    assert "evaluation: " in log and " of 40 documents of same are in" in log
+    assert "caution: " in log and " of 40 evaluated documents of same are also trained on" in log
 
 
 @pytest.mark.parametrize("phase", [Phase.OBSERVE, Phase.LAST])
