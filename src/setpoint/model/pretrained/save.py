@@ -258,14 +258,13 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
         SetpointError: if a file cannot be read.
     """
     settings = directory / GENERATION
+    is_checkpoint = (directory / MANIFEST).is_file()  # whose config.json is that of its start
     found = declared_ends(
-        read_keys(directory, GENERATION) if settings.is_file() else {}, _described(directory)
+        read_keys(directory, GENERATION) if settings.is_file() else {},
+        {} if is_checkpoint else _described(directory),
     )
-    if tokenizer is None:
-        return tuple(found)
-    if (directory / MANIFEST).is_file():
-        found = fitting_ends(found, tokenizer.token_bytes)
-    return tuple(dict.fromkeys([*found, tokenizer.separator]))
+    separators = [] if tokenizer is None else [tokenizer.separator]
+    return tuple(dict.fromkeys([*found, *separators]))
 
 
 def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
@@ -280,7 +279,7 @@ def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> l
 
 
 def fitting_ends(ends: Sequence[int], token_bytes: Sequence[int]) -> list[int]:
-    """Those that are control tokens: weights may be trained on with another tokenizer."""
+    """Those that are control tokens of another tokenizer than the one that names them."""
     return [token for token in ends if token < len(token_bytes) and not token_bytes[token]]
 
 

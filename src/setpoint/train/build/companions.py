@@ -49,8 +49,8 @@ def companions_of(
     Returns:
         the files of a Hugging Face tokenizer; of a Hugging Face model that the run starts from or
         trains, its settings for generation and its config.json, as `DESCRIPTION`; and of a run on
-        conversations the chat template of the first source that has one, and in the settings for
-        generation the tokens that end a text.
+        conversations the chat template of the first source that has one. The settings for
+        generation name all tokens that end a text.
 
     Raises:
         SetpointError: if a file cannot be read.
@@ -59,22 +59,28 @@ def companions_of(
     if isinstance(tokenizer, HuggingFaceTokenizer):
         file = find_tokenizer(tokenizer.path)
         found = _read({n: file if n == TOKENIZER else file.with_name(n) for n in TOKENIZER_FILES})
+    same_tokenizer = False
     if pretrained is not None:
         start = Path(pretrained["directory"])
         config = CONFIG if pretrained["kind"] == "huggingface" else DESCRIPTION
+        beside = _read({TOKENIZER: start / TOKENIZER})
+        same_tokenizer = bool(beside) and beside.items() <= found.items()
         found |= _read({GENERATION: start / GENERATION, DESCRIPTION: start / config})
     if isinstance(model, HuggingFaceModel):
         # Without what the section overrides, which is in its record.
         keys = config_keys(model) if keys is None else keys
         found[DESCRIPTION] = json.dumps(keys, indent=2).encode()
+    settings, keys = (json.loads(found.get(name, b"{}")) for name in (GENERATION, DESCRIPTION))
+    ends = declared_ends(settings, keys)
+    if not same_tokenizer:
+        ends = fitting_ends(ends, tokenizer.token_bytes.tolist())
     templates = [*_templates(sources, tokenizer)]
     if templates:
         found[TEMPLATE] = templates[0].source.encode()
         ids = cast(ChatTokenizer, tokenizer).chat.tokens
-        settings, config = (json.loads(found.get(n, b"{}")) for n in (GENERATION, DESCRIPTION))
-        ends = fitting_ends(declared_ends(settings, config), tokenizer.token_bytes.tolist())
         turns = [ids[each.turn_end] for each in templates if each.turn_end is not None]
         ends = [*dict.fromkeys([*ends, tokenizer.separator, *turns])]
+    if ends:
         settings["eos_token_id"] = as_eos(ends)
         found[GENERATION] = json.dumps(settings, indent=2).encode()
     return found
