@@ -103,6 +103,9 @@ RULES = (
     Rule(f"{HERE}vocabulary_problems", ("model", "tokenizer"),
          "Whether the tokenizer's vocabulary fits the model",
          needs="files", when=lambda job: isinstance(job.model, Transformer)),
+    Rule(f"{HERE}added_token_problems", ("weights", "tokenizer"),
+         "Whether the weights were trained with the tokens that the tokenizer adds",
+         needs="files", when=lambda job: bool(getattr(job.tokenizer, "added", ()))),
 )  # fmt: skip
 
 

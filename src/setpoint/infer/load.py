@@ -16,6 +16,7 @@ from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
+from setpoint.infer.rules import UNTRAINED
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.base import is_ours
 from setpoint.model.pretrained.document import read_keys
@@ -82,6 +83,8 @@ def load(job: Inference) -> Loaded:
         stops = {tokenizer.separator}
     else:
         tokenizer = job.tokenizer.build()
+        if getattr(tokenizer, "added", ()):
+            raise SetpointError(f"tokenizer.added: {UNTRAINED}\nValid: []")
         model = _load_hugging_face(job, place, tokenizer.vocab_size, device, dtype)
         opening = tokenizer.opening
         stops = {tokenizer.separator, *_ends(place.directory)}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from setpoint.config import Problem, SetpointError
+from setpoint.data.tokenizers.config import HuggingFace
+from setpoint.data.tokenizers.vocabulary import TOKENIZER, read_vocabulary, vocabulary_size
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.pretrained.difference import differences
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.read_config import config_of
-from setpoint.model.pretrained.run import require_no_adapter
+from setpoint.model.pretrained.run import description_of, holds, job_of, require_no_adapter
 from setpoint.model.pretrained.tensor_files import list_tensors
 
 
@@ -87,6 +90,51 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
         yield Problem("pretrained", foreign_names(config))
     if place.kind == "huggingface":
         list_tensors(place.directory)
+
+
+def vocabulary_of(place: Place) -> int | None:
+    """How many tokens weights have rows for; None where only the model itself knows.
+
+    Raises:
+        SetpointError: if files of theirs cannot be read.
+    """
+    if place.kind == "huggingface":
+        return _declared(read_keys(place.directory))
+    job = job_of(place.directory)
+    model, tokenizer = job.model, job.tokenizer
+    if isinstance(model, HuggingFaceModel):
+        return model.overrides.dump().get("vocab_size") or _declared(
+            description_of(place.directory) or {}
+        )
+    if not isinstance(model, Transformer):
+        return None
+    if model.vocab_size is not None:
+        return model.vocab_size
+    if isinstance(tokenizer, HuggingFace) and holds(place.directory, TOKENIZER):
+        return read_vocabulary(str(place.directory), tokenizer.added).size
+    return vocabulary_size(tokenizer)
+
+
+def declared_vocabulary(config: HuggingFaceModel) -> int | None:
+    """The vocabulary of a model of transformers; None where its config.json is not on this machine.
+
+    Raises:
+        SetpointError: if the file cannot be read.
+    """
+    rows = config.overrides.dump().get("vocab_size")
+    if isinstance(rows, int) or config.names_a_kind:
+        return rows if isinstance(rows, int) else None
+    place = locate_here(config.config)
+    if place is None or place.kind == "checkpoint":
+        return None
+    return _declared(read_keys(place.directory))
+
+
+def _declared(keys: Mapping[str, Any]) -> int | None:
+    """The vocabulary of a config.json, which models for images and text have in a section."""
+    text = keys.get("text_config")
+    rows = keys.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    return rows if isinstance(rows, int) else None
 
 
 def foreign_names(config: ModelConfig) -> str:

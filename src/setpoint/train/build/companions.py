@@ -50,6 +50,8 @@ def companions_of(
     if isinstance(tokenizer, HuggingFaceTokenizer):
         file = find_tokenizer(tokenizer.path)
         found = _read({n: file if n == TOKENIZER else file.with_name(n) for n in TOKENIZER_FILES})
+        if tokenizer.added:
+            found[TOKENIZER] = tokenizer.document.encode()
     if pretrained is not None:
         start = Path(pretrained["directory"])
         config = CONFIG if pretrained["kind"] == "huggingface" else DESCRIPTION

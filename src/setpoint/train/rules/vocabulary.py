@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from setpoint.config import Caution, Problem, SetpointError
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
 
 if TYPE_CHECKING:
@@ -58,6 +58,56 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
             valid=("null",) if field == "vocab_size" else ("1", "64"),
             also=("tokenizer",),
         )
+
+
+def row_problems(job: Job) -> Iterator[Problem]:
+    """Hold a model's rows against the weights to start from, and those of transformers in files."""
+    from setpoint.model.pretrained.check import declared_vocabulary, vocabulary_of
+    from setpoint.model.pretrained.locate import locate_here
+
+    model, tokens, field = job.model, known_vocabulary(job.tokenizer), "model.vocab_size"
+    try:
+        place = None if model.pretrained is None else locate_here(model.pretrained)
+        known = None if place is None else vocabulary_of(place)
+        if isinstance(model, HuggingFaceModel):
+            rows, field = declared_vocabulary(model), "model.overrides.vocab_size"
+        else:
+            rows = getattr(model, "vocab_size", None) or tokens
+    except SetpointError:
+        return  # a check of the model's own says why
+    if rows is None:
+        return
+    also = ("tokenizer", *(() if model.pretrained is None else ("model.pretrained",)))
+    if isinstance(model, HuggingFaceModel) and tokens is not None and rows < tokens:
+        yield _too_few(rows, tokens, also)
+    elif known is not None and rows < known:
+        size = f", and the tokenizer has {tokens} tokens" if tokens == rows else ""
+        yield Problem(
+            field, f"the weights to start from have {known}{size}", valid=(str(known),), also=also
+        )
+
+
+def kind_problems(job: Job) -> Iterator[Problem]:
+    """Hold the vocabulary that a kind of models has by default against the tokenizer's."""
+    from setpoint.model.huggingface import default_vocabulary
+
+    assert isinstance(job.model, HuggingFaceModel)
+    try:
+        rows, tokens = default_vocabulary(job.model), known_vocabulary(job.tokenizer)
+    except SetpointError as error:
+        yield Problem("model.config", str(error).partition(": ")[2])
+        return
+    if rows is not None and tokens is not None and rows < tokens:
+        yield _too_few(rows, tokens, ("tokenizer", "model.config"))
+
+
+def _too_few(rows: int, tokens: int, also: tuple[str, ...]) -> Problem:
+    return Problem(
+        "model.overrides.vocab_size",
+        f"{rows} rows of the embedding do not hold the {tokens} tokens of the tokenizer",
+        valid=(str(tokens),),
+        also=also,
+    )
 
 
 def template_problems(job: Job) -> Iterator[Problem]:
