@@ -99,12 +99,15 @@ def checkpoint_weights(
 def start_weights(place: Place, model: nn.Module, config: Transformer) -> Weights:
     """The weights that a run starts from, held against its model.
 
-    A model with more tokens than they have grows rows for these.
+    A model with more tokens than they have grows rows for these, or takes those of padding.
     """
     known, words = vocabulary_of(place), _words_of(model)
     growth = None
-    if known is not None and known < words:
-        growth = Growth(known, words, embedding_rows(config_of(place), known))
+    if known is not None:
+        stored = embedding_rows(config_of(place), known)
+        is_padded = place.kind == "checkpoint" and stored != embedding_rows(config, words)
+        if known < words or is_padded:
+            growth = Growth(known, words, stored)
     if place.kind == "checkpoint":
         return checkpoint_weights(place.directory, model, config, growth)
     family = read_config(place.directory)[1]

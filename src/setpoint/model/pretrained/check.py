@@ -10,13 +10,14 @@ from setpoint.config import Problem, SetpointError
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TOKENIZER, read_vocabulary, vocabulary_size
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
-from setpoint.model.pretrained.difference import differences
+from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.run import description_of, holds, job_of, require_no_adapter
 from setpoint.model.pretrained.tensor_files import list_tensors
+from setpoint.model.vocabulary import embedding_rows
 
 
 def check_directory(config: ModelConfig) -> Iterator[Problem]:
@@ -113,6 +114,31 @@ def vocabulary_of(place: Place) -> int | None:
     if isinstance(tokenizer, HuggingFace) and holds(place.directory, TOKENIZER):
         return read_vocabulary(str(place.directory), tokenizer.added).size
     return vocabulary_size(tokenizer)
+
+
+def vocabulary_difference(config: Transformer, tokens: int, place: Place) -> Different | None:
+    """What hinders a model from taking the rows of weights: it has fewer.
+
+    Arguments:
+        tokens: for which it has rows, without those of padding.
+
+    Raises:
+        SetpointError: see `vocabulary_of`.
+    """
+    known = vocabulary_of(place)
+    if known is None:
+        return None
+    if tokens < known:
+        ours = f"null, {tokens} tokens" if config.vocab_size is None else str(tokens)
+        return Different("vocab_size", ours, str(known))
+    rows, theirs = embedding_rows(config, tokens), config_of(place)
+    stored = embedding_rows(theirs, known)
+    if place.kind == "huggingface" or rows >= stored:
+        return None
+    if config.vocab_size is not None:
+        return Different("vocab_size", str(rows), str(stored))
+    ours = f"{config.vocab_multiple_of}, {rows} rows"
+    return Different("vocab_multiple_of", ours, str(theirs.vocab_multiple_of))
 
 
 def declared_vocabulary(config: HuggingFaceModel) -> int | None:

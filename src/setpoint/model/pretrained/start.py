@@ -11,8 +11,8 @@ from torch import nn
 from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.pretrained.base import fill_from, start_weights
-from setpoint.model.pretrained.check import vocabulary_of
-from setpoint.model.pretrained.difference import Different, differences
+from setpoint.model.pretrained.check import vocabulary_difference
+from setpoint.model.pretrained.difference import differences
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.read_config import config_of
@@ -78,10 +78,9 @@ def _start_transformer(
     theirs = config_of(place)
     found = differences(config, theirs)
     tokens: int = whole.vocab_size  # pyright: ignore[reportAssignmentType]
-    known = vocabulary_of(place)
-    if known is not None and tokens < known:
-        ours = f"null, {tokens} tokens" if config.vocab_size is None else str(tokens)
-        found.append(Different("vocab_size", ours, str(known)))
+    rows = vocabulary_difference(config, tokens, place)
+    if rows is not None:
+        found.append(rows)
     if found:
         lines = "\n  ".join(
             f"model.{d.field} = {d.ours}; the weights have {d.theirs}" for d in found

@@ -62,28 +62,35 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
 
 def row_problems(job: Job) -> Iterator[Problem]:
     """Hold a model's rows against the weights to start from, and those of transformers in files."""
-    from setpoint.model.pretrained.check import declared_vocabulary, vocabulary_of
+    from setpoint.model.pretrained import check
+    from setpoint.model.pretrained.difference import Different
     from setpoint.model.pretrained.locate import locate_here
 
-    model, tokens, field = job.model, known_vocabulary(job.tokenizer), "model.vocab_size"
+    model, tokens, found = job.model, known_vocabulary(job.tokenizer), None
+    also = ("tokenizer", *(() if model.pretrained is None else ("model.pretrained",)))
     try:
         place = None if model.pretrained is None else locate_here(model.pretrained)
-        known = None if place is None else vocabulary_of(place)
-        if isinstance(model, HuggingFaceModel):
-            rows, field = declared_vocabulary(model), "model.overrides.vocab_size"
-        else:
-            rows = getattr(model, "vocab_size", None) or tokens
+        if isinstance(model, Transformer):
+            words = model.vocab_size or tokens
+            if place is not None and words is not None:
+                found = check.vocabulary_difference(model, words, place)
+        elif isinstance(model, HuggingFaceModel):
+            rows = check.declared_vocabulary(model)
+            known = None if place is None else check.vocabulary_of(place)
+            if rows is not None and tokens is not None and rows < tokens:
+                yield _too_few(rows, tokens, also)
+            elif rows is not None and known is not None and rows < known:
+                found = Different("overrides.vocab_size", str(rows), str(known))
     except SetpointError:
         return  # a check of the model's own says why
-    if rows is None:
-        return
-    also = ("tokenizer", *(() if model.pretrained is None else ("model.pretrained",)))
-    if isinstance(model, HuggingFaceModel) and tokens is not None and rows < tokens:
-        yield _too_few(rows, tokens, also)
-    elif known is not None and rows < known:
-        size = f", and the tokenizer has {tokens} tokens" if tokens == rows else ""
+    if found is not None:
+        field, size, theirs = found
+        given = f", and the tokenizer has {tokens} tokens" if size.startswith("null") else ""
         yield Problem(
-            field, f"the weights to start from have {known}{size}", valid=(str(known),), also=also
+            f"model.{field}",
+            f"the weights to start from have {theirs}{given}",
+            valid=(theirs,),
+            also=also,
         )
 
 
