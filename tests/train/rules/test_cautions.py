@@ -15,6 +15,11 @@ HORIZON = "horizon-differs-from-run"
 
 LEARNED = ("model.positions=learned",)
 ACCURACY = ("evaluation.accuracy=true", "evaluation.best.metric=accuracy")
+ADDED = (
+    "adapter=lora",
+    "model.pretrained=x",
+    "tokenizer={type=huggingface, path=y, added=[<|tool|>]}",
+)
 MUP = ("model.mup.base_dim=64",)
 PIECEWISE = "schedule.type=piecewise"
 FREE = "optimizer=schedule_free_adamw"
@@ -70,6 +75,9 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
         (("adapter=lora", "model.pretrained=x"), []),
         (("adapter=lora", "checkpoint.load=x"), []),
         (("adapter=relora",), []),
+        (ADDED, ["added-tokens-frozen"]),
+        ((*ADDED, "adapter.train=[embedding]"), []),
+        ((*ADDED, "adapter.targets=[embedding, query]"), []),
         (MUP, []),
         ((*MUP, "optimizer={type=import, target=torch.optim.NAdam}"), []),
         ((*MUP, "optimizer={type=import, target=torch.optim.SGD}"), ["mup-without-adam"]),

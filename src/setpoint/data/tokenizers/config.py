@@ -55,7 +55,7 @@ class HuggingFace(
             if not token:
                 yield Problem(f"added.{index}", "is empty", hint="Give the text of a token.")
             elif token in self.added[:index]:
-                yield Problem(f"added.{index}", f"is {self.added.index(token)}, too: {token}")
+                yield Problem(f"added.{index}", f"is added.{self.added.index(token)} again")
 
     @check
     def _check_path(self) -> Iterator[Problem]:

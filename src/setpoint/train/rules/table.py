@@ -32,6 +32,7 @@ CAUTIONS = {
     "plateau-beyond-run": "the run is over before a plateau could lower the learning rate",
     "best-is-the-worst": "what is kept as the best is the worst by its metric",
     "adapter-on-random-weights": "an adapter is trained on weights that nothing has trained",
+    "added-tokens-frozen": "an adapter leaves the rows of added tokens as they begin",
     "mup-without-adam": "muP's learning rates are those for Adam, and the optimizer is another one",
     "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
     "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
