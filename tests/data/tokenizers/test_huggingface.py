@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
 from ..tokenizers_here import BEGIN, END, byte_level, sentence_piece, word_piece
 
 
-def built(folder: Path, **settings: str) -> HuggingFaceTokenizer:
+def built(folder: Path, **settings: Any) -> HuggingFaceTokenizer:
     return resolve(HuggingFace(path=str(folder), **settings)).build()
 
 

@@ -24,7 +24,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ...data.tokenizers_here import byte_level
-from ...train.small import small_job
+from ...train.small import events, small_job
 from .theirs import saved
 
 TOKENS, ADDED = 294, ["<|tool|>", "<|result|>"]
@@ -81,7 +81,7 @@ def test_new_rows_are_the_mean_and_old_logits_stay(tmp_path: Path, name: str, ro
     parts = build_components(job)
     model: Any = parts.model.eval()
     assert parts.tokenizer.vocab_size == model.vocab_size == TOKENS + 2
-    before = transformers.AutoModelForCausalLM.from_pretrained(weights).eval()
+    before: Any = transformers.AutoModelForCausalLM.from_pretrained(weights).eval()
     old = before.get_input_embeddings().weight.detach()
     matrices = {"embedding.weight": old, "output.weight": before.lm_head.weight.detach()}
     for ours_of, matrix in matrices.items():
@@ -108,6 +108,8 @@ def test_a_run_with_new_tokens_is_what_transformers_loads(
     adapter = "adapter={type: lora, rank: 2, train: [embedding, ^output]}"
     job = ours(tmp_path, weights, adapter, "optimizer.lr=0.1")
     run = train(job)
+    (start,) = events(run.directory, "start")
+    assert start["pretrained"]["grown"] == {"from": TOKENS, "to": TOKENS + 2}
     started = dict(build_components(job).model.named_parameters())
     changed = {
         name for name, each in run.parts.model.named_parameters()
@@ -118,8 +120,8 @@ def test_a_run_with_new_tokens_is_what_transformers_loads(
     assert main(["export", str(run.directory), str(tmp_path / "merged")]) == 0
     assert main(["export", str(run.directory), str(tmp_path / "peft"), "--adapter"]) == 0
     capsys.readouterr()
-    made = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "merged")
+    made: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tmp_path / "merged")
     assert made.config.vocab_size == len(tokenizer) == TOKENS + 2
     assert tokenizer.encode("hello<|result|>")[-1] == TOKENS + 1
     assert tokenizer.decode([TOKENS], skip_special_tokens=True) == ""
@@ -132,9 +134,9 @@ def test_a_run_with_new_tokens_is_what_transformers_loads(
     # PEFT's form belongs to the base with rows for the tokens.
     import peft
 
-    grown = transformers.AutoModelForCausalLM.from_pretrained(weights)
+    grown: Any = transformers.AutoModelForCausalLM.from_pretrained(weights)
     grown.resize_token_embeddings(TOKENS + 2, mean_resizing=False)
-    adapted = peft.PeftModel.from_pretrained(grown, tmp_path / "peft").eval()
+    adapted: Any = peft.PeftModel.from_pretrained(grown, tmp_path / "peft").eval()
     with torch.no_grad():
         torch.testing.assert_close(adapted(tokens).logits, wanted, rtol=1e-4, atol=1e-5)
 
@@ -188,7 +190,7 @@ def test_a_model_of_transformers_grows(tmp_path: Path, name: str) -> None:
     assert not preflight(job).problems
     run = train(job, tmp_path / "run")
     model: Any = build_components(job).model.eval()
-    before = transformers.AutoModelForCausalLM.from_pretrained(weights).eval()
+    before: Any = transformers.AutoModelForCausalLM.from_pretrained(weights).eval()
     for now, then in (
         (model.model.get_input_embeddings(), before.get_input_embeddings()),
         (model.model.get_output_embeddings(), before.get_output_embeddings()),
@@ -209,7 +211,7 @@ def test_a_model_of_transformers_grows(tmp_path: Path, name: str) -> None:
         trained.model.get_input_embeddings().weight,
     )
     assert main(["export", str(run.directory), str(tmp_path / "exported")]) == 0
-    made = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "exported").eval()
+    made: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "exported").eval()
     assert made.config.vocab_size == TOKENS + 2
     assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")) == TOKENS + 2
     with torch.no_grad():

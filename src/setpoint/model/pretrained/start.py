@@ -11,7 +11,7 @@ from torch import nn
 from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.pretrained.base import fill_from, start_weights
-from setpoint.model.pretrained.check import vocabulary_difference
+from setpoint.model.pretrained.check import vocabulary_difference, vocabulary_of
 from setpoint.model.pretrained.difference import differences
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.peft import fold_adapters
@@ -51,6 +51,9 @@ def start_from(
         require_no_adapter(place.directory)
     directory = str(place.directory.resolve())
     found: dict[str, Any] = {"name": place.name, "kind": place.kind, "directory": directory}
+    known, tokens = vocabulary_of(place), getattr(whole or model, "vocab_size", None)
+    if known is not None and tokens is not None and known < tokens:
+        found["grown"] = {"from": known, "to": tokens}
     if isinstance(config, Transformer):
         reader = None if one is None else SharedReader(one)
         _start_transformer(config, model, place, device, dtype, whole or model, reader)
