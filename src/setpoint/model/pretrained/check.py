@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.data.tokenizers.vocabulary import TOKENIZER, read_vocabulary, vocabulary_size
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.read_config import config_of
-from setpoint.model.pretrained.run import description_of, holds, job_of, require_no_adapter
+from setpoint.model.pretrained.run import description_of, job_of, require_no_adapter, tokenizer_of
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.vocabulary import embedding_rows
 
@@ -111,9 +110,9 @@ def vocabulary_of(place: Place) -> int | None:
         return None
     if model.vocab_size is not None:
         return model.vocab_size
-    if isinstance(tokenizer, HuggingFace) and holds(place.directory, TOKENIZER):
-        return read_vocabulary(str(place.directory), tokenizer.added).size
-    return vocabulary_size(tokenizer)
+    if isinstance(tokenizer, Bytes):
+        return BYTES_VOCABULARY
+    return tokenizer_of(place.directory, tokenizer).vocab_size
 
 
 def vocabulary_difference(config: Transformer, tokens: int, place: Place) -> Different | None:

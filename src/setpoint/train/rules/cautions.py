@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Caution
+from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import Transformer
 from setpoint.optim.config import (
     ImportedOptimizer,
@@ -317,7 +318,7 @@ def _model_cautions(job: Job) -> Iterator[Caution]:
             also=("model.pretrained", "checkpoint.load"),
             hint="Set model.pretrained to the model that it is to adapt.",
         )
-    added: tuple[str, ...] = getattr(job.tokenizer, "added", ())
+    added = job.tokenizer.added if isinstance(job.tokenizer, HuggingFace) else ()
     if added and job.adapter is not None and not _reaches_embedding(job.adapter):
         yield Caution(
             "added-tokens-frozen",
