@@ -252,14 +252,13 @@ def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
         tmp_path, f"model.pretrained={start}", "duration=1 steps", "model.init_std=0.3",
         "model.kv_heads=2", "model.vocab_size=299", "model.max_sequence_length=48",
     )  # fmt: skip
-    # 50 is text of the run's tokenizer, and ends nothing there.
     exported = infer(
         Inference(weights=Weights(path=str(run)), export=Export(path=tmp_path / "out"))
     ).exported
     assert exported is not None
     settings = json.loads((exported / "generation_config.json").read_text())
     ids = ids_of(opened(run))
-    assert settings["eos_token_id"] == [6, ids[END], ids["<|im_end|>"]]
+    assert settings["eos_token_id"] == [6, 50, ids[END], ids["<|im_end|>"]]
     assert (settings["temperature"], settings["top_p"]) == (0.3, 0.9)
     for path in (start, run, exported):
         flags = [f"weights.path={path}", "generation.prompts=[a]", "generation.top_p=0.5"]

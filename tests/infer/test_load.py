@@ -12,11 +12,14 @@ import torch
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
+from setpoint.config.resolving.checks import verify
 from setpoint.data.tokenizers.chat import Piece
+from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.load import Loaded, load
 from setpoint.infer.prompts import Prompt
+from setpoint.infer.rules import UNTRAINED
 from setpoint.model.config import ModelConfig
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.shapes.placed import in_memory
@@ -149,8 +152,6 @@ def test_a_hugging_face_model(tmp_path: Path) -> None:
 
 
 def found_config(folder: Path, name: str) -> Any:
-    from setpoint.data.tokenizers.config import HuggingFace
-
     return HuggingFace(path=str(folder), separator={"bos": BEGIN, "eos": END}[name])
 
 
@@ -158,6 +159,17 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
     folder = byte_level(save_pretrained(small_model(vocab_size=100), tmp_path / "hf"))
     with pytest.raises(SetpointError, match="it has 294 tokens, and the model of .* takes 100"):
         opened(folder)
+
+
+def test_tokens_are_added_by_training_alone(tmp_path: Path) -> None:
+    folder = byte_level(save_pretrained(small_model(vocab_size=300), tmp_path / "hf"))
+    tokenizer = HuggingFace(path=str(folder), added=("<|tool|>",))
+    weights = Weights(path=str(folder))
+    job = complete(Inference(weights=weights, evaluation=Evaluation(), tokenizer=tokenizer))
+    (problem,) = verify(job, ("files",)).problems
+    assert (problem.path, problem.message) == ("tokenizer.added", UNTRAINED)
+    with pytest.raises(SetpointError, match=f"tokenizer.added: {UNTRAINED}"):
+        load(job)
 
 
 def test_a_model_that_transformers_runs(tmp_path: Path) -> None:

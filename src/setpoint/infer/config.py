@@ -9,7 +9,7 @@ from typing import Literal
 from setpoint.adapter.config import AdapterConfig
 from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
 from setpoint.data.config import Data
-from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
+from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenizerConfig
 from setpoint.infer.tasks import Chat, Evaluation, Export, Generation, Harness
 from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
 from setpoint.parallel.config import Ranks
@@ -107,6 +107,10 @@ RULES = (
     Rule(f"{HERE}prompt_problems", ("chat", "generation", "harness", "tokenizer", "weights"),
          "Whether the chat template, the prompts and the stop tokens fit the tokenizer",
          needs="files", cautions={CONTROLS_AS_TEXT: "prompts spell control tokens, as text"}),
+    Rule(f"{HERE}added_token_problems", ("weights", "tokenizer"),
+         "Whether the weights were trained with the tokens that the tokenizer adds",
+         needs="files", when=lambda job: isinstance(job.tokenizer, HuggingFace)
+         and bool(job.tokenizer.added)),
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.infer.prompts import Prompt
+from setpoint.infer.rules import UNTRAINED
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.base import is_ours
 from setpoint.model.pretrained.load import load_checkpoint, load_directory
@@ -91,6 +92,8 @@ def load(job: Inference) -> Loaded:
         model = _load_checkpoint(job, place, tokenizer.vocab_size, device, dtype)
     else:
         tokenizer = job.tokenizer.build()
+        if getattr(tokenizer, "added", ()):
+            raise SetpointError(f"tokenizer.added: {UNTRAINED}\nValid: []")
         model = _load_hugging_face(job, place, tokenizer.vocab_size, device, dtype)
     return Loaded(
         model=model.eval(),

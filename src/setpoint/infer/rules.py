@@ -11,13 +11,24 @@ from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
 from setpoint.infer.place import find_weights, kept_tokenizer
 from setpoint.model.attention.support import determinism_problems, placement_problems
 from setpoint.model.config import Transformer
-from setpoint.model.pretrained.locate import is_on_hub
+from setpoint.model.pretrained.locate import is_on_hub, locate_here
 from setpoint.model.vocabulary import misfit
 from setpoint.precision.checks import fp16_problems
 from setpoint.profile.checks import rank_problems, snapshot_problem
 
 OTHER_VALUES = {"tokenizer": tokenizer_value}
 """Answers to values that a section cannot take; see `setpoint.config.other_names`."""
+UNTRAINED = "adds tokens that these weights were not trained with"
+
+
+def added_token_problems(job: Inference) -> Iterator[Problem]:
+    """Find tokens added to the tokenizer of a model that is complete."""
+    try:
+        place = locate_here(job.weights.path)
+    except SetpointError:
+        return  # finding the weights says why
+    if place is not None and place.kind == "huggingface":
+        yield Problem("tokenizer.added", UNTRAINED, valid=("[]",), also=("weights.path",))
 
 
 def precision_problems(job: Inference) -> Iterator[Problem]:

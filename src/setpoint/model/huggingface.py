@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from setpoint.config import RunError, SetpointError, did_you_mean
 from setpoint.model.layers import evaluating
 from setpoint.model.pretrained.document import read_keys
+from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.pretrained.locate import CONFIG, locate
 from setpoint.model.pretrained.read_tensor import Unread
 from setpoint.model.pretrained.tensor_files import list_tensors, listed
@@ -205,6 +206,30 @@ class HuggingFaceModel(nn.Module):
             return ""
         return f" {count}*{module.out_features // count}"
 
+    def fill(self, load: Callable[[], None], tokens: int | None) -> None:
+        """Fill it from weights; rows for tokens that these do not have are the mean of theirs.
+
+        Arguments:
+            load: fills a model of the size of the weights.
+            tokens: for which the weights have rows; None: for as many as the model.
+        """
+        model: Any = self.model
+        wanted = self.vocab_size
+        if tokens is None or tokens >= wanted:
+            return load()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            self._resize(tokens)
+            load()
+            self._resize(wanted)
+            model = self.model
+            for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+                for matrix in () if module is None else module.parameters(recurse=False):
+                    matrix[tokens:] = mean_row(matrix[:tokens]).to(matrix)
+
+    def _resize(self, tokens: int) -> None:
+        model: Any = self.model
+        model.resize_token_embeddings(tokens, mean_resizing=False)
+
     def load_from(self, directory: Path) -> None:
         """Take the weights of a directory in the format of Hugging Face.
 
@@ -384,6 +409,15 @@ def _config_of(config: HuggingFaceConfig, keys: Mapping[str, Any] | None) -> Any
         raise SetpointError(f"{name} cannot be read by transformers: {_one_line(error)}") from error
 
 
+def default_vocabulary(config: HuggingFaceConfig) -> int | None:
+    """The vocabulary of a kind of models of transformers, with the overrides.
+
+    Raises:
+        SetpointError: transformers is missing, or has no such kind.
+    """
+    return getattr(_config_of(config, None), "vocab_size", None)
+
+
 def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
     """Read the config.json that a section names, without its overrides.
 
@@ -413,8 +447,8 @@ def _require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:
     if held is not None and held < vocab_size:
         raise SetpointError(
             f"model.config = {config.config}: its vocabulary of {held} does not hold the "
-            f"{vocab_size} tokens of the tokenizer; for a model that is trained from nothing set "
-            f"model.overrides.vocab_size = {vocab_size}"
+            f"{vocab_size} tokens of the tokenizer\nValid: model.overrides.vocab_size = "
+            f"{vocab_size}; rows of new tokens begin as the mean of those of pretrained weights"
         )
     longest = getattr(keys, "max_position_embeddings", None)
     if longest is not None and config.max_sequence_length > longest:

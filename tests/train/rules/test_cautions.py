@@ -15,6 +15,11 @@ HORIZON = "horizon-differs-from-run"
 
 LEARNED = ("model.positions=learned",)
 ACCURACY = ("evaluation.accuracy=true", "evaluation.best.metric=accuracy")
+ADDED = (
+    "adapter=lora",
+    "model.pretrained=x",
+    "tokenizer={type=huggingface, path=y, added=[<|tool|>]}",
+)
 MUP = ("model.mup.base_dim=64",)
 PIECEWISE = "schedule.type=piecewise"
 FREE = "optimizer=schedule_free_adamw"
@@ -72,6 +77,9 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
         (("adapter=lora", "model.pretrained=x"), []),
         (("adapter=lora", "checkpoint.load=x"), []),
         (("adapter=relora",), []),
+        (ADDED, ["added-tokens-frozen"]),
+        ((*ADDED, "adapter.train=[embedding]"), []),
+        ((*ADDED, "adapter.targets=[embedding, query]"), []),
         (MUP, []),
         ((*MUP, "optimizer={type=import, target=torch.optim.NAdam}"), []),
         ((*MUP, "optimizer={type=import, target=torch.optim.SGD}"), ["mup-without-adam"]),
@@ -128,7 +136,7 @@ def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:
             True,
         ),
         (FOREIGN, "concatenate", False),
-        ((ASKED, *FOREIGN), "none", False),
+        ((ASKED, *FOREIGN), "next_fit", True),
         ((ASKED, "data.packing.method=none"), "none", True),
         ((ASKED, "data.packing.method=concatenate"), "concatenate", False),
     ],

@@ -31,8 +31,9 @@ class HuggingFace(
     type="huggingface",
     owner="setpoint.data.tokenizers.huggingface:HuggingFaceTokenizer",
     rules=(
-        Rule("setpoint.data.tokenizers.vocabulary:file_problems", ("path", "separator"),
-             "Whether the tokenizer's files are there and name the separator", needs="files"),
+        Rule("setpoint.data.tokenizers.vocabulary:file_problems", ("path", "separator", "added"),
+             "Whether the tokenizer's files are there, name the separator and lack added tokens",
+             needs="files"),
     ),
 ):  # fmt: skip
     """Tokenizer in Hugging Face's format, byte-level BPE or SentencePiece, for text in UTF-8."""
@@ -44,6 +45,20 @@ class HuggingFace(
     separator: str | None = field(default=None, also_called=("eod_token", "eot_token"))
     """Document separator token, before, between and after documents; null: the tokenizer's
     end-of-text token, else its beginning-of-text token."""
+
+    added: tuple[str, ...] = field(
+        default=(), also_called=("new_tokens", "additional_special_tokens", "extra_special_tokens")
+    )
+    """Control tokens that are added to the vocabulary, with the ids behind its last; chat templates
+    can write them. The model needs rows for them: see model.vocab_size."""
+
+    @check
+    def _check_added(self) -> Iterator[Problem]:
+        for index, token in enumerate(self.added):
+            if not token:
+                yield Problem(f"added.{index}", "is empty", hint="Give the text of a token.")
+            elif token in self.added[:index]:
+                yield Problem(f"added.{index}", f"is added.{self.added.index(token)} again")
 
     @check
     def _check_path(self) -> Iterator[Problem]:

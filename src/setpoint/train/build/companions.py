@@ -59,6 +59,8 @@ def companions_of(
     if isinstance(tokenizer, HuggingFaceTokenizer):
         file = find_tokenizer(tokenizer.path)
         found = _read({n: file if n == TOKENIZER else file.with_name(n) for n in TOKENIZER_FILES})
+        if tokenizer.added:
+            found[TOKENIZER] = tokenizer.document.encode()
     same_tokenizer = False
     if pretrained is not None:
         start = Path(pretrained["directory"])
@@ -70,8 +72,8 @@ def companions_of(
         # Without what the section overrides, which is in its record.
         keys = config_keys(model) if keys is None else keys
         found[DESCRIPTION] = json.dumps(keys, indent=2).encode()
-    settings, keys = (json.loads(found.get(name, b"{}")) for name in (GENERATION, DESCRIPTION))
-    ends = declared_ends(settings, keys)
+    settings, config_json = (json.loads(found.get(name, b"{}")) for name in (GENERATION, DESCRIPTION))
+    ends = declared_ends(settings, config_json)
     if not same_tokenizer:
         ends = fitting_ends(ends, tokenizer.token_bytes.tolist())
     templates = [*_templates(sources, tokenizer)]

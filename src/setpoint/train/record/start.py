@@ -165,6 +165,12 @@ def _facts(run: Run, start: Start) -> dict[str, Any]:
 
 def _notes(run: Run, start: Start) -> Iterator[str]:
     """What people should know of the job before it trains."""
+    grown = (run.parts.pretrained or {}).get("grown")
+    if grown is not None:
+        yield (
+            f"model: the vocabulary grows from {grown['from']} to {grown['to']} tokens; new rows "
+            f"begin as the mean of those of {run.job.model.pretrained}"
+        )
     if run.parts.adapter is not None:
         yield f"adapter: {run.parts.adapter.line()}"
     use = run.utilization

@@ -13,7 +13,7 @@ from setpoint.config import Rule
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.loss.config import tokens_named
-from setpoint.model.config import Transformer, names_attention_backend
+from setpoint.model.config import HuggingFaceModel, Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.optim.config import AnyPrecisionAdamW, Plateau
 from setpoint.train.evaluation.config import LONG_EVALUATION, LONG_EVALUATION_MEANS
@@ -32,6 +32,7 @@ CAUTIONS = {
     "plateau-beyond-run": "the run is over before a plateau could lower the learning rate",
     "best-is-the-worst": "what is kept as the best is the worst by its metric",
     "adapter-on-random-weights": "an adapter is trained on weights that nothing has trained",
+    "added-tokens-frozen": "an adapter leaves the rows of added tokens as they begin",
     "mup-without-adam": "muP's learning rates are those for Adam, and the optimizer is another one",
     "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
     "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
@@ -152,6 +153,15 @@ RULES = (
     Rule(f"{HERE}vocabulary:vocabulary_problems", ("model", "tokenizer"),
          "Whether the model's vocabulary holds that of the tokenizer's files",
          needs="files", cautions=ROWS, when=lambda job: not has_bytes(job)),
+    Rule(f"{HERE}vocabulary:row_problems", ("model", "tokenizer"),
+         "Whether the model has as many rows as the weights that it starts from, and a model of "
+         "transformers those of the tokenizer",
+         needs="files", when=lambda job: isinstance(job.model, HuggingFaceModel)
+         or (isinstance(job.model, Transformer) and job.model.pretrained is not None)),
+    Rule(f"{HERE}vocabulary:kind_problems", ("model", "tokenizer"),
+         "Whether the vocabulary that a kind of models of transformers has holds the tokenizer's",
+         needs="torch", when=lambda job: isinstance(job.model, HuggingFaceModel)
+         and job.model.names_a_kind and "vocab_size" not in job.model.overrides.dump()),
     Rule(f"{HERE}vocabulary:template_problems", ("data", "evaluation", "tokenizer"),
          "Whether chat templates are there, and write tokens that the tokenizer has",
          needs="files", cautions=NO_STOP, when=has_source(Conversations)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from setpoint.config import Caution, Problem, SetpointError
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
 
 if TYPE_CHECKING:
@@ -58,6 +58,63 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
             valid=("null",) if field == "vocab_size" else ("1", "64"),
             also=("tokenizer",),
         )
+
+
+def row_problems(job: Job) -> Iterator[Problem]:
+    """Hold a model's rows against the weights to start from, and those of transformers in files."""
+    from setpoint.model.pretrained import check
+    from setpoint.model.pretrained.difference import Different
+    from setpoint.model.pretrained.locate import locate_here
+
+    model, tokens, found = job.model, known_vocabulary(job.tokenizer), None
+    also = ("tokenizer", *(() if model.pretrained is None else ("model.pretrained",)))
+    try:
+        place = None if model.pretrained is None else locate_here(model.pretrained)
+        if isinstance(model, Transformer):
+            words = model.vocab_size or tokens
+            if place is not None and words is not None:
+                found = check.vocabulary_difference(model, words, place)
+        elif isinstance(model, HuggingFaceModel):
+            rows = check.declared_vocabulary(model)
+            known = None if place is None else check.vocabulary_of(place)
+            if rows is not None and tokens is not None and rows < tokens:
+                yield _too_few(rows, tokens, also)
+            elif rows is not None and known is not None and rows < known:
+                found = Different("overrides.vocab_size", str(rows), str(known))
+    except SetpointError:
+        return  # a check of the model's own says why
+    if found is not None:
+        field, size, theirs = found
+        given = f", and the tokenizer has {tokens} tokens" if size.startswith("null") else ""
+        yield Problem(
+            f"model.{field}",
+            f"the weights to start from have {theirs}{given}",
+            valid=(theirs,),
+            also=also,
+        )
+
+
+def kind_problems(job: Job) -> Iterator[Problem]:
+    """Hold the vocabulary that a kind of models has by default against the tokenizer's."""
+    from setpoint.model.huggingface import default_vocabulary
+
+    assert isinstance(job.model, HuggingFaceModel)
+    try:
+        rows, tokens = default_vocabulary(job.model), known_vocabulary(job.tokenizer)
+    except SetpointError as error:
+        yield Problem("model.config", str(error).partition(": ")[2])
+        return
+    if rows is not None and tokens is not None and rows < tokens:
+        yield _too_few(rows, tokens, ("tokenizer", "model.config"))
+
+
+def _too_few(rows: int, tokens: int, also: tuple[str, ...]) -> Problem:
+    return Problem(
+        "model.overrides.vocab_size",
+        f"{rows} rows of the embedding do not hold the {tokens} tokens of the tokenizer",
+        valid=(str(tokens),),
+        also=also,
+    )
 
 
 def template_problems(job: Job) -> Iterator[Problem]:
