@@ -340,10 +340,7 @@ def _start_line(job: Job, folder: str, report: Preflight) -> str:
     """What is about to be trained, and where, as far as it is known without torch."""
     count = report.facts.get("parameters")
     facts = [f"{count:,} parameters"] if isinstance(count, int) else []
-    stored, compute = job.precision.params, job.precision.compute
-    facts.append(stored if stored == compute else f"{stored} computed in {compute}")
-    facts.append(f"device {job.parallel.device}")
-    return f"{folder}: {', '.join(facts)}, {job.duration}"
+    return f"{folder}: {', '.join([*facts, str(job.duration)])}"
 
 
 def _of_the_start(problem: Problem) -> bool:

@@ -20,7 +20,7 @@ from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
-from setpoint.train.build.process import settings_of
+from setpoint.train.build.process import device_line, settings_of
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks
 from setpoint.train.callbacks.watching import AlertCallback
 from setpoint.train.config import Job
@@ -112,6 +112,7 @@ def train(
         job = plan.job
         alerts = ending.enter_context(alerts_of(job, world, plan.path, shown))
         ending.enter_context(settings_of(job))
+        shown.note(device_line(job, world.device))
         stop.resumable, stop.grace = True, job.resilience.grace_period
         again = command_again(job, plan.path)
         stop.outlook = partial(outlook, plan.path / "checkpoints", again=again)
@@ -198,7 +199,8 @@ def rehearse(
         elif job.checkpoint.load is not None:
             fetch = Path(ending.enter_context(TemporaryDirectory()))
             loaded, at = load_other(job, parts, states, frozen, into=fetch)
-    rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
+    rows = [("state", _would(job, at, newest is not None))]
+    rows.append(("device", device_line(job, parts.device).removeprefix("device: ")))
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
     if fetches is not None:
         rows.append(("remote", fetches))

@@ -46,10 +46,11 @@ from setpoint.track.trackers import JSONL, Trackers
 from setpoint.train.build.companions import companions_in
 from setpoint.train.build.components import Components, data_line
 from setpoint.train.build.data import where_in_data
+from setpoint.train.build.process import device_line
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
-from setpoint.train.evaluation.score import Scores, scores_in
+from setpoint.train.evaluation.score import scores_in
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.context import Outcome, Run, Start
 from setpoint.train.record.environment import compare_with_record
@@ -113,6 +114,7 @@ def open_run(
         log = directory.logs / _log_name(world)
         progress = LoggedProgress(shown, log, _total_steps(job))
         ending.callback(progress.close)
+        progress.log(device_line(job, parts.device))  # which is shown since it is known
         keep_hangs_in(directory.logs)
         heart, beats = None, job.resilience.heartbeat
         if beats is not None:
@@ -380,7 +382,11 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     why = {} if reason is None else {"reason": reason}
     if status and run.stop.signal is not None:
         why["signal"] = run.stop.cause
-    at = loop.position
+    at, loss, scores = loop.position, start.mean.last, loop.scores
+    if loss is None or not scores:  # of the sessions before
+        rows = _rows_at(run.directory.metrics, at.step)
+        loss = rows["train"].get("mean_loss") if loss is None and "train" in rows else loss
+        scores = scores or (scores_in(rows["evaluation"]) if "evaluation" in rows else {})
     run.chain.seal(events_alone=False)
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     write_report(run)
@@ -392,8 +398,9 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
         status=status,
         job=start.identity,
         started=start.position,
-        ended=loop.position,
-        scores=loop.scores or _scores_at(run.directory.metrics, loop.position.step),
+        ended=at,
+        loss=loss,
+        scores=scores,
         reason=reason,
         cause=run.stop.cause,
         parts=run.parts,
@@ -472,10 +479,7 @@ def _start_again(run: Run) -> None:
     run.events.write("restart", step=0, metrics=to and to.name, **lost)
 
 
-def _scores_at(path: Path, step: int) -> Scores:
-    """Look up an evaluation of the sessions before, for a run that is finished already."""
+def _rows_at(path: Path, step: int) -> dict[str, dict[str, Any]]:
+    """The rows of a step by kind."""
     rows = read_jsonl(path, damaged=[]) if path.exists() else []
-    for row in reversed(rows):
-        if row.get("kind") == "evaluation" and row["step"] == step:
-            return scores_in(row)
-    return {}
+    return {row["kind"]: row for row in rows if row.get("step") == step and "kind" in row}
