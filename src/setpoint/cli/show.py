@@ -7,7 +7,16 @@ from typing import Any, cast
 
 from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source, run_directory_given
-from setpoint.config import Config, SetpointError, leaves, to_minimal, to_plain, within
+from setpoint.cli.style import print_notes
+from setpoint.config import (
+    Config,
+    SetpointError,
+    dropped_values,
+    leaves,
+    to_minimal,
+    to_plain,
+    within,
+)
 
 FORMATS = ("toml", "yaml", "json", "python")
 # Taplo reads the first form, the YAML language server the second.
@@ -115,6 +124,7 @@ def run(arguments: Arguments) -> int:
     if schema is not None and chosen in SCHEMA_LINES:
         text = SCHEMA_LINES[chosen].format(schema) + text
     print(text, end="")
+    print_notes([f"dropped: {line}" for line in dropped_values(config)])
     return 0
 
 

@@ -15,11 +15,13 @@ from setpoint.config import (
     SetpointError,
     all_fields,
     did_you_mean,
+    dropped_values,
     entries_of,
     item_index,
     leaves,
     place_of,
     presets,
+    within,
 )
 
 COMMAND = Command(
@@ -28,7 +30,8 @@ COMMAND = Command(
     "Print every layer that touched a value, the first at the top and the winner, marked with >,\n"
     "last; then what the field means, and its role. PATH is a field, a section, or an item of a\n"
     "list such as data.sources.0; without a SOURCE the defaults are asked. A derived value names\n"
-    "the fields that it was derived from.\n" + SOURCE_HELP,
+    "the fields that it was derived from. Values that a later layer left no place for are named\n"
+    "as dropped.\n" + SOURCE_HELP,
     RANKED,
     [
         ("setpoint why optimizer.lr tiny", "the learning rate of tiny"),
@@ -50,14 +53,23 @@ def run(arguments: Arguments) -> int:
     if not found:  # an entry of a mapping, whose key is as it was written
         entries = (entry for leaf in every for entry in entries_of(config, leaf))
         found = [entry for entry in entries if entry.key in (name, path)]
+    dropped = {
+        line: key
+        for line in dropped_values(config)
+        if within(key := line.partition(" = ")[0], name)
+    }
     if not found:
-        raise SetpointError(not_there(program, config, path))
+        lines = [f"  dropped: {line}" for line in dropped]
+        raise SetpointError("\n".join([not_there(program, config, path), *lines]))
     if arguments.has("--json"):
         import json
 
-        print(json.dumps([_facts(config, leaf) for leaf in found], indent=2))
+        facts = [_facts(config, leaf) for leaf in found]
+        facts += [{"path": key, "dropped": line} for line, key in dropped.items()]
+        print(json.dumps(facts, indent=2))
         return 0
-    print("\n\n".join(_explain(config, leaf) for leaf in found))
+    lines = [f"dropped: {line}" for line in dropped]
+    print("\n\n".join([*(_explain(config, leaf) for leaf in found), *lines]))
     return 0
 
 

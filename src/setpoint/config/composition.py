@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from .draft.argument_errors import need_compose
 from .draft.config import Config
 from .draft.copying import draft_of
-from .draft.walk import Leaf, leaves
+from .draft.walk import Leaf, dropped_leaves, leaves
 from .files.read import read_file
 from .layers.editor import Editor
 from .layers.environment import apply_declared, apply_environment, declared_in
 from .layers.flags import apply_flags
+from .layers.fragment import repeated
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .migrations.chain import migrated
 from .resolving.resolve import resolve
@@ -223,6 +224,8 @@ class _Sources(Generic[C]):
     def __init__(self, root: type[C]) -> None:
         self.root = root
         self.seen: set[str] = set()
+        self.applied: list[str] = []  # the files, in the order in which they apply
+        self.preset: str | None = None  # what a file extends
         self.notes: list[str] = []
 
     def open(self, source: str | C | None) -> tuple[C | None, list[Document]]:
@@ -277,6 +280,7 @@ class _Sources(Generic[C]):
         base: C | None = None
         documents: list[Document] = []
         self.seen.add(real)
+        listed: list[str] = []
         for index, parent in enumerate(self._parents(document)):
             if parent.endswith(SUFFIXES):
                 beside = os.path.join(os.path.dirname(name), os.path.expanduser(parent))
@@ -285,21 +289,26 @@ class _Sources(Generic[C]):
                         f"{_place(document, index)}: extends {parent!r}, but there is no {beside}"
                     )
                 whole = os.path.realpath(beside)
+                if again := repeated(parent, whole, listed, self.applied):
+                    raise SetpointError(f"{_place(document, index)}: {again}")
+                listed.append(whole)
                 if whole in self.seen and whole not in (*above, real):
                     # Two files that extend a third: applied again, it would undo the first.
                     continue
                 more_base, more = self.open_file(beside, (*above, real))
                 base = more_base if more_base is not None else base
                 documents.extend(more)
-            elif reason := _refusal(parent, base is not None, bool(documents)):
+            elif reason := _refusal(parent, self.preset not in (None, parent), bool(documents)):
                 raise SetpointError(f"{_place(document, index)}: {reason}")
             else:
                 try:
                     base = self._preset(parent)
+                    self.preset = parent
                 except ConfigError:
                     raise
                 except SetpointError as error:
                     raise SetpointError(f"{_place(document, index)}: {error}") from None
+        self.applied.append(real)
         return base, [*documents, document]
 
     def _parents(self, document: Document) -> list[str]:
@@ -368,6 +377,7 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> Editor:
     draft = editor.root
     for text in texts:
         given = {leaf.path: leaf for leaf in leaves(draft) if _is_written(leaf)}
+        dropped = list(dropped_leaves(draft))
         try:
             # What the modifier put in may be its own, and later layers change the draft.
             draft = draft_of(call_modifier(text, draft))
@@ -376,6 +386,8 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> Editor:
             continue
         if given:
             _remember_lost(draft, given, text)
+        if dropped:
+            _remember_dropped(draft, dropped)
     return editor.on(draft)
 
 
@@ -383,6 +395,15 @@ def _is_written(leaf: Leaf) -> bool:
     return leaf.origin.layer in (FILE, ENVIRONMENT) and not any(
         isinstance(part, int) for part in leaf.path
     )
+
+
+def _remember_dropped(draft: Node, dropped: list[tuple[Leaf, str]]) -> None:
+    """Keep the list of dropped values, of which a modifier has replaced the sections."""
+    known = {leaf.key for leaf, _ in dropped_leaves(draft)}
+    for leaf, reason in dropped:
+        if leaf.key not in known and _is_written(leaf):
+            origin = Recorded(leaf.origin.layer, leaf.describe_origin())
+            state_of(draft).dropped += ((leaf.key, leaf.value, origin, reason),)
 
 
 def _remember_lost(draft: Node, given: dict[Path, Leaf], text: str) -> None:

@@ -62,7 +62,7 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
         declared = declared_class(type(self))
         if name == "target" and isinstance(value, ImportPath):
             value = value.trusting(self._trusted())
-            self._start_afresh(origin)
+            self._start_afresh(value, origin)
         elif name not in declared.__setpoint__.fields:
             kinds = {**kinds_of(type(self)), name: kind_of(value)}
             object.__setattr__(self, "__class__", _class_with(declared, kinds))
@@ -76,8 +76,8 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
         """What this class trusts: what it says, and the package that declares it."""
         return (*self.trusts, *own_package(type(self).__module__))
 
-    def _start_afresh(self, origin: Origin) -> None:
-        """Drop the arguments that earlier layers gave to another target."""
+    def _start_afresh(self, target: ImportPath, origin: Origin) -> None:
+        """Drop the arguments that earlier layers gave: a target is named with its own."""
         state = state_of(self)
         kept = kinds_of(type(self))
         for name in list(kept):
@@ -87,8 +87,7 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
                 before.layer != FILE or before.label == origin.label
             ):
                 continue
-            tag = type(self).__setpoint__.tag
-            lost = f"type = {tag} has no such field"
+            lost = f"target = {target.text} was given after it, and has its own arguments"
             state.dropped += ((name, getattr(self, name), before, lost),)
             del kept[name]
             cast(dict[str, Any], self.__dict__).pop(name, None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from _weakref import ref  # `weakref` itself is not free to import
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from ..types.base import PLAIN
+from ..types.base import PLAIN, replace_in_item
 from ..values.containers import (
     CheckedDict,
     CheckedList,
@@ -38,6 +38,7 @@ from ..values.origin import (
     PROGRAM,
     REFERENCE,
     SWEEP,
+    UNTOUCHED,
     Origin,
     Recorded,
 )
@@ -46,7 +47,7 @@ from ..words.errors import Caution, Invalid
 from ..words.names import Path
 from ..words.shown import children, rebuild
 from ..words.texts import MAX_DEPTH
-from .walk import UNTOUCHED, inside_itself, sections, too_deep
+from .walk import inside_itself, sections, too_deep
 
 C = TypeVar("C", bound=Node)
 Dropped = tuple[tuple[str, Any, Origin, str], ...]
@@ -95,7 +96,7 @@ class Fork:
         state = State(before.layers)
         closed = state.closed = vars(section).copy()
         state.base, state.fork, state.dropped = section, self, before.dropped
-        state.placed = before.placed
+        state.placed, state.replaced = before.placed, before.replaced
         draft = _made(section, {}, state)
         self.put(id(section), draft)
         for name in _forget_computed(closed, state):
@@ -289,6 +290,7 @@ class Copies(Generic[C]):
         values, state = vars(config).copy(), State(before.layers)
         copy = self.of[id(config)] = _made(config, values, state)
         state.dropped, state.placed = before.dropped, before.placed
+        state.replaced = before.replaced
         _forget_computed(values, state)  # which a record gives, too
         fork: Fork | None = before.fork
         state.base = config if own and before.frozen else before.base
@@ -534,33 +536,57 @@ def one_layer(one: Origin, other: Origin) -> bool:
     return one.layer == other.layer and one.label == other.label
 
 
-def keep_shared(old: Node, new: Node) -> None:
-    """Carry the values that were set over to another variant, where it has the same fields.
+def successor(cls: type[C], history: Sequence[Node], moved: Node | None) -> C:
+    """A section of a variant, with the values that layers gave to it or to another one before.
+
+    It begins as the variant last stood there. What was given to other variants since counts where
+    it fits; what it cannot take is remembered as dropped.
 
     Arguments:
-        new: a fresh section of the other variant; what it cannot take is remembered as dropped.
+        history: what stood there, as `stood` gives it.
+        moved: the last of these, if it still stands there, whose inner sections move on.
     """
-    fields = type(new).__setpoint__.fields
-    state: State = state_of(new)
-    chains, kept = chains_of(old), set[str]()
+    classes = [type(section).__setpoint__.cls for section in history]
+    start = classes.index(cls) + 1 if cls in classes else 0
+    new = cast(C, draft_of(history[start - 1])) if start else cls()
+    for old in history[start:]:
+        _hand_over(old, new, old is moved)
+    return new
+
+
+def _hand_over(old: Node, new: Node, moved: bool) -> None:
+    """Carry the values that were given over to another variant, where it takes them."""
+    known, state = type(new).__setpoint__, state_of(new)
+    chains, kept = chains_of(old), dict[str, Any]()
+    dropped = {name: (name, *rest) for name, *rest in state.dropped}
     for name in touched(old):
         chain = chains.get(name, [])
         value: Any = getattr(old, name)
-        if chain[-1][0].layer == DEFAULT if chain else not is_changed(value):
+        given = bool(chain) and chain[-1][0].layer != DEFAULT
+        if not given and not is_changed(value, given=True):
             continue
         origin = chain[-1][0] if chain else UNTOUCHED
+        info = known.fields.get(name)
+        reason = f"type = {known.tag} has no such field"
         try:
-            if name not in fields:
-                raise Invalid("the new variant has no such field")
-            object.__setattr__(new, name, fields[name].read(value, origin))
-            kept.add(name)
-        except Invalid:
-            reason = f"type = {type(new).__setpoint__.tag} has no such field"
-            state.dropped += ((name, value, origin, reason),)
-    state.layers.extend(_layers_with(old, kept))
+            if info is not None:
+                stored = info.read(value, origin)
+                kept[name] = (
+                    stored if moved else replace_in_item(info.type, stored, draft_of, False)
+                )
+                dropped.pop(name, None)
+                continue
+        except Invalid as error:
+            reason = f"type = {known.tag}: {name} {error.message}"
+        dropped[name] = (name, value, origin, reason)
+    state.dropped = cast(Dropped, tuple(dropped.values()))
+    if kept:
+        vars(new).update(kept)
+        state.closed = {k: v for k, v in (state.closed or {}).items() if k not in kept} or None
+        state.layers = [*_layers_with(new, known.fields.keys() - kept), *_layers_with(old, kept)]
 
 
-def _layers_with(section: Node, names: set[str]) -> Iterator[Layer]:
+def _layers_with(section: Node, names: Collection[str]) -> Iterator[Layer]:
     """The layers of a section, of which only some fields count."""
     for origin, given in layers_of(section):
         found = {name: value for name, value in given.items() if name in names}
@@ -568,8 +594,11 @@ def _layers_with(section: Node, names: set[str]) -> Iterator[Layer]:
             yield origin, found
 
 
-def is_changed(value: object) -> bool:
+def is_changed(value: object, given: bool = False) -> bool:
     """Whether something was set inside a value that itself stands at its default.
+
+    Arguments:
+        given: whether what the factory of a default has set does not count.
 
     Returns:
         True for a section, or a free area, in which a field was set, also as an item of a list or
@@ -577,25 +606,15 @@ def is_changed(value: object) -> bool:
     """
     if isinstance(value, Node):
         return any(
-            chain_of(value, name) or is_changed(value_or_missing(value, name))
+            any(not given or origin.layer != DEFAULT for origin, _ in chain_of(value, name))
+            or is_changed(value_or_missing(value, name), given)
             for name in touched(value)
         )
     if isinstance(value, Free):
         return any(True for _ in value.items())
     if isinstance(value, tuple | list | dict):
         held = cast(object, value)
-        return last_change(held) is not None or any(is_changed(item) for _, item in children(held))
+        return last_change(held) is not None or any(
+            is_changed(item, given) for _, item in children(held)
+        )
     return False
-
-
-def dropped_by(section: Node, switch: Origin) -> Iterator[tuple[str, object, Origin]]:
-    """The values that were lost although the layer that switched the variant had set them.
-
-    What an earlier layer set was meant for the other variant, and is only named as dropped.
-
-    Arguments:
-        section: the fresh section, after `keep_shared`.
-    """
-    for name, value, origin, _ in state_of(section).dropped:
-        if origin is switch or (switch.layer in MANY_ORIGINS and one_layer(origin, switch)):
-            yield name, value, origin

@@ -19,6 +19,7 @@ from ..values.node import (
     state_of,
     value_or_missing,
 )
+from ..values.origin import UNTOUCHED
 from ..values.reference import Reference, from_environment, may_refer
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted
@@ -26,7 +27,7 @@ from ..words.shown import MISSING, children, item_at, member_text, nested, rebui
 from ..words.texts import LiteralText, escaped
 from .copying import holds
 from .unknown_keys import place_of
-from .walk import UNTOUCHED, Leaf, leaves, sections
+from .walk import Leaf, leaves, sections
 
 PLACES = 10_000  # sections of one tree, each counted in every place where it stands
 

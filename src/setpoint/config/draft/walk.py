@@ -11,14 +11,13 @@ from ..schema.tree import section_classes
 from ..types.base import PLAIN, FieldType
 from ..values.free import Free
 from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
-from ..values.origin import DEFAULT, PRESET, Origin
+from ..values.origin import DEFAULT, PRESET, UNTOUCHED, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted
 from ..words.shown import MISSING, shown_plain
 from ..words.texts import MAX_DEPTH, TOO_DEEP
 
-UNTOUCHED = Origin(DEFAULT)
 TAG = "tag"  # the first word of the path that sets one
 
 
@@ -301,20 +300,33 @@ def dropped_values(config: Node) -> Iterator[str]:
 
     Those of a preset in one section are a line together: they were chosen for its own variant.
     """
-    for path, section in sections(config):
+    lines: dict[tuple[object, str], list[Leaf]] = {}
+    for leaf, reason in dropped_leaves(config):
+        preset = leaf.describe_origin().partition(" (")[0]
+        together = (leaf.path[:-1], preset) if leaf.origin.layer == PRESET else leaf.path
+        lines.setdefault((together, reason), []).append(leaf)
+    for (_, reason), of in lines.items():
+        first, *others = of
+        values = [f"{first.key} = {shown_plain(first.value)}"]
+        values += [f"{leaf.path[-1]} = {shown_plain(leaf.value)}" for leaf in others]
+        where = first.describe_origin()
+        yield f"{', '.join(values)}, from {where.partition(' (')[0] if others else where}: {reason}"
+
+
+def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]:
+    """The same as values in their places, each with the reason.
+
+    Arguments:
+        place: the path of the config itself.
+    """
+    for path, section in sections(config, place):
         state = section._state  # pyright: ignore[reportPrivateUsage]
-        of_presets: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for name, value, origin, reason in state.dropped if state else ():
             here = (*path, name)
-            where, given = origin.describe(here), f" = {shown_plain(value)}"
-            if origin.layer == PRESET:
-                values = of_presets.setdefault((where.partition(" (")[0], reason), [])
-                values.append(((name if values else dotted(here)) + given, where))
-            else:
-                yield f"{dotted(here)}{given}, from {where}: {reason}"
-        for (preset, reason), values in of_presets.items():
-            where = values[0][1] if len(values) == 1 else preset
-            yield f"{', '.join(text for text, _ in values)}, from {where}: {reason}"
+            inside = list(leaves(value, here)) if isinstance(value, Node) else []
+            given = [leaf for leaf in inside if leaf.origin.layer != DEFAULT]
+            for leaf in given or [Leaf(here, value, IDENTITY, [(origin, value)])]:
+                yield leaf, reason
 
 
 def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from ..draft.copying import draft_of, dropped_by, keep_shared
+from ..draft.copying import MANY_ORIGINS, draft_of, one_layer, successor
 from ..draft.shared_sections import bind, switch
 from ..draft.unknown_keys import known_elsewhere, unknown_key
 from ..draft.walk import TAG, reached
@@ -26,18 +26,18 @@ from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType,
 from ..types.sections import SectionType, fill, tag_of
 from ..types.special import DataType, FreeType
 from ..values.free import Free
-from ..values.node import Node, chain_of, layers_of
+from ..values.node import Node, chain_of, layers_of, state_of, stood
 from ..values.origin import Origin
 from ..values.reference import Reference, may_refer
-from ..words.errors import Invalid
+from ..words.errors import Invalid, Problem
 from ..words.names import Path, dotted
-from ..words.shown import same
+from ..words.shown import same, shown_plain
 from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar, parse_flow
 from .editor_base import EXTENDS, EditorBase, fields_in
 from .fragment import put_fragments, with_fragments
 from .hints import explained
 from .list_edits import changed_data, edit_items, set_item, single
-from .presets import remember_replaced, section_of_preset
+from .presets import forget_restored, remember_replaced, section_of_preset
 
 # Fields of these types hold one value, so that nothing can be set inside it.
 SINGLE = (IntType, FloatType, BoolType, StrType, PathType, LiteralType, EnumType)
@@ -58,6 +58,8 @@ class Editor(EditorBase):
         # By what path a layer first came to a section, which may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
         self.reached: dict[tuple[int, int], tuple[Path, Node, Origin]] = {}
+        # What was reported as lost to a variant, which a later flag may still undo.
+        self.lost: list[Problem] = []
 
     def trial(self) -> Editor:
         return Editor(draft_of(self.root))
@@ -65,7 +67,7 @@ class Editor(EditorBase):
     def on(self, draft: Node) -> Editor:
         """An editor that goes on with another draft of the same configuration."""
         other = Editor(draft, self.replace_mappings)
-        other.problems, other.notes = self.problems, self.notes
+        other.problems, other.notes, other.lost = self.problems, self.notes, self.lost
         other.fragment_count = self.fragment_count
         return other
 
@@ -242,7 +244,11 @@ class Editor(EditorBase):
                 raise kind.refuse(value)
             self._section(section, info, kind, origin, path, value)
         else:
+            current: Any = self.current(section, info)
             self._put(section, info, value, origin, path)
+            if isinstance(current, Node) and current is not getattr(section, info.name):
+                shown = "null" if value is None else shown_plain(value)
+                remember_replaced(self.root, current, path, origin, shown)
 
     def _take_from_preset(
         self, section: Node, info: FieldInfo, text: str, origin: Origin, path: Path
@@ -253,6 +259,7 @@ class Editor(EditorBase):
             remember_replaced(self.root, current, path, origin, text)
             if fresh is not None:
                 switch(self.root, current, fresh)
+                forget_restored(self.root, fresh, path)
         section.store(info.name, info.read(fresh, origin), origin)
 
     def _put(
@@ -283,7 +290,10 @@ class Editor(EditorBase):
         path: Path,
         tag: object = None,
     ) -> Node:
-        """The section that stands in a field, made or switched to another variant if need be."""
+        """The section that stands in a field, made or switched to another variant if need be.
+
+        One that an earlier layer has set to null comes back as it was.
+        """
         current: Any = self.current(parent, info)
         if isinstance(current, Reference):
             bind(self.root)
@@ -295,28 +305,47 @@ class Editor(EditorBase):
             )
         if tag is None and isinstance(current, Node):
             return current
-        cls = kind.chosen(tag, "choose a variant first: without one it has no fields to set")
+        given = [value for _, value in chain_of(parent, info.name)]
+        before = stood(info.initial() if info.factory else None, *given, current)
+        if tag is None and given and before:
+            cls = type(before[-1]).__setpoint__.cls
+        else:
+            cls = kind.chosen(tag, "choose a variant first: without one it has no fields to set")
         if isinstance(current, Node) and type(current).__setpoint__.cls is cls:
             parent.store(info.name, current, origin)
             return current
-        fresh = cls()
-        if isinstance(current, Node):
-            self.switch(current, fresh, origin, path)
+        fresh = self.switch(before, cls, origin, path, current)
         parent.store(info.name, fresh, origin)
         return fresh
 
-    def switch(self, old: Node, new: Node, origin: Origin, path: Path) -> None:
-        """Put a section of another variant in the place of one, with the values that both have.
+    def switch(
+        self, before: Sequence[Node], cls: type[Node], origin: Origin, path: Path, held: object
+    ) -> Node:
+        """A section of a variant in a place, with all that was given for it; see `successor`.
 
-        What the layer that switches has set itself, and the new variant has not, is reported; what
-        an earlier layer set was meant for the other variant, and is only named as dropped.
+        What the layer that switches has set itself, and the variant has not, is reported; what an
+        earlier layer set was meant for another variant, and is only named as dropped.
+
+        Arguments:
+            before: the sections that stood there.
+            held: what stands there now.
         """
-        keep_shared(old, new)
-        for name, value, given in dropped_by(new, origin):
-            tag = type(new).__setpoint__.tag
-            error = Invalid(f"has no effect: type = {tag} has no such field", hint="Remove it.")
-            self.report((*path, name), value, given, error)
-        switch(self.root, old, new)
+        old = held if isinstance(held, Node) else None
+        fresh = successor(cls, before, old)
+        place = dotted(path)
+        undone = [one for one in self.lost if one.path.rpartition(".")[0] == place]
+        self.problems[:] = [one for one in self.problems if one not in undone]
+        for name, value, given, reason in state_of(fresh).dropped:
+            many = origin.layer in MANY_ORIGINS and one_layer(given, origin)
+            if given is origin or many:
+                error = Invalid(f"has no effect: {reason}", hint="Remove it.")
+                self.report((*path, name), value, given, error)
+                self.lost.append(self.problems[-1])
+        if old is not None:
+            state_of(fresh).replaced = old
+            switch(self.root, old, fresh)
+        forget_restored(self.root, fresh, path)
+        return fresh
 
     def replaced(
         self, held: Node, kind: FieldType, value: object, origin: Origin, path: Path
@@ -329,9 +358,11 @@ class Editor(EditorBase):
         value = mapping_in(kind, value)
         if not isinstance(value, Mapping):
             fresh: Node = kind.read(value, origin)
-            if fresh is not value:
-                self.switch(held, fresh, origin, path)
-            return fresh
+            cls = type(fresh).__setpoint__.cls
+            if fresh is value:
+                return fresh
+            same = type(held).__setpoint__.cls is cls
+            return held if same else self.switch(stood(held), cls, origin, path, held)
         entries = cast(Mapping[str, object], value)
 
         def put(values: Mapping[str, object], place: Origin) -> None:

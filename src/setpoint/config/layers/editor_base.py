@@ -58,8 +58,10 @@ class EditorBase(ABC):
         self.unknown: list[Unknown] = []
         self.wrong_kind: list[Unknown] = []  # values of a kind that their place cannot take
         self.determined: Node | None = None
-        # The fragments that are being read, so that none can extend itself.
+        # The fragments that are being read, so that none can extend itself; and those that have
+        # been put onto a section, each once.
         self.reading: list[str] = []
+        self.applied: dict[Path, list[str]] = {}
 
     def report(
         self, path: Path, value: object, origin: Origin, error: Invalid, meant: str = ""
@@ -143,8 +145,10 @@ class EditorBase(ABC):
         """Put what the files hold that a section extends onto it."""
 
     @abstractmethod
-    def switch(self, old: Node, new: Node, origin: Origin, path: Path) -> None:
-        """Put a section of another variant in the place of one, with the values that both have."""
+    def switch(
+        self, before: Sequence[Node], cls: type[Node], origin: Origin, path: Path, held: object
+    ) -> Node:
+        """A section of a variant in a place, with all that was given for it."""
 
 
 def _inside(value: object, path: Path) -> object:

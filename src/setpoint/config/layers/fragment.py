@@ -11,6 +11,7 @@ from ..files.read import read_file
 from ..migrations.chain import migrated
 from ..types.containers import ContainerType, MappingType, unwrapped
 from ..types.sections import SectionType, tag_of
+from ..values.node import Node, stood
 from ..values.origin import FILE, Origin, short_name
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path
@@ -22,7 +23,6 @@ from .presets import preset_named
 if TYPE_CHECKING:
     from ..files.document import Document
     from ..types.base import FieldType
-    from ..values.node import Node
     from .editor_base import EditorBase
 
 HEADERS = ("$schema", "setpoint")  # they speak of the file
@@ -42,6 +42,9 @@ def put_fragments(
         editor: the layer that is being put onto the draft; gets what is wrong with a file.
         names: a file, or a list of them; relative to the file that names them.
     """
+    listed: list[str] = []
+    outermost = path not in editor.applied
+    applied = editor.applied.setdefault(path, [])
     for name in _names(editor, names, origin, path):
         if name.startswith("@") and put_preset is not None:
             try:
@@ -60,10 +63,15 @@ def put_fragments(
                 )
             editor.report((*path, "extends"), name, origin, shown)
             continue
+        again = repeated(name, real, listed, applied)
+        if again:
+            editor.report((*path, "extends"), name, origin, Invalid(again))
+        listed.append(real)
+        if real in applied:
+            continue
         values = {key: value for key, value in document.data.items() if key not in HEADERS}
-        # It is read now, and counts for less than what names it.
         where = partial(_where, document, len(path))
-        place = Origin(FILE, document.name, where, origin.order - 0.5)
+        place = Origin(FILE, document.name, where)
         editor.reading.append(real)
         try:
             put(values, place)
@@ -71,6 +79,34 @@ def put_fragments(
             editor.report(path, values, place, error)
         finally:
             editor.reading.pop()
+        applied.append(real)
+        origin.order = origin.applied().order  # it counts for more than what it names
+    if outermost:
+        del editor.applied[path]
+
+
+def repeated(name: str, file: str, listed: Sequence[str], applied: Sequence[str]) -> str:
+    """Why a file cannot be named again in a list of files to extend; empty if it can.
+
+    A file that several files extend counts once, before the first of them. So it cannot be named
+    behind a file that it counts before.
+
+    Arguments:
+        name: the file as it is written.
+        file: its real path, as are those of the others.
+        listed: what is named before it in the same list.
+        applied: all that was put on so far, in order.
+    """
+    if file in listed:
+        return f"extends {name!r} twice; a file counts once, so name it once"
+    places = [applied.index(other) for other in listed if other in applied]
+    if file not in applied or all(applied.index(file) > place for place in places):
+        return ""
+    after = short_name(applied[max(places)])
+    return (
+        f"extends {name!r} after {after}, which comes after it already: a file counts once, before "
+        f"the first file that extends it. Name it first, or leave it out"
+    )
 
 
 def with_fragments(
@@ -127,12 +163,13 @@ def _made(
         if made is None or (tag is not None and tag != type(made).__setpoint__.tag):
             fresh: Node = kind.read({} if tag is None else {"type": tag}, place)
             if made is not None:
-                editor.switch(made, fresh, place, path)
+                cls = type(fresh).__setpoint__.cls
+                fresh = editor.switch(stood(made), cls, place, path, made)
             made = fresh
         editor.merge_section(made, fields_in(fields), place, path)
 
     put(values, origin)
-    return cast("Node", made)
+    return cast(Node, made)
 
 
 def _read(editor: EditorBase, name: str, origin: Origin, path: Path) -> tuple[Document, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..draft.config import Config
 from ..draft.copying import draft_of
-from ..draft.walk import leaves
+from ..draft.walk import dropped_leaves, leaves
 from ..types.compiler import compile_annotation
 from ..values.node import Node, state_of, value_or_missing
 from ..values.origin import (
@@ -374,9 +374,27 @@ def section_of_preset(editor: EditorBase, text: str, path: Path) -> Node | None:
 
 
 def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text: str) -> None:
-    """List as dropped what files and flags had set in a section that a preset's replaces."""
-    for leaf in leaves(before, path):
-        if leaf.origin.layer in WRITTEN and leaf.origin is not origin and leaf.path[-1] != "type":
+    """List as dropped what files and flags had set in a section that another value replaces."""
+    because = f"{dotted(path)} = {text} ({origin.describe(path)}) replaces the section"
+    values = [(leaf, because) for leaf in leaves(before, path) if leaf.path[-1] != "type"]
+    for leaf, reason in [*values, *dropped_leaves(before, path)]:
+        if leaf.origin.layer in WRITTEN and leaf.origin is not origin:
             place = Recorded(leaf.origin.layer, leaf.describe_origin())
-            reason = f"{dotted(path)} = {text} replaces the section"
             state_of(root).dropped += ((leaf.key, leaf.value, place, reason),)
+
+
+def forget_restored(root: Node, section: Node, path: Path) -> None:
+    """Take from the list of dropped values those that a section has again."""
+    state = state_of(root)
+    if not state.dropped:
+        return
+    given = {
+        (leaf.key, origin.describe(leaf.path))
+        for leaf in leaves(section, path)
+        for origin, _ in leaf.chain
+    }
+    state.dropped = tuple(
+        one
+        for one in state.dropped
+        if not isinstance(one[2], Recorded) or (one[0], one[2].text) not in given
+    )

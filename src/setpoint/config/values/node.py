@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ..words.errors import Caution, UnresolvedError
 from ..words.shown import MISSING, item_at, nested
-from .origin import Origin
+from .origin import DEFAULT, UNTOUCHED, Origin
 
 Chain = list[tuple[Origin, Any]]
 # One layer as a section sees it: where it comes from, and the values it gave to fields.
@@ -42,6 +42,8 @@ class State:
     # Of an item of a list or mapping: the layers that put it there and what it was in each, once a
     # later layer has changed the list and left the item in it.
     placed: Chain | None = None
+    # Of an item of a list or mapping: the one of another variant that stood in its place.
+    replaced: Node | None = None
     # What resolve found legal but suspicious, on the root; None elsewhere.
     cautions: tuple[Caution, ...] | None = None
 
@@ -72,11 +74,15 @@ class Node:
         Arguments:
             value: a value as `FieldInfo.read` returns it.
         """
-        before = vars(self).get(name)
+        state = state_of(self)
+        before = vars(self).get(name) or (state.closed or {}).get(name)
+        if isinstance(before, Node) and before is not value and is_edited(before):
+            # A default that layers have changed, which no layer holds yet; see `stood`.
+            if not any(name in given for _, given in state.layers):
+                state.layers.insert(0, (UNTOUCHED, {name: before}))
         if before and isinstance(before, tuple | list | dict) and _holds_sections(self, name):
             _keep_places(before, chain_of(self, name))
         object.__setattr__(self, name, value)
-        state = state_of(self)
         if state.closed:
             state.closed.pop(name, None)
         state.holding = None
@@ -85,6 +91,32 @@ class Node:
             layers[-1] = (origin, {**layers[-1][1], name: value})
         else:
             layers.append((origin, {name: value}))
+
+
+def is_edited(section: Node) -> bool:
+    """Whether a layer above the defaults has set something in a section, or in one inside it."""
+    return any(origin.layer != DEFAULT for origin, _ in layers_of(section)) or any(
+        isinstance(part, Node) and is_edited(part)
+        for value in vars(section).values()
+        for _, part in nested(value)
+    )
+
+
+def stood(*values: object) -> list[Node]:
+    """The sections that stood in one place, first to last; each variant as it last was there.
+
+    Arguments:
+        values: what the layers put there, in order; what is no section is left out.
+    """
+    last: dict[type[Node], Node] = {}
+    for value in values:
+        if isinstance(value, Node):
+            earlier = value._state.replaced if value._state else None
+            for section in (*(stood(earlier) if earlier else ()), value):
+                cls = type(section).__setpoint__.cls
+                last.pop(cls, None)
+                last[cls] = section
+    return list(last.values())
 
 
 def _holds_sections(config: Node, name: str) -> bool:

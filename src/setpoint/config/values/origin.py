@@ -59,7 +59,8 @@ class Origin:
     Arguments:
         label: the preset, file, variable or flag by name.
         find: finds `file:line[:column]` for a path inside the source; called only when shown.
-        order: its place among all layers, later ones higher; None for the latest of them.
+        order: its place among all layers, later ones higher; None for the latest of them. A layer
+            that names fragments counts from when these have been put on.
     """
 
     __slots__ = ("_find", "label", "layer", "order")
@@ -142,6 +143,10 @@ class Origin:
 
     def __repr__(self) -> str:
         return f"Origin({self.layer!r}, {self.label!r})"
+
+
+# Of what no layer has touched.
+UNTOUCHED = Origin(DEFAULT)
 
 
 class Recorded(Origin):

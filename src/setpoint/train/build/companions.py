@@ -72,7 +72,9 @@ def companions_of(
         # Without what the section overrides, which is in its record.
         keys = config_keys(model) if keys is None else keys
         found[DESCRIPTION] = json.dumps(keys, indent=2).encode()
-    settings, config_json = (json.loads(found.get(name, b"{}")) for name in (GENERATION, DESCRIPTION))
+    settings, config_json = (
+        json.loads(found.get(name, b"{}")) for name in (GENERATION, DESCRIPTION)
+    )
     ends = declared_ends(settings, config_json)
     if not same_tokenizer:
         ends = fitting_ends(ends, tokenizer.token_bytes.tolist())
