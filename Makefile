@@ -60,6 +60,13 @@ demo: $(VENV)/.train
 	@$(BIN)/setpoint train tiny
 	@printf "\nwhat it writes after \"def \":\n"
 	@$(BIN)/setpoint generate tiny --prompt "def "
+	@printf '\nnext, with $(BIN) on the PATH or in front:\n'
+	@printf '  %-62s %s\n' \
+	  "$$(ls -t runs/tiny-*/report.html | head -n 1)" "curves, configuration and events, for a browser" \
+	  "setpoint why optimizer.lr tiny" "where a value comes from" \
+	  "setpoint train tiny --optimizer.lr 1e-3" "change one value" \
+	  "setpoint train tiny --data.sources text --data.sources.0.paths FOLDER" "your own text" \
+	  "docs/README.md" "all tasks, from fine-tuning a chat model to many GPUs"
 
 test: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
@@ -145,7 +152,8 @@ clean:
 # torch comes first and by pip, which finds a build for this machine wherever pip is set up to
 # look; uv reads none of pip's settings. What comes later names the same version again, so that
 # nothing replaces it.
-INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet)
+QUIET := $(if $(CI),--quiet)
+INSTALL = $(if $(UV),$(UV) pip install $(QUIET) --python $(BIN)/python,$(BIN)/python -m pip install $(QUIET))
 WANTED = "torch==$(TORCH)"
 
 # $(call add,EXTRA): install Setpoint as it lies here with one of its extras, keeping torch.
@@ -196,9 +204,9 @@ $(DEEPSPEED)/.dev: pyproject.toml
 	@touch $@
 
 $(VENV)/.torch-$(TORCH): | $(VENV)/.made
-	@echo "Installing torch $(TORCH) into $(VENV), once; it is large" \
+	@echo "Installing torch $(TORCH) into $(VENV), once: 1 GB on disk for processors only, 6 GB with CUDA" \
 	  $(if $(TORCH_INDEX),,"(make TORCH_INDEX=URL takes it from an index of smaller builds)")
-	@$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
+	@$(BIN)/python -m pip install $(QUIET) $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
 	  $(WANTED) numpy
 	@touch $@
 

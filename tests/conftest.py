@@ -34,6 +34,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Shells start what runs in the background with Ctrl-C ignored, which programs under test inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# `nohup` ignores SIGHUP. A handler that does nothing keeps the tests running as well, and is not
+# inherited by programs that they start.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Times differ too much between machines for a deadline. Unattended runs always try the same
 # examples, so that a failure comes from a change; at a desk every run tries new ones.

@@ -151,8 +151,8 @@ BREAKS = [
     Break("data/keyed_random.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
     Break(
         "data/split.py",
-        "if split_position(d.name) >= held_out]",
-        "if split_position(d.name) > 0]",
+        "return Split(ordered[count:], ordered[:count])",
+        "return Split(ordered, ordered[:count])",
         "data",
     ),
     # Losses.
@@ -421,8 +421,8 @@ BREAKS = [
         "train/evaluation train/callbacks/test_evaluate.py",
     ),
     Break(
-        "train/evaluation/evaluate.py",
-        "tokens += count.targets",
+        "shapes/scoring.py",
+        "tokens += counted.targets",
         "tokens += batch.target_tokens",
         "train/evaluation",
     ),

@@ -139,7 +139,7 @@ sys.addaudithook(hook)
 job = ["job.toml"]
 statuses = [
     main(["train", *job]),
-    main(["train", *job, "--duration", "12 steps"]),
+    main(["train", *job, "--duration", "12 steps", "--accept", "schedule.horizon"]),
     main(["generate", *job, "--duration", "12 steps", "--prompt", "a", "--max-tokens", "2"]),
     main(["train", *job, "--user.address", ADDRESS]),
     main(["train", *job, "--duration", "12 steps", "--data.sources.0.path", ADDRESS]),

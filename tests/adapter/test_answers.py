@@ -21,7 +21,7 @@ from setpoint.train.run import train
 
 from ..train.small import rows
 
-MOST = len("upper('abcd') == 'ABCD'.")
+MOST = len(".upper('abcd') == 'ABCD'.")
 TASKS = {"upper": str.upper, "last": lambda word: word[-1]}
 
 
@@ -65,10 +65,10 @@ def test_the_preset_learns_on_another_base(tmp_path: Path) -> None:
         "evaluation=null", f"workspace={tmp_path}",
     )  # fmt: skip
     base = train(job_of("tiny", *flags, "duration=2 steps")).directory
-    small = ("data.sources.0.documents=300", "duration=60 steps", "optimizer.lr=1e-2")
+    small = ("data.sources.0.documents=300", "duration=240 steps", "optimizer.lr=1e-2")
     run = train(job_of("answers", *flags, *small, f"model.pretrained={base}")).directory
     losses = [row["loss"] for row in rows(run) if row["kind"] == "train"]
-    assert losses[-1] < losses[0] - 0.3
+    assert sum(losses[-6:]) < sum(losses[:6]) - 6 * 0.2
 
 
 @pytest.mark.slow

@@ -16,11 +16,10 @@ from setpoint.adapter.plan import CHILD
 
 from .models import adapted_model, base_model, loss_of, model_config, tokens
 
-# Of the norm of a difference to that of a tensor. In fp64 there is no doubt that both compute the
-# same; in fp32 LoRA on plain layers does so bit for bit.
-TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
-# PEFT adds the update of packed experts to their weights, and the gradient comes through the sum.
-THROUGH_A_SUM = 3e-6
+# Of the norm of a difference to that of a tensor. That both compute the same shows in fp64; how far
+# ten steps in fp32 are apart depends on the order of sums, which processors choose. LoRA on plain
+# layers has the same order in both.
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 
 
 def theirs_of(model: nn.Module, ours: nn.Module, adapter: AdapterConfig, packed: bool) -> nn.Module:
@@ -143,7 +142,7 @@ def take_steps(ours: nn.Module, theirs: nn.Module, bound: float, *, packed: bool
         for loss in losses:
             loss.backward()
         if step == 0:
-            equal(ours, theirs, max(bound, THROUGH_A_SUM * packed), gradients=True)
+            equal(ours, theirs, bound, gradients=True)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()

@@ -115,8 +115,9 @@ class CommandLine:
         before = self._contents()
         answer = self(line)
         assert answer.status == 2, answer
-        # `train` says what it is about to do before torch is imported.
-        assert re.sub(r"^\S+: [\d,]+ parameters, .*\n", "", answer.out) == ""
+        # `train` says what it is about to do, and on what.
+        said = r"^\S+: [\d,]+ parameters, .*\n(device: .*\n)?"
+        assert re.sub(said, "", answer.out) == ""
         assert answer.err.startswith("error: ")
         assert "Traceback" not in answer.err
         assert self._contents() == before

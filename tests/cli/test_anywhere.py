@@ -162,29 +162,3 @@ def test_export_keeps_special_tokens(cli: CommandLine, text: str) -> None:
     assert {key: config.get(key) for key in SPECIAL} == SPECIAL
     settings = json.loads((cli.folder / "exported" / "generation_config.json").read_text())
     assert settings["eos_token_id"] == [0, 7]
-
-
-def test_a_checkpoint_of_an_older_version(cli: CommandLine) -> None:
-    """It keeps no files, so that they are looked for where they were."""
-    from setpoint.checkpoint.manifest import Manifest, read_manifest
-
-    pretrained(cli.folder / "theirs")
-    assert cli("import theirs --output start.toml").status == 0
-    small = (cli.folder / "small.toml").read_text()
-    cli.file(
-        "small.toml", small.replace(small[small.index("[model]") : small.index("[batch]")], "")
-    )
-    checkpoint = Path(train(cli, OURS)) / "checkpoints" / "step-00000003"
-    manifest = read_manifest(checkpoint)
-    files = dict(manifest.files)
-    for name in ("tokenizer.json", "tokenizer_config.json", "pretrained.json"):
-        (checkpoint / name).unlink()
-        del files[name]
-    older = Manifest(manifest.step, manifest.metric, files)
-    (checkpoint / "manifest.json").write_bytes(older.render())
-    cli.ok(f"export {checkpoint} exported")
-    config = json.loads((cli.folder / "exported" / "config.json").read_text())
-    assert {key: config.get(key) for key in SPECIAL} == SPECIAL
-    assert (cli.folder / "exported" / "tokenizer.json").is_file()
-    shutil.rmtree(cli.folder / "theirs")
-    assert "theirs" in cli.refused(f"generate {checkpoint} --prompt a")

@@ -33,10 +33,33 @@ def test_the_valid_values_offered_are_valid(cli: CommandLine) -> None:
 
 
 def test_for_machines(cli: CommandLine) -> None:
-    found = json.loads(cli.ok("check small.toml --compile.scope block --json"))
+    line = "check small.toml --compile.scope block --world-size 1 --json"
+    found = json.loads(cli.ok(line))
     assert found["ok"] is True
     assert found["fingerprint"] == cli.ok("fingerprint small.toml").strip()
     assert found["facts"] and found["skipped"]
+
+
+def test_torch_is_asked_where_a_value_calls_for_it(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from setpoint.cli import check
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    line = "check small.toml --parallel.device cuda"
+    text = cli.refused(line)
+    assert "PyTorch sees no GPU on this machine; use --parallel.device auto or cpu" in text
+    assert "For a job of another machine, --world-size N leaves this one out." in text
+    named = "whether the device is there (needs torch: --using torch)\n"
+    for elsewhere in ("--world-size 1", "--parallel.world_size 2"):
+        assert named in cli.ok(f"{line} {elsewhere}")
+    # Building a model imports what it names, which is done where that is asked for.
+    own = "--model huggingface --model.config gpt2 --optimizer.no_decay_patterns '[\"bias\"]'"
+    assert "parameters of the model (needs torch: --using torch)\n" in cli.ok(f"check tiny {own}")
+    monkeypatch.setattr(check, "_has_torch", lambda: False)
+    assert "whether the device is there (needs torch, which is not installed)\n" in cli.ok(line)
 
 
 def test_missing_paths_are_found(cli: CommandLine) -> None:

@@ -116,6 +116,29 @@ def test_a_source_stands_anywhere_among_the_flags(cli: CommandLine, line: str) -
     )
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "check --deterministic on small.toml",
+        "check small.toml --deterministic on",
+        "train --deterministic 1 small.toml",
+        "train --deterministic ture small.toml",
+        "why seed --deterministic yes small.toml",
+        "diff --deterministic on small.toml tiny",
+    ],
+)
+def test_a_wrong_bool_is_refused_as_the_value_of_its_flag(cli: CommandLine, line: str) -> None:
+    said = cli.refused(line)
+    assert "  deterministic = " in said and "is not a bool: got" in said and "preset" not in said
+
+
+def test_a_word_behind_a_switch_may_be_a_preset(cli: CommandLine) -> None:
+    assert cli.ok("fingerprint --deterministic tiny") == cli.ok("fingerprint tiny --deterministic")
+    said = cli.refused("check --deterministic tyny")
+    assert "--deterministic takes true or false; 'tyny' is neither, and no preset" in said
+    assert "takes no value, got 'on'" in cli.refused("check --no-deterministic on tiny")
+
+
 def test_a_source_that_is_the_value_of_a_flag_is_said_to_be_one(cli: CommandLine) -> None:
     said = cli.refused("check --seed small.toml")
     assert "SOURCE is missing" in said

@@ -16,8 +16,8 @@ from .conftest import CommandLine
 from .test_diff import record
 
 ROWS = """\
-{"kind": "train", "step": 1, "loss": 3.5, "lr": 0.1}
-{"kind": "train", "step": 2, "loss": %s, "lr": 0.1}
+{"kind": "train", "step": 1, "mean_loss": 3.5, "lr": 0.1}
+{"kind": "train", "step": 2, "mean_loss": %s, "lr": 0.1}
 {"kind": "evaluation", "step": 2, "held_out_loss": %s}
 """
 
@@ -35,8 +35,8 @@ def test_the_table(runs: CommandLine) -> None:
     texts = [
         runs.ok("compare runs"),
         runs.ok("compare runs --sort evaluation.held_out_loss"),
-        runs.ok("compare runs --sort train.loss.max --reverse --metric train.loss"),
-        runs.ok("compare runs/r0 runs/r1 --metric loss --metric train.loss.min --csv"),
+        runs.ok("compare runs --sort train.mean_loss.max --reverse --metric train.mean_loss"),
+        runs.ok("compare runs/r0 runs/r1 --metric mean_loss --metric train.mean_loss.min --csv"),
         runs.ok("compare small.toml runs/r2"),
         runs("compare small.toml").out,
     ]
@@ -140,7 +140,7 @@ def test_plots(runs: CommandLine) -> None:
     assert "evaluation.held_out_loss over optimizer.lr" in runs.ok(
         "compare runs --chart --x optimizer.lr"
     )
-    assert "train.loss over the steps" in runs.ok("compare runs --chart --plot out.svg")
+    assert "train.mean_loss over the steps" in runs.ok("compare runs --chart --plot out.svg")
     assert (runs.folder / "out.svg").read_text().startswith("<?xml")
 
 

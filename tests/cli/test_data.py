@@ -98,9 +98,15 @@ def test_stats(chats: CommandLine) -> None:
         or len(facts["duplicates"]["examples"][0]) == 2
     )
     assert sum(each["documents"] for each in facts["histogram"]) == 3
-    assert facts["rows"] == {"rows": 1, "steps": 1 / 8, "note": ""}
-    short = chats.ok("data stats chats.toml --evaluation null --batch.sequence_length 400")
-    assert "batch.sequence_length: 400 needs 401 tokens" in short and "longer than 400" in short
+    assert facts["rows"] == {
+        "rows": 2,
+        "steps": 2 / 8,
+        "note": "70.0% of the places of 2 rows hold tokens",
+    }
+    cut = "--evaluation null --data.packing.method concatenate --batch.sequence_length 400"
+    short = chats.ok(f"data stats chats.toml {cut}")
+    assert "batch.sequence_length: 400 is more than the 28 tokens" in short
+    assert "longer than 400" in short
 
 
 def test_stats_of_a_mixture(cli: CommandLine) -> None:

@@ -29,6 +29,9 @@ def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]
         "generate small.toml --temperature 0 --top-k 5",
         "generate small.toml --stop ''",
         "generate small.toml --prompts-file none.txt",
+        "generate small.toml --chat",
+        "generate small.toml --prompt x --system y",
+        "generate small.toml --prompt x --template chatml",
         "generate small.toml --sampling-seed -1",
         "generate small.toml --sampling-seed 99999999999999999999999",
         "generate small.toml --checkpoint first",
@@ -92,6 +95,14 @@ def test_a_preset_or_file_means_the_run_that_train_would_make(cli: CommandLine) 
     text = cli.refused("generate small.toml")
     assert f"{folder} was not trained with this configuration: 1 value differs" in text
     assert f"give the run directory as SOURCE: {folder}" in text
+    # The configuration that was accepted finds it.
+    said = cli.refused("generate small.toml --optimizer.lr 0.5")
+    assert folder in said and "without a checkpoint" in said
+    assert f"run directory    {folder}\n" in cli.ok("check small.toml --optimizer.lr 0.5")
+    # A longer one finds it, too, and is refused what it was not trained with.
+    longer = cli.refused("generate small.toml --optimizer.lr 0.5 --duration 99")
+    assert f"{folder} was not trained with this configuration" in longer
+    assert "  schedule.horizon\n" in longer
 
 
 def test_overrides_of_what_is_over(

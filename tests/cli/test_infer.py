@@ -126,6 +126,24 @@ def test_evaluate(cli: CommandLine, run: str) -> None:
     assert "paths.0 = 'none.txt'\n    from command line --text\n" in nowhere
 
 
+def test_evaluate_conversations(cli: CommandLine, run: str) -> None:
+    """Files of conversations are known by their first row; their answers are what counts."""
+    rows = [{"prompt": "say a", "completion": "a"}, {"prompt": "b?", "completion": "bb"}]
+    cli.file("chats.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    cli.file("mixed.jsonl", json.dumps({"text": "!" * 9, "messages": []}) + "\n")
+    texts = "--text chats.jsonl --text mixed.jsonl --template plain"
+    found = json.loads(cli.ok(f"evaluate {run} {texts} --json"))["evaluation"]
+    assert [(each["tokens"], each["bytes"]) for each in found.values()] == [(5, 3), (10, 9)]
+    without = cli.refused(f"evaluate {run} --text chats.jsonl")
+    assert "has no chat template of its own" in without and "--template TEMPLATE" in without
+    cli.file("a.txt", "!" * 9)
+    for texts in ("--text a.txt", "--side train", "--text none.jsonl"):
+        dead = cli.refused(f"evaluate {run} {texts} --template plain")
+        assert "--template has no effect: no --text holds conversations" in dead
+    cli.file("other.jsonl", json.dumps({"body": "!"}) + "\n")
+    assert "has no field 'text'" in cli.refused(f"evaluate {run} --text other.jsonl")
+
+
 def test_a_run_of_training_is_no_inference_job(cli: CommandLine, run: str) -> None:
     assert f"`setpoint evaluate {run}`" in cli.refused(f"infer {run}")
 

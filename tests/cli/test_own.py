@@ -216,6 +216,111 @@ def test_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+class Switches(Config):
+    """A root of switches."""
+
+    a: bool = False
+    b: bool | None = None
+    many: list[bool] = field(factory=list)
+    named: dict[str, bool] = field(factory=dict)
+    other: bool = True
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("--a 1", "a"),
+        ("--a no", "a"),
+        ("--a ture", "a"),
+        ("--a banana", "a"),
+        ("--a 1.0", "a"),
+        ("--a yes f.toml", "a"),
+        ("f.toml --a 1", "a"),
+        ("--b maybe", "b"),
+        ("check --a on", "a"),
+        ("why a --a on", "a"),
+        ("sweep --a 0,1 --dry-run", "a"),
+        ("sweep --a true,ture --dry-run", "a"),
+        ("sweep --random 1 --a 'choice(flase)' --dry-run", "a"),
+        ("--many true,ture", "many.1"),
+        ("--many.append ture", "many.append"),
+        ("--named.x ture", "named.x"),
+    ],
+)
+def test_a_wrong_bool_is_a_value_of_its_flag_wherever_it_stands(
+    line: str,
+    path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "f.toml").write_text("other = false\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run(Switches, lambda config: None, shlex.split(line))
+    error = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert f"  {path} = " in error and "is not a bool: got" in error
+    assert "valid: true, false" in error and "preset" not in error
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("--a f.toml", (True, False)),
+        ("--a true f.toml", (True, False)),
+        ("--a false", (False, True)),
+        ("--a", (True, True)),
+    ],
+)
+def test_a_source_may_stand_behind_a_switch(
+    line: str, values: tuple[bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f.toml").write_text("other = false\n")
+    monkeypatch.chdir(tmp_path)
+    seen: list[tuple[bool, bool]] = []
+    with pytest.raises(SystemExit):
+        run(Switches, lambda config: seen.append((config.a, config.other)), shlex.split(line))
+    assert seen == [values]
+
+
+def test_a_distribution_of_a_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        line = ["sweep", "--random", "2", "--a", "choice(true, false)", "--dry-run"]
+        run(Switches, lambda config: None, line)
+    out = capsys.readouterr().out
+    assert caught.value.code == 0 and "a=true" in out and "a=false" in out
+
+
+def test_hints_name_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a hint says to type begins with what was typed."""
+    (tmp_path / "sweep.toml").write_text("[sweep.grid]\na = [true]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["mine.py"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    said: dict[str, str] = {}
+    for line in (
+        "sweep.toml",
+        "schema --help",
+        "sweep --b 'choice(true)'",
+        "--a '${oc.env:A}'",
+        *(f"{command} --help" for command in COMMANDS),
+    ):
+        with pytest.raises(SystemExit):
+            run(Switches, lambda config: None, shlex.split(line))
+        captured = capsys.readouterr()
+        said[line] = captured.out + captured.err
+    assert "Run the file with `python mine.py sweep`." in said["sweep.toml"]
+    assert "`python mine.py check` says the rest" in said["schema --help"]
+    assert "--search" not in said["sweep --b 'choice(true)'"]
+    assert not [line for line, text in said.items() if "`setpoint " in text]
+
+
 def test_load_returns_what_main_would_get(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--size", "7"])
     assert load(Small).size == 7

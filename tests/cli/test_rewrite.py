@@ -119,6 +119,24 @@ def test_the_new_text_reads_as_the_migrated_data_or_is_refused(text: str, format
     assert migrate(Job, again, 3).notes == []
 
 
+@pytest.mark.parametrize(("text", "format"), [(TOML, "toml"), (YAML, "yaml"), (JSON, "json")])
+def test_line_ends_stay(text: str, format: Format) -> None:
+    after = rewritten(text.replace("\n", "\r\n"), format)
+    assert after.replace("\r\n", "\n") == rewritten(text, format)
+    assert after.count("\r\n") == after.count("\n")
+    with pytest.raises(SetpointError, match=r"its lines end in CRLF and in LF"):
+        rewritten(text.replace("\n", "\r\n", 2), format)
+
+
+def test_anchors_stay_or_are_named() -> None:
+    text = rewritten("name: &n abc\ntitle: *n\nhours: 2\n", "yaml")
+    assert "name: &n abc\ntitle: *n\n" in text
+    # What an alias repeats keeps its value where the anchor's own key has another one.
+    assert "seed: &h 2\n" in rewritten("hours: &h 2\nseed: *h\n", "yaml")
+    with pytest.raises(SetpointError, match=r"an alias \(\*\) repeats a part that would change"):
+        rewritten("train: &t {batch: 8, log_every: 2}\nother: *t\n", "yaml")
+
+
 def test_what_cannot_be_rewritten_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong result of the tools below is noticed: the text is read again and compared."""
 

@@ -29,7 +29,7 @@ def runs(cli: CommandLine) -> Iterator[None]:
         end = {"time": f"2026-01-0{number + 1}", "event": "end", "status": 0}
         cli.file(f"runs/exp/{name}/events.jsonl", f"{json.dumps(start)}\n{json.dumps(end)}\n")
         if number < 2:
-            row = {"kind": "train", "step": 5 + number, "loss": 2.0 - number}
+            row = {"kind": "train", "step": 5 + number, "mean_loss": 2.0 - number}
             cli.file(f"runs/exp/{name}/metrics.jsonl", f"{json.dumps(row)}\n")
     yield
 
@@ -41,15 +41,15 @@ def listed(cli: CommandLine, more: str = "") -> list[str]:
 
 def test_lists_filters_and_sorts(cli: CommandLine) -> None:
     assert cli.ok("runs list") == (
-        "run         status    step  train.loss  started\n"
-        "exp/tiny-1  finished  5     2           2026-01-01\n"
-        "exp/tiny-2  finished  6     1           2026-01-02\n"
-        "exp/tiny-3  finished  0     -           2026-01-03\n"
+        "run         status    step  train.mean_loss  started\n"
+        "exp/tiny-1  finished  5     2                2026-01-01\n"
+        "exp/tiny-2  finished  6     1                2026-01-02\n"
+        "exp/tiny-3  finished  0     -                2026-01-03\n"
     )
     assert listed(cli, "--where 'optimizer.lr > 0.05'") == ["tiny-1", "tiny-2"]
-    assert listed(cli, "--sort train.loss") == ["tiny-2", "tiny-1", "tiny-3"]
-    assert listed(cli, "--sort train.loss --reverse") == ["tiny-1", "tiny-2", "tiny-3"]
-    assert listed(cli, "runs/exp --where 'train.loss < 1.5'") == ["tiny-2"]
+    assert listed(cli, "--sort train.mean_loss") == ["tiny-2", "tiny-1", "tiny-3"]
+    assert listed(cli, "--sort train.mean_loss --reverse") == ["tiny-1", "tiny-2", "tiny-3"]
+    assert listed(cli, "runs/exp --where 'train.mean_loss < 1.5'") == ["tiny-2"]
     assert (
         cli.ok("runs list --column run --column optimizer.lr --csv").splitlines()[1]
         == "exp/tiny-1,1.0"
@@ -110,7 +110,10 @@ def test_verify(cli: CommandLine) -> None:
     [
         ("list --where 'lr >'", "the condition cannot be read: expected a value"),
         ("list --where 'status = finishd'", "no status is 'finishd'. Did you mean finished?"),
-        ("list --sort train.los", "no run has 'train.los'. Did you mean train.loss?"),
+        (
+            "list --sort train.mean_los",
+            "'train.mean_los'. Did you mean train.mean_loss?",
+        ),
         ("list --reverse", "--reverse has no effect without --sort"),
         ("list nowhere", "nowhere cannot be read: No such file or directory"),
         ("list --optimizer.lr 3", "setpoint runs list sets no fields"),

@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.config import compose
+from setpoint.sweep.point_record import write_point
+from setpoint.train.config import Job
+from setpoint.train.record.run_name import run_directory_of
+
 from ..snapshots import compare
 from .conftest import SMALL, CommandLine
 from .test_diff import record
@@ -97,6 +102,30 @@ def test_more_ranks_than_this_version_trains_with(
     assert "parallel.world_size = many\n    from environment variable WORLD_SIZE" in text
 
 
+def test_a_point_of_a_sweep_over_the_duration_is_a_run_of_its_own(cli: CommandLine) -> None:
+    """Beside it lie points that differ in the duration alone, which are no run to continue."""
+    longer = "--duration '99 steps'"
+    folder = cli.ok("check small.toml").partition("run directory")[2].split()[0]
+    record(cli.folder / folder, "small.toml")
+    assert f"{folder} cannot be resumed" in cli.refused(f"train small.toml {longer} --dry-run")
+    job = compose(Job, "small.toml", flags=["--duration", "99 steps"]).resolve()
+    write_point(cli.folder / "point", "duration=99", job, run_directory_of(job))
+    assert "would start at step 0" in cli.ok("train point --dry-run")
+
+
+@pytest.mark.parametrize("rank", ["abc", "5", "-1", ""])
+def test_a_rank_that_is_none_is_refused_at_once(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    # Before anything else is looked at.
+    assert f"environment variable RANK = '{rank}'.\nValid: a whole number from 0 to 1" in (
+        cli.refused("train none.toml")
+    )
+    assert cli("check small.toml").status == 0  # which needs no ranks
+
+
 def test_a_run_whose_identity_differs(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
     text = cli.refused(f"train {run} --optimizer.lr 0.6 --evaluation.every '5 steps'")
@@ -149,11 +178,8 @@ def test_from_training_to_text(cli: CommandLine) -> None:
 
 def test_accepting_needs_the_record_of_a_run(cli: CommandLine) -> None:
     for source in ("small.toml", "tiny", "own:small"):
-        assert cli.refused(f"train {source} --optimizer.lr 3 --accept optimizer.lr") == (
-            f"error: --accept optimizer.lr has no effect: {source} is no run directory, so there "
-            f"is no record to differ from. Give the directory of the run to resume, or leave "
-            f"--accept out\n"
-        )
+        text = cli.refused(f"train {source} --optimizer.lr 3 --accept optimizer.lr")
+        assert "error: --accept optimizer.lr has no effect: there is no run to resume in " in text
 
 
 def test_accepting_a_path_that_is_none(cli: CommandLine) -> None:
@@ -258,6 +284,47 @@ def test_a_fault_in_a_source_of_ones_own_shows_its_frames_alone(
     with pytest.raises(ZeroDivisionError) as ours:
         cli_main_fails()
     assert users_traceback(ours.value, program=True) == ""
+
+
+def test_a_fault_in_the_trial_call_of_a_model_shows_its_frames(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from setpoint.config import show_all_frames
+    from setpoint.model.config import ModelConfig
+
+    family = ModelConfig.__setpoint__
+    monkeypatch.setattr(family, "variants", dict(family.variants))
+    cli.file(
+        "faulty_model.py",
+        "from torch import nn\n"
+        "from setpoint.model.config import ModelConfig\n"
+        "class Faulty(nn.Module):\n"
+        "    class Config(ModelConfig, type='faulty_model'):\n"
+        "        pass\n"
+        "    def __init__(self, config, *, vocab_size):\n"
+        "        super().__init__()\n"
+        "    def forward(self, tokens):\n"
+        "        return self.inner(tokens)\n"
+        "    def inner(self, tokens):\n"
+        "        return tokens + '?'  # the fault\n",
+    )
+    line = "train small.toml --import faulty_model --model faulty_model"
+    answer = cli(line)
+    assert answer.status == 2
+    lines = [line for line in answer.err.splitlines() if "^^^" not in line]
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.split(", in ")[-1] for line in lines if line.startswith("  File")] == [
+        "forward",
+        "inner",
+    ]
+    assert lines[-2].startswith("All frames of the traceback are in runs/small-")
+    assert lines[-1].startswith("error: model.type = faulty_model (faulty_model.Faulty) cannot be")
+    try:
+        answer = cli(f"{line} --traceback")
+    finally:
+        show_all_frames(False)
+    assert ", in require_language_model\n" in answer.err
+    assert answer.err.splitlines()[-1] == lines[-1]
 
 
 def cli_main_fails() -> None:

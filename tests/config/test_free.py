@@ -46,9 +46,9 @@ def test_mappings_are_merged_and_values_replaced() -> None:
     assert area.dump()["a"] == 5
 
 
-@pytest.mark.parametrize("key", ["", "a.b", "_a", "__class__", "\ud800"])
-def test_keys_that_no_path_can_name(key: str) -> None:
-    with pytest.raises(Invalid, match="cannot be a key"):
+@pytest.mark.parametrize("key", ["", "a.b", "_a", "__class__", "\ud800", 1, None])
+def test_keys_that_no_path_can_name(key: object) -> None:
+    with pytest.raises(Invalid, match="cannot be a key|has a key that"):
         Free().put(key, 1, Origin("program"))
 
 
@@ -139,3 +139,14 @@ def test_an_area_comes_from_where_its_keys_do() -> None:
     assert origin == "command line --user.a, command line --user.b, command line --user.d"
     assert describe_value(draft, (), "user.b")[1] == "command line --user.b"
     assert describe_value(Job(), (), "user")[1] == "default"
+
+
+def test_what_nothing_has_set_is_empty() -> None:
+    area = Free(a=1, b={"c": 2})
+    assert not area.debug and "debug" not in area
+    assert list(area) == ["a", "b"] and len(area) == 2 and "a" in area and bool(area)
+    frozen = area.copy(True)
+    with pytest.raises(KeyError):
+        frozen["debug"]
+    with pytest.raises(AttributeError):
+        _ = frozen.debug

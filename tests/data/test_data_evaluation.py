@@ -7,23 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError, SetpointError, resolve
+from setpoint.data.config import Data, Packing
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
-from setpoint.data.evaluation import EvaluationFeed
+from setpoint.data.evaluation import EvaluationFeed, EvaluationRows, evaluation_rows
+from setpoint.data.packed import ConcatenatedSequences
+from setpoint.data.sources.config import Conversations, Questions, Random, SourceConfig, Tokens
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import Windows, evaluation_windows
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
 
 def evaluation_batches(
-    windows: Windows, *, micro_size: int, limit: int | None = None
+    rows: EvaluationRows, *, micro_size: int, limit: int | None = None
 ) -> list[Batch]:
-    feed = EvaluationFeed({"t": (windows, limit)}, micro_size=micro_size)
+    feed = EvaluationFeed({"t": (rows, limit)}, micro_size=micro_size)
     return list(feed.batches("t"))
 
 
@@ -48,6 +52,99 @@ def test_every_token_but_the_first_is_predicted_once_in_order(
     assert sum(b.target_bytes for b in batches) == corpus.byte_count == sum(map(len, texts))
     assert [len(b.inputs) for b in batches[:-1]] == [micro_size] * (len(batches) - 1)
     assert sum(len(b.inputs) for b in batches) == len(windows)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    method=st.sampled_from(["none", "next_fit", "first_fit_decreasing"]),
+    too_long=st.sampled_from(["split", "truncate", "drop"]),
+    isolates=st.booleans(),
+    count=st.integers(1, 9),
+)
+@settings(max_examples=100, deadline=None)
+def test_documents_are_predicted_by_themselves_in_order(
+    lengths: list[int], method: Any, too_long: Any, isolates: bool, count: int
+) -> None:
+    """Texts have separators around them; every other document has a mask, so it is complete."""
+    size = 12
+    texts = [bytes(range(10 * number, 10 * number + n)) for number, n in enumerate(lengths)]
+    masks = [np.arange(len(text)) % 2 == 0 if at % 2 else None for at, text in enumerate(texts)]
+    documents = [
+        Document(str(at), text, trained=mask)
+        for at, (text, mask) in enumerate(zip(texts, masks, strict=True))
+    ]
+    corpus = build_corpus(documents, ByteTokenizer(), side="held_out")
+    kept: list[tuple[list[int], list[int]]] = []
+    for text, mask in zip(texts, masks, strict=True):
+        read, wanted = [256, *text], [*text, 256]
+        if mask is not None:
+            read = [*text[:-1]]
+            wanted = [t if m else IGNORE_INDEX for t, m in zip(text[1:], mask[1:], strict=True)]
+        if len(read) > size and too_long == "drop":
+            continue
+        parts = range(0, len(read) if too_long == "split" and mask is None else 1, size)
+        pieces = [(read[at : at + size], wanted[at : at + size]) for at in parts]
+        kept += [(a, b) for a, b in pieces if any(t != IGNORE_INDEX for t in b)]
+    section = resolve(Packing(method=method, too_long=too_long))
+    if not kept:
+        with pytest.raises(SetpointError, match=r"documents is left in held_out to evaluate on"):
+            evaluation_rows(corpus, section, size, isolates=isolates)
+        return
+    rows = evaluation_rows(corpus, section, size, isolates=isolates)
+    batches = evaluation_batches(rows, micro_size=3)
+    found: list[tuple[list[int], list[int]]] = []
+    for batch in batches:
+        shared = isolates and method != "none"
+        assert (batch.documents is not None) == shared
+        documents = batch.documents if batch.documents is not None else [None] * len(batch.inputs)
+        for inputs, targets, numbers in zip(batch.inputs, batch.targets, documents, strict=True):
+            if numbers is None:
+                last = max(int(targets.ne(IGNORE_INDEX).nonzero().max()), 0)
+                found.append((inputs.tolist(), targets.tolist()[: last + 1]))
+                continue
+            for number in range(int(numbers.max()) + 1):
+                mine = numbers == number
+                found.append((inputs[mine].tolist(), targets[mine].tolist()))
+    for (inputs, targets), (read, wanted) in zip(found, kept, strict=True):
+        assert inputs[: len(read)] == read
+        assert targets == wanted[: len(targets)]
+        assert all(each == IGNORE_INDEX for each in wanted[len(targets) :])
+    assert sum(b.target_tokens for b in batches) == sum(t >= 0 for _, w in kept for t in w)
+    size_of_targets = sum(0 <= t < 256 for _, wanted in kept for t in wanted)
+    assert sum(b.target_bytes for b in batches) == size_of_targets
+    # What n-grams are fitted against are the targets of the same rows.
+    first = evaluation_batches(rows, micro_size=1, limit=count)
+    part = rows.first(count)
+    assert part.trained is not None
+    predicted = part.tokens[:][np.asarray(part.trained[:])].tolist()
+    assert predicted == [t for b in first for t in b.targets.flatten().tolist() if t >= 0]
+    assert part.byte_count == sum(b.target_bytes for b in first)
+
+
+CHAT, QUESTIONS = Conversations(paths=("a.jsonl",)), Questions()
+PLAIN, IDS = Random(), Tokens(paths=("a.bin",))
+
+
+@pytest.mark.parametrize(
+    ("method", "trained", "evaluated", "expected"),
+    [
+        ("concatenate", PLAIN, PLAIN, "concatenate"),
+        ("concatenate", PLAIN, CHAT, "none"),
+        ("concatenate", IDS, QUESTIONS, "none"),
+        ("concatenate", CHAT, CHAT, "concatenate"),
+        ("concatenate", CHAT, PLAIN, "concatenate"),
+        ("next_fit", CHAT, CHAT, "next_fit"),
+        ("next_fit", CHAT, PLAIN, "concatenate"),
+        ("next_fit", CHAT, IDS, "next_fit"),
+        ("none", PLAIN, PLAIN, "none"),
+        ("next_fit", PLAIN, CHAT, "next_fit"),
+    ],
+)
+def test_a_set_is_read_as_training_reads_its_kind(
+    method: Any, trained: SourceConfig, evaluated: SourceConfig, expected: str
+) -> None:
+    data = resolve(Data(sources=(trained,), packing=Packing(method=method)))
+    assert data.packing_of([evaluated]).method == expected
 
 
 def test_the_first_windows_are_the_same_however_they_are_grouped(
@@ -153,3 +250,26 @@ def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) ->
         list(feed.batches("web"))
     feed.close()
     assert "sequences of web from t/0 at token 16" in str(caught.value)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_stream_of_complete_documents_is_read_as_training_reads_it(isolate: bool) -> None:
+    """Rows of what training concatenates, and what is left at the end."""
+    texts = [bytes(range(10 * number, 10 * number + n)) for number, n in enumerate((9, 1, 5, 20))]
+    documents = [
+        Document(str(at), text, trained=np.ones(len(text), np.bool_))
+        for at, text in enumerate(texts)
+    ]
+    corpus = build_corpus(documents, ByteTokenizer(), side="held_out")
+    section = resolve(Packing(method="concatenate", isolate=isolate))
+    rows = evaluation_rows(corpus, section, 8)
+    trained = ConcatenatedSequences(corpus, 8, isolated=isolate, marked=False)
+    whole, same = rows.rows(np.arange(len(rows))), trained.rows(np.arange(len(trained)))
+    assert (len(rows), len(trained)) == (4, 3)
+    for name in ("inputs", "targets", "positions", "documents"):
+        ours, theirs = getattr(whole, name), getattr(same, name)
+        assert (theirs is None) == (name in ("positions", "documents") and not isolate)
+        assert theirs is None or ours[:3].equal(theirs)
+    predicted = [t for t in whole.targets.flatten().tolist() if t != IGNORE_INDEX]
+    assert predicted == [t for text in texts for t in text[1:]]
+    assert len(evaluation_rows(corpus, section, 99)) == 1

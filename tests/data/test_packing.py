@@ -15,7 +15,7 @@ from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.feed import Feed
 from setpoint.data.mixture import MixedRows, Mixture
-from setpoint.data.packed import PackedSampler, PackedSequences, build_packed
+from setpoint.data.packed import ConcatenatedSequences, PackedSampler, PackedSequences, build_packed
 from setpoint.data.packing import (
     COUNTED_GROUPS,
     PackedRows,
@@ -234,19 +234,20 @@ def test_the_rows_of_a_seed_never_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "lengths"),
-    [("split", [10, 10, 6, 5]), ("truncate", [10, 5]), ("drop", [5])],
+    ("policy", "done", "lengths"),
+    [
+        ("split", "split", [10, 10, 6, 5]),
+        ("truncate", "cut (16 tokens in no row)", [10, 5]),
+        ("drop", "left out (26 tokens in no row)", [5]),
+    ],
 )
-def test_documents_longer_than_a_row(policy: str, lengths: list[int]) -> None:
+def test_documents_longer_than_a_row(policy: str, done: str, lengths: list[int]) -> None:
     corpus = corpus_of([25, 4])
     pieces = pieces_of(corpus, 10, policy)
     assert pieces.lengths.tolist() == lengths
-    assert pieces.too_long == 1
-    left_out = 31 - sum(lengths)
-    assert pieces.left_out == left_out
-    said = f"({left_out} tokens in no row)" if left_out else ""
-    assert packed(corpus, 10, too_long=policy)[0].note.endswith(said)
-    assert "1 documents longer than a row" in packed(corpus, 10, too_long=policy)[0].note
+    assert pieces.left_out == 31 - sum(lengths)
+    said = packed(corpus, 10, too_long=policy)[0].note
+    assert said.endswith(f", 1 of 2 documents are longer than 10 tokens: {done}")
 
 
 def test_a_document_that_is_too_long_is_named() -> None:
@@ -254,23 +255,83 @@ def test_a_document_that_is_too_long_is_named() -> None:
         pieces_of(corpus_of([4, 25, 30]), 10, "error")
     assert str(caught.value) == (
         "data.packing.too_long: 2 of 3 documents are longer than a row of 10 tokens, the first of "
-        "them 't/001' with 26, its separator included.\n"
+        "them 't/001', which takes 26.\n"
         "Valid: batch.sequence_length from 31, or too_long = split, truncate or drop."
     )
     with pytest.raises(SetpointError, match="none of 1 documents is left to train on: 1 are"):
-        require_pieces(pieces_of(corpus_of([30]), 10, "drop"), 1, 10)
+        require_pieces(pieces_of(corpus_of([30]), 10, "drop"), corpus_of([30]), 10)
 
 
 def test_documents_without_targets_are_left_out() -> None:
-    corpus = corpus_of([5, 6, 7, 25], [True, False, True, False])
+    corpus = corpus_of([5, 6, 7, 25, 1], [True, False, True, False, True])
     pieces = pieces_of(corpus, 10, "split")
-    assert pieces.lengths.tolist() == [6, 8] and pieces.without_targets == 4
+    assert pieces.lengths.tolist() == [4, 6] and pieces.without_targets == 3
     sequences, sampler = packed(corpus, 10)
-    assert "4 documents without targets left out" in sequences.note
+    assert "3 of 5 conversations have no trained token within 10: left out" in sequences.note
     batch = sequences.rows(sampler.take(len(sequences)))
-    assert batch.target_tokens == 12
+    assert batch.target_tokens == 10
     with pytest.raises(SetpointError, match="1 have no target"):
-        require_pieces(pieces_of(corpus_of([5], [False]), 10, "split"), 1, 10)
+        corpus = corpus_of([5], [False])
+        require_pieces(pieces_of(corpus, 10, "split"), corpus, 10)
+
+
+def test_complete_documents_keep_their_start_where_text_is_split() -> None:
+    """No answer is trained without its question; a row of n tokens reads all but the last."""
+    tokens = np.arange(30)
+    late = Document("c/late", tokens=tokens, trained=tokens >= 25)
+    early = Document("c/early", tokens=tokens, trained=(tokens > 5) & (tokens < 8))
+    fits = Document("c/fits", tokens=tokens[:11], trained=tokens[:11] > 8)
+    text = Document("t", b"x" * 15)
+    corpus = build_corpus([late, text, early, fits], ByteTokenizer(), side="train")
+    sequences, sampler = packed(corpus, 10, method="none")
+    batch = sequences.rows(sampler.take(4))
+    rows = sorted(batch.inputs.tolist())
+    assert rows == [list(range(10))] * 2 + [[120] * 6 + [256] * 4, [256] + [120] * 9]
+    assert (batch.targets != IGNORE_INDEX).sum(1).tolist().count(2) == 2
+    assert sequences.note.endswith(
+        "2 of 4 documents are longer than 10 tokens: cut (38 tokens in no row), 1 of 4 documents "
+        "are longer than 10 tokens: split, 1 of 4 documents have no trained token within 10: left "
+        "out"
+    )
+
+
+@given(LENGTHS, st.integers(1, 20), st.data())
+def test_concatenated_rows_read_each_document_without_its_last_token(
+    lengths: list[int], length: int, data: st.DataObject
+) -> None:
+    """Rows end to end are what is read of the documents end to end, with the targets one on."""
+    complete = [data.draw(st.booleans()) for _ in lengths]
+    documents: list[Document] = []
+    read: list[tuple[int, int]] = []
+    for number, (size, whole) in enumerate(zip(lengths, complete, strict=True)):
+        tokens = np.arange(size) + number * 3 % 200
+        mask = np.arange(size) % 2 == 1
+        documents.append(Document(f"t/{number:03}", tokens=tokens, trained=mask if whole else None))
+        targets = np.where(mask, tokens, IGNORE_INDEX) if whole else tokens
+        if whole:
+            read += zip(tokens[:-1].tolist(), targets[1:].tolist(), strict=True)
+        else:
+            read += zip([256, *tokens.tolist()], [*tokens.tolist(), 256], strict=True)
+    corpus = build_corpus(documents, ByteTokenizer(), side="train")
+    count = len(read) // length
+    if not count:
+        with pytest.raises(SetpointError, match="more than the"):
+            ConcatenatedSequences(corpus, length, isolated=False, marked=False)
+        return
+    sequences = ConcatenatedSequences(corpus, length, isolated=True, marked=False)
+    assert len(sequences) == count
+    batch = sequences.rows(np.arange(count)[::-1])
+    pairs = zip(
+        batch.inputs.flip(0).flatten().tolist(), batch.targets.flip(0).flatten().tolist(),
+        strict=True,
+    )  # fmt: skip
+    assert list(pairs) == read[: count * length]
+    names = sequences.names_in(np.arange(count))
+    assert [name for row in names for name in row[:-1]] == [
+        name.name
+        for name, size, whole in zip(documents, lengths, complete, strict=True)
+        for _ in range(size - 1 if whole else size + 1)
+    ][: count * length]
 
 
 def test_buckets_hold_rows_of_similar_length() -> None:

@@ -458,16 +458,31 @@ def test_two_documents_of_one_name_are_refused(
         corpora(data_of(tmp_path, [SMALL], held_out=0.0), ByteTokenizer())
 
 
-@pytest.mark.parametrize("held_out", [0.001, 3.0])
-def test_an_empty_side_is_refused_as_in_memory(tmp_path: Path, held_out: float) -> None:
-    few = Random(documents=3, length=10)
-    data = data_of(tmp_path, [few], held_out=held_out)
+def test_an_empty_side_is_refused_as_in_memory(tmp_path: Path) -> None:
+    data = data_of(tmp_path, [Random(documents=3, length=10)], held_out=3.0)
     said: list[str] = []
     for build in (build_corpora, corpora):
         with pytest.raises(SetpointError) as refused:
             build(data, ByteTokenizer())
         said.append(str(refused.value))
     assert said[0] == said[1]
+    with pytest.raises(SetpointError, match="holds nothing out: there are one or two documents"):
+        corpora(data_of(tmp_path, [Random(documents=1, length=1)], held_out=0.05), ByteTokenizer())
+
+
+@pytest.mark.parametrize("counts", [(1,), (2,), (3,), (10,), (2, 30), (1, 2, 3)])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_any_number_of_documents_is_split_as_in_memory(
+    tmp_path: Path, counts: tuple[int, ...], mixed: bool
+) -> None:
+    sources = [
+        Random(name=f"s{n}", documents=count, length=90, weight=1.0 if mixed else None)
+        for n, count in enumerate(counts)
+    ]
+    data = data_of(tmp_path, sources, held_out=0.05)
+    expected = build_corpora(data, ByteTokenizer(), mixed)
+    assert expected.held_out is not None
+    assert_all_same(expected, corpora(data, ByteTokenizer(), mixed))
 
 
 def test_named_texts_are_prepared(tmp_path: Path) -> None:
@@ -522,11 +537,11 @@ def test_what_filters_left_out_is_said_of_prepared_data_too(tmp_path: Path) -> N
     source = Random(documents=60, length=200, filter=Filter(shards=2, shard=1))
     data = data_of(tmp_path, [source])
     expected = build_corpora(data, ByteTokenizer())
-    assert expected.train[0].limited
+    assert expected.train[0].notes
     for _ in range(2):
         found = corpora(data, ByteTokenizer())
         assert_all_same(expected, found)
-        assert found.train[0].limited == expected.train[0].limited
+        assert found.train[0].notes == expected.train[0].notes
 
 
 def test_a_cache_folder_that_is_a_file_is_named(tmp_path: Path) -> None:

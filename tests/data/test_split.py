@@ -3,13 +3,19 @@ from __future__ import annotations
 import hashlib
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
-from setpoint.data.split import split_documents, split_mixture, split_position
+from setpoint.data.split import (
+    split_documents,
+    split_mixture,
+    split_position,
+    training_documents,
+)
 
 NAMES = st.lists(st.text("abc/._0", min_size=1, max_size=8), min_size=2, max_size=40, unique=True)
 
@@ -30,16 +36,30 @@ def test_position_never_changes() -> None:
     assert split_position("stdlib/abc.py") == 0.7387529040227028
 
 
-@given(names=NAMES, more=NAMES, share=st.floats(0.05, 0.95))
+@given(count=st.integers(3, 60), share=st.floats(0.001, 0.999), seed=st.integers(0, 999))
 @settings(max_examples=100, deadline=None)
-def test_adding_documents_moves_none(names: list[str], more: list[str], share: float) -> None:
-    positions = [split_position(name) for name in names]
-    assume(min(positions) < share <= max(positions))
-    before = split_documents(docs(names), share)
-    after = split_documents(docs(list({*names, *more})), share)
-    assert set(before.train) <= set(after.train)
-    assert set(before.held_out) <= set(after.held_out)
-    assert {d.name for d in [*before.train, *before.held_out]} == set(names)
+def test_a_share_of_any_folder_holds_documents_out(count: int, share: float, seed: int) -> None:
+    names = [f"{seed}/{number}" for number in range(count)]
+    split = split_documents(docs(names), share)
+    assert len(split.held_out) == min(max(round(share * count), 1), count - 1)
+    assert [d.name for d in [*split.held_out, *split.train]] == sorted(
+        names, key=lambda name: hashlib.sha256(name.encode()).digest()
+    )
+    read = training_documents(lambda: iter(docs(names)), share)
+    assert {d.name for d in read} == {d.name for d in split.train}
+
+
+def test_the_default_share_of_ten_files_is_one() -> None:
+    assert len(split_documents(docs([f"text/{n}.txt" for n in range(10)]), 0.05).held_out) == 1
+
+
+@given(names=NAMES, name=st.text("xyz", min_size=1), share=st.floats(0.05, 0.95))
+@settings(max_examples=100, deadline=None)
+def test_one_more_document_moves_at_most_two(names: list[str], name: str, share: float) -> None:
+    assume(len(names) > 2)
+    before = {d.name for d in split_documents(docs(names), share).held_out}
+    after = {d.name for d in split_documents(docs([*names, name]), share).held_out}
+    assert len((before ^ after) - {name}) <= 2
 
 
 @given(names=NAMES, data=st.data())
@@ -47,11 +67,10 @@ def test_adding_documents_moves_none(names: list[str], more: list[str], share: f
 def test_the_order_documents_arrive_in_does_not_matter(
     names: list[str], data: st.DataObject
 ) -> None:
-    positions = sorted(split_position(name) for name in names)
     shuffled = data.draw(st.permutations(names))
-    assert split_documents(docs(names), positions[1]) == split_documents(
-        docs(shuffled), positions[1]
-    )
+    documents = [Document(name, b"a line\n" * 40) for name in shuffled]
+    by_name = sorted(documents, key=lambda document: document.name)
+    assert split_documents(by_name, 0.3) == split_documents(documents, 0.3)
 
 
 def test_share_of_documents_is_near_what_was_asked() -> None:
@@ -90,26 +109,32 @@ def test_the_end_of_a_single_document_is_held_out(text: str, share: float) -> No
     assert held_out.name == f"text/one.txt[{at}:{len(document.data)}]"
 
 
-def test_a_document_that_is_too_short_to_be_cut() -> None:
-    with pytest.raises(
-        SetpointError, match=r"0\.05 of 'a', the only document of its source, which has 1 b"
-    ):
-        split_documents(docs(["a"]), 0.05)
+def test_two_documents_are_cut_both() -> None:
+    documents = [Document(name, b"a line\n" * 40) for name in "ab"]
+    train, held_out = split_documents(documents, 0.2)
+    for side, share in ((train, 0.8), (held_out, 0.2)):
+        assert {d.name[0] for d in side} == {"a", "b"}
+        assert all(abs(d.size / 280 - share) < 0.05 for d in side)
+    read = training_documents(lambda: iter(documents), 0.2)
+    assert {d.name for d in read} == {d.name for d in train}
+    # One that is too short to be cut is trained on.
+    train, held_out = split_documents([documents[0], Document("b", b"x")], 0.2)
+    assert "b" in [d.name for d in train] and len(held_out) == 1
 
 
-@pytest.mark.parametrize(("share", "side"), [(0.001, "held-out"), (0.999, "training")])
-def test_an_empty_side_is_refused_and_the_offered_values_work(share: float, side: str) -> None:
-    documents = docs(["a", "b", "c"])
-    with pytest.raises(
-        SetpointError, match=rf"data\.held_out: {share} leaves the {side}"
-    ) as caught:
-        split_documents(documents, share)
-    words = str(caught.value).split("Valid: a value above ")[1].split()
-    low, high = float(words[0]), float(words[4].rstrip(","))
-    typed = float(words[-1])
-    assert words[-2] == "--data.held_out"
-    for value in (low + 0.0002, high - 0.0002, typed):
-        assert all(split_documents(documents, value))
+def test_conversations_are_never_cut() -> None:
+    tokens, mask = np.arange(9), np.arange(9) > 4
+    one, two = (Document(name, tokens=tokens, trained=mask) for name in "ab")
+    split = split_documents([one, two], 0.05)
+    assert [d.name for d in split.held_out] == ["b"] and [d.name for d in split.train] == ["a"]
+    with pytest.raises(SetpointError, match="'a', is a conversation, which is not cut"):
+        split_documents([one], 0.05)
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_documents_that_are_too_short_to_be_cut(names: str) -> None:
+    with pytest.raises(SetpointError, match=r"held_out: 0\.05 holds nothing out: .* 1 bytes"):
+        split_documents(docs([*names]), 0.05)
 
 
 def test_two_documents_of_one_name_are_refused() -> None:
@@ -133,7 +158,7 @@ def test_a_single_document_of_a_mixture_is_cut() -> None:
 
 
 def test_a_mixture_of_which_nothing_is_held_out_is_refused() -> None:
-    with pytest.raises(SetpointError, match="leaves the held-out side empty: the 4 documents"):
+    with pytest.raises(SetpointError, match="each of the 4 documents has a few bytes"):
         split_mixture([docs(["a/0", "a/1"]), docs(["b/0", "b/1"])], 0.0001)
 
 

@@ -26,7 +26,7 @@ from setpoint.data.mixture import Mixture, MixtureSampler, Phase
 from setpoint.data.place import place_in_words
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
 from setpoint.data.split import split_position
-from setpoint.data.stream import Stream, held_out_corpus, open_streams
+from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.data.streamed import AHEAD, StreamedSequences, StreamSampler, build_streamed
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
@@ -317,12 +317,14 @@ class Endless:
             yield document, lambda number=number: {"row": number}
 
 
-def endless(source: Endless, buffer: int) -> tuple[StreamedSequences, StreamSampler]:
+def endless(
+    source: Endless, buffer: int, method: Any = "concatenate"
+) -> tuple[StreamedSequences, StreamSampler]:
     section = resolve(Text(name="endless", paths=("x",), streaming=True))
     stream = Stream(
         section, "data.sources.0", source, tuple(source.parts()), TOKENIZER, 0.0, buffer
     )
-    return build_streamed(stream, resolve(Packing()), length=S, seed=SEED)
+    return build_streamed(stream, resolve(Packing(method=method)), length=S, seed=SEED)
 
 
 def test_of_an_endless_stream_a_block_is_held_and_a_few_rows(tmp_path: Path) -> None:
@@ -369,6 +371,22 @@ def test_an_error_comes_with_its_row_after_all_rows_before_it(workers: int) -> N
     with pytest.raises(SetpointError, match=r"endless/tap, row 41 is broken"):
         feed.take()
     feed.close()
+
+
+class Answered(Endless):
+    """A stream of documents that say which of their tokens are trained on."""
+
+    def read(self, part: int, place: Place) -> Iterator[Placed]:
+        document = Document("endless/tap#0", tokens=np.arange(9), trained=np.arange(9) > 5)
+        yield document, lambda: {"row": 1}
+
+
+@pytest.mark.parametrize("method", ["concatenate", "next_fit"])
+def test_targets_of_documents_are_refused_and_not_ignored(method: str) -> None:
+    sequences, sampler = endless(Answered(), 10, method)
+    with pytest.raises(SetpointError, match="'endless/tap#0' says which of its tokens"):
+        sequences.rows(sampler.take(1))
+    sampler.forget()
 
 
 def test_a_wrong_row_of_a_file_is_named(tmp_path: Path) -> None:
@@ -436,13 +454,19 @@ def test_a_state_of_another_stream_is_refused(
 def test_documents_are_held_out_by_the_hash_of_their_names(tmp_path: Path) -> None:
     section = section_of("jsonl", tmp_path / "data")
     stream = stream_of(section, held_out=0.3)
-    held_out = held_out_corpus([stream], TOKENIZER)
+    (stream,), held_out = hold_out([stream], TOKENIZER)
     names = [document.name for document, _ in stream.documents(range(FILES))]
     both = [document.name for document, _ in stream.both_sides(range(FILES))]
     assert sorted([*names, *(file.name for file in held_out.files)]) == sorted(both)
     assert all(split_position(name) >= 0.3 for name in names)
-    with pytest.raises(SetpointError, match=r"held_out: 1e-06 holds out none of the first 27 doc"):
-        held_out_corpus([stream_of(section, held_out=1e-6)], TOKENIZER)
+    (stream,), lowest = hold_out([stream_of(section, held_out=1e-6)], TOKENIZER)
+    assert [file.name for file in lowest.files] == [min(both, key=split_position)]
+    names = [document.name for document, _ in stream.documents(range(FILES))]
+    assert sorted([*names, lowest.files[0].name]) == sorted(both)
+    (tmp_path / "only.txt").write_text("text")
+    one = Text(paths=(f"{tmp_path}/only.txt",), streaming=True)
+    with pytest.raises(SetpointError, match=r"0\.05 cannot be held out of 1 streamed document\."):
+        hold_out([stream_of(one, held_out=0.05)], TOKENIZER)
 
 
 def test_filters_are_applied_while_reading(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -25,3 +26,17 @@ def test_links_lead_somewhere() -> None:
             if not target.exists() or (anchor and anchor[1:] not in anchors(target)):
                 broken.append(f"{page.relative_to(ROOT)}: {path}{anchor}")
     assert not broken, "\n".join(broken)
+
+
+def test_no_message_names_a_page_of_the_repository() -> None:
+    """Who has installed the package has no such folder."""
+    page = re.compile(r"(?<![\w./-])docs/|(?<![*/])\b\w+\.md\b")
+    found = [
+        f"{file.relative_to(ROOT)}: {node.value.strip()[:60]}"
+        for file in sorted((ROOT / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and page.search(node.value)
+    ]
+    assert found == ["src/setpoint/hub/upload.py: README.md"]  # a file of a model on the hub

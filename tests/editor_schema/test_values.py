@@ -24,6 +24,11 @@ class Colour(enum.Enum):
     RED = 1
 
 
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 class Leaf(Config):
     size: int = field(default=1, ge=1)
 
@@ -38,6 +43,7 @@ class Root(Config):
     a_path: Path = Path("a")
     a_word: Literal["a", "b", 3] = "a"
     a_colour: Colour = Colour.RED
+    access: Access = Access.READ
     maybe: int | None = field(default=None, ge=2)
     several: int | Literal["auto"] = "auto"
     numbers: tuple[int, ...] = field(default=(), item_ge=1)
@@ -70,6 +76,7 @@ GOOD: list[tuple[str, Any]] = [
     *(("a_path", value) for value in ("a/b", "..", "null", " ")),
     *(("a_word", value) for value in ("b", 3)),
     ("a_colour", "RED"),
+    *(("access", value) for value in ("WRITE", "READ|WRITE", "READ | WRITE", "0")),
     *(("maybe", value) for value in (2, None, "null")),
     *(("several", value) for value in ("auto", 3)),
     *(("numbers", value) for value in ([], [1, 2], {"append": 3}, {"extend": [3]})),
@@ -100,6 +107,7 @@ BAD: list[tuple[str, Any]] = [
     *(("a_path", value) for value in ("", 3, None)),
     *(("a_word", value) for value in ("c", 4, "3", None)),
     *(("a_colour", value) for value in ("red", "BLUE", 1)),
+    *(("access", value) for value in ("READ|", "RUN", "0|READ", 1)),
     *(("maybe", value) for value in (1, "auto", 2.5)),
     *(("several", value) for value in ("never", 2.5, None)),
     *(("numbers", value) for value in ([0], ["1"], 1, {"append": "x"}, {"extend": 3})),

@@ -98,6 +98,39 @@ def test_peft_loads_what_is_written_and_equals_the_merged_model(tmp_path: Path, 
     assert settings["fan_in_fan_out"] == (name == "gpt2")
 
 
+TIED = {
+    "llama": (*LLAMA, "model.tie_embeddings=true",
+              "adapter={type: lora, rank: 2, b_std: 0.5, train: ['^embedding']}"),
+    "gpt2": (*GPT2, "adapter={type: dora, rank: 2, b_std: 0.5, train: ['^embedding', norm]}"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("name", TIED)
+def test_a_tied_embedding_that_is_trained_is_saved_for_both_of_its_uses(
+    tmp_path: Path, name: str
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    shape = [flag for flag in TIED[name] if flag.startswith("model.")]
+    base = exported(trained(tmp_path / "first", *shape), tmp_path / "base")
+    run = trained(tmp_path, *TIED[name], f"model.pretrained={base}", "optimizer.lr=0.02")
+    merged = exported(run, tmp_path / "merged")
+    files = exported(run, tmp_path / "peft", "export.adapter=true")
+    tokens = torch.randint(0, 200, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        plain: Any = AutoModelForCausalLM.from_pretrained(base)
+        without = plain(tokens).logits.clone()
+        whole = AutoModelForCausalLM.from_pretrained(merged)(tokens).logits
+        model: Any = PeftModel.from_pretrained(plain, str(files))
+        torch.testing.assert_close(model(tokens).logits, whole, rtol=1e-5, atol=1e-5)
+        assert (whole - without).abs().max() > 0.01
+        model.merge_and_unload().save_pretrained(tmp_path / "unloaded")
+        again: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "unloaded")
+        torch.testing.assert_close(again(tokens).logits, whole, rtol=1e-5, atol=1e-5)
+
+
 def test_merged_and_apart_say_the_same(tmp_path: Path) -> None:
     run = trained(tmp_path, *LLAMA, "adapter={type: lora, rank: 2, b_std: 0.5}")
     found = [

@@ -14,7 +14,7 @@ from setpoint.config import Config, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.schema.tree import section_classes
 from setpoint.data.loader import Loader
-from setpoint.infer.adopt import complete
+from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded, load
 from setpoint.infer.run import infer
@@ -116,6 +116,11 @@ def results(job: Inference) -> bool:
     return job.output is not None and (Path(job.output) / "results.json").is_file()
 
 
+def cautions(job: Inference) -> list[str]:
+    """What is said before anything runs."""
+    return [caution.code for caution in verify_job(complete(job), ("files",)).cautions]
+
+
 def asked(job: Inference) -> dict[str, Any]:
     """What the harness is asked for; the harness itself is not there in most places."""
     import sys
@@ -130,7 +135,9 @@ def asked(job: Inference) -> dict[str, Any]:
             seen["include_path"] = include_path
 
     def simple_evaluate(**given: Any) -> dict[str, Any]:
-        seen.update({name: given[name] for name in ("tasks", "num_fewshot", "limit")})
+        names = ("tasks", "num_fewshot", "limit")
+        as_chat = ("apply_chat_template", "system_instruction", "fewshot_as_multiturn")
+        seen.update({name: given.get(name) for name in (*names, *as_chat)})
         return {"results": {task: {"acc,none": 0.5, "alias": task} for task in given["tasks"]}}
 
     lm_eval, tasks = ModuleType("lm_eval"), ModuleType("lm_eval.tasks")
@@ -167,10 +174,16 @@ SOURCE = "{type=random, documents=9, alphabet=8}"
 SETS = (*JUDGE, "evaluation.sides=[]", f"evaluation.sets=[{{name=one, sources=[{SOURCE}]}}]")
 SEND = ("export.path={out}/hf",)
 ASK = ("harness.tasks=[one]",)
+PLAIN = "chat.template=plain"
+SPELLED = ("generation.prompts=['!<|endoftext|>']", *GREEDY[1:])
 
 EFFECTS = {
     "Inference.deterministic": Effect("deterministic=true", deterministic, JUDGE),
     "Inference.seed": Effect("seed=7", texts, WRITE),
+    "Inference.chat": Effect(PLAIN, texts, GREEDY),
+    "Inference.silence": Effect("silence=[control-tokens-as-text]", cautions, SPELLED),
+    "Chat.template": Effect("chat.template=alpaca", texts, (*GREEDY, PLAIN)),
+    "Chat.system": Effect("chat.system='#'", texts, (*GREEDY, PLAIN)),
     "Inference.generation": Effect('generation.prompts=["#"]', texts, JUDGE),
     "Inference.evaluation": Effect("evaluation.sequences=2", scores, WRITE),
     "Inference.export": Effect("export.path={out}/hf", lambda job: infer(job).exported, JUDGE),
@@ -195,6 +208,7 @@ EFFECTS = {
     ),
     "Generation.prompts": Effect('generation.prompts=["#"]', texts, GREEDY),
     "Generation.prompts_file": Effect("generation.prompts_file={tmp}/prompts.txt", texts, GREEDY),
+    "Generation.control_tokens": Effect("generation.control_tokens=true", texts, SPELLED),
     "Generation.samples": Effect("generation.samples=2", texts, WRITE),
     "Generation.max_tokens": Effect("generation.max_tokens=3", texts, GREEDY),
     "Generation.temperature": Effect("generation.temperature=0.1", texts, WRITE),
@@ -217,6 +231,7 @@ EFFECTS = {
     "Harness.tasks": Effect("harness.tasks=[two]", asked, ASK),
     "Harness.tasks_path": Effect("harness.tasks_path={tmp}", asked, ASK),
     "Harness.few_shot": Effect("harness.few_shot=2", asked, ASK),
+    "Harness.few_shot_turns": Effect("harness.few_shot_turns=true", asked, (*ASK, PLAIN)),
     "Harness.limit": Effect("harness.limit=3", asked, ASK),
 }
 

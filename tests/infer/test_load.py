@@ -12,9 +12,14 @@ import torch
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
+from setpoint.config.resolving.checks import verify
+from setpoint.data.tokenizers.chat import Piece
+from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.load import Loaded, load
+from setpoint.infer.prompts import Prompt
+from setpoint.infer.rules import UNTRAINED
 from setpoint.model.config import ModelConfig
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.shapes.placed import in_memory
@@ -31,6 +36,10 @@ from .small import small_model
 def opened(path: Path, **fields: Any) -> Loaded:
     weights = Weights(path=str(path), **fields)
     return load(complete(Inference(weights=weights, evaluation=Evaluation())))
+
+
+def text(words: str) -> Prompt:
+    return Prompt((Piece(words),), is_whole=False)
 
 
 def first(loaded: Loaded) -> torch.Tensor:
@@ -72,8 +81,8 @@ def test_a_damaged_checkpoint_is_named_with_others(
 def test_it_runs_as_the_run_did(loaded: Loaded) -> None:
     assert not loaded.model.training
     assert (loaded.compute, loaded.context) == ("fp32", 16)
-    assert (loaded.opening, loaded.stops) == ((256,), {256})
-    assert loaded.tokens_of("ab") == [256, 97, 98]
+    assert (loaded.opening, loaded.stops) == ((256,), (256,))
+    assert loaded.tokens_of(text("ab")) == [256, 97, 98]
 
 
 def test_the_format_in_memory(trained: tuple[Job, Path]) -> None:
@@ -132,19 +141,17 @@ def test_a_hugging_face_model(tmp_path: Path) -> None:
         torch.testing.assert_close(found.model(tokens), model(tokens))
     ids = found.tokenizer.encode(b"ab").tolist()
     ends = resolve(found_config(folder, "bos")).build().separator
-    assert found.tokens_of("ab") == [ends, *ids]
-    assert found.stops == {found.tokenizer.separator}
+    assert found.tokens_of(text("ab")) == [ends, *ids]
+    assert found.stops == (found.tokenizer.separator,)
     settings = folder / "generation_config.json"
     settings.write_text(json.dumps({"eos_token_id": [5, 7]}))
-    assert opened(folder).stops == {found.tokenizer.separator, 5, 7}
+    assert opened(folder).stops == (5, 7, found.tokenizer.separator)
     settings.write_text("{")
     with pytest.raises(SetpointError, match=r"generation_config.json is not JSON"):
         opened(folder)
 
 
 def found_config(folder: Path, name: str) -> Any:
-    from setpoint.data.tokenizers.config import HuggingFace
-
     return HuggingFace(path=str(folder), separator={"bos": BEGIN, "eos": END}[name])
 
 
@@ -152,6 +159,17 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
     folder = byte_level(save_pretrained(small_model(vocab_size=100), tmp_path / "hf"))
     with pytest.raises(SetpointError, match="it has 294 tokens, and the model of .* takes 100"):
         opened(folder)
+
+
+def test_tokens_are_added_by_training_alone(tmp_path: Path) -> None:
+    folder = byte_level(save_pretrained(small_model(vocab_size=300), tmp_path / "hf"))
+    tokenizer = HuggingFace(path=str(folder), added=("<|tool|>",))
+    weights = Weights(path=str(folder))
+    job = complete(Inference(weights=weights, evaluation=Evaluation(), tokenizer=tokenizer))
+    (problem,) = verify(job, ("files",)).problems
+    assert (problem.path, problem.message) == ("tokenizer.added", UNTRAINED)
+    with pytest.raises(SetpointError, match=f"tokenizer.added: {UNTRAINED}"):
+        load(job)
 
 
 def test_a_model_that_transformers_runs(tmp_path: Path) -> None:

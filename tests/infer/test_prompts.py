@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.data.sources.messages import Conversation
 from setpoint.infer.prompts import read_prompts
 
 
@@ -16,12 +18,31 @@ def written(folder: Path, name: str, text: str | bytes) -> Path:
 
 def test_a_prompt_in_each_line(tmp_path: Path) -> None:
     path = written(tmp_path, "a.txt", "one\r\n\n  two \n \nthree\x85still three\n")
-    assert read_prompts(path) == ["one", "  two ", "three\x85still three"]
+    assert [prompt for _, prompt in read_prompts(path)] == ["one", "  two ", "three\x85still three"]
 
 
 def test_json_lines(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", '{"prompt": "a\\nb", "id": 1}\n\n{"prompt": "c"}')
-    assert read_prompts(path) == ["a\nb", "c"]
+    assert read_prompts(path) == [(f"{path}:1", "a\nb"), (f"{path}:3", "c")]
+
+
+def test_rows_of_training_are_asked_for_their_answer(tmp_path: Path) -> None:
+    user, answer = ({"role": r, "content": c} for r, c in (("user", "a"), ("assistant", "b")))
+    rows = [
+        {"messages": [user, answer, user, answer], "tools": [{"name": "f"}]},
+        {"prompt": [user]},
+        {"prompt": "a", "tools": [{"name": "f"}]},
+        {"instruction": "a", "output": "b"},
+        {"instruction": "a"},
+        {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    found = [prompt for _, prompt in read_prompts(written(tmp_path, "a.jsonl", text))]
+    assert all(isinstance(each, Conversation) for each in found)
+    asked = [each.messages for each in found if isinstance(each, Conversation)]
+    assert asked == [[user, answer, user], *[[user]] * 5]
+    tools = [each.tools for each in found if isinstance(each, Conversation)]
+    assert tools[:3] == [[{"name": "f"}], None, [{"name": "f"}]]
 
 
 @pytest.mark.parametrize(
@@ -30,8 +51,10 @@ def test_json_lines(tmp_path: Path) -> None:
         ("a.txt", "\n \n", "holds no prompt"),
         ("a.txt", b"caf\xe9", "is not UTF-8"),
         ("a.jsonl", '{"prompt": "a"}\n{', "a.jsonl:2: this is not JSON"),
-        ("a.jsonl", '{"text": "a"}', 'a.jsonl:1: expected a text under "prompt"'),
-        ("a.jsonl", '"a"', 'a.jsonl:1: expected a text under "prompt"'),
+        ("a.jsonl", '{"text": "a"}', "a.jsonl:1: a text under 'prompt' or a conversation under"),
+        ("a.jsonl", '"a"', "a.jsonl:1: a JSON object is needed"),
+        ("a.jsonl", '{"messages": [{"role": "user"}]}', "a.jsonl:1: field 'messages.0.content'"),
+        ("a.jsonl", '{"messages": [{"role": "assistant", "content": "a"}]}', "to answer"),
     ],
 )
 def test_files_without_prompts(tmp_path: Path, name: str, text: str | bytes, words: str) -> None:

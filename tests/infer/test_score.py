@@ -18,8 +18,9 @@ from setpoint.data.sources.config import Random, Text
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Batch, Evaluation, Inference, Weights
 from setpoint.infer.load import Loaded, load
-from setpoint.infer.score import Score, score, score_texts
+from setpoint.infer.score import score, score_texts
 from setpoint.infer.tasks import DataSet
+from setpoint.shapes.scoring import Score
 from setpoint.train.config import Job
 
 

@@ -12,6 +12,7 @@ import torch
 
 from setpoint.config import SetpointError, resolve
 from setpoint.infer.load import Loaded
+from setpoint.infer.prompts import Prompt, prompts_of
 from setpoint.infer.tasks import Generation
 from setpoint.infer.text import Text, continue_prompts
 
@@ -20,7 +21,11 @@ GREEDY = {"temperature": 0.0, "max_tokens": 24}
 
 def texts(loaded: Loaded, *prompts: str, seed: int = 0, size: int = 8, **fields: Any) -> list[Text]:
     section = resolve(Generation(prompts=prompts, **{**GREEDY, **fields}))
-    return continue_prompts(loaded, section, seed=seed, micro_size=size)
+    return continue_prompts(loaded, section, asked(loaded, section), seed=seed, micro_size=size)
+
+
+def asked(loaded: Loaded, section: Generation) -> list[Prompt]:
+    return prompts_of(section, None, loaded.facts, loaded.place.directory)
 
 
 def test_it_writes_what_it_has_learnt(loaded: Loaded) -> None:
@@ -73,7 +78,7 @@ def test_stop_texts(loaded: Loaded) -> None:
         if expected is None:
             assert found == whole
         else:
-            assert (found.text, found.finish) == (expected, "stop text")
+            assert (found.text, found.finish, found.stopped_by) == (expected, "stop text", stop)
     (found,) = texts(loaded, '!"#', stop=("'", "%&"))
     assert (found.text, found.tokens) == ("$", 3)
 
@@ -81,9 +86,10 @@ def test_stop_texts(loaded: Loaded) -> None:
 def test_stop_tokens(loaded: Loaded) -> None:
     (found,) = texts(loaded, '!"#', stop_tokens=(ord("'"),))
     assert (found.text, found.finish, found.tokens) == ("$%&", "stop token", 3)
+    assert found.stopped_by == "'"
     (found,) = texts(loaded, '!"#', max_tokens=2)
     assert (found.text, found.finish, found.tokens) == ("$%", "length", 2)
-    with pytest.raises(SetpointError, match=r"no token 257\.\nValid: 0 to 256"):
+    with pytest.raises(SetpointError, match=r"no token 257\n *valid: 0 to 256"):
         texts(loaded, "!", stop_tokens=(257,))
 
 
@@ -91,7 +97,12 @@ def test_text_is_shown_as_it_comes(loaded: Loaded) -> None:
     shown: dict[int, list[str]] = {0: [], 1: [], 2: []}
     section = resolve(Generation(prompts=("!", "#", "%"), stop=("' !",), **GREEDY))
     found = continue_prompts(
-        loaded, section, seed=0, micro_size=2, on_text=lambda row, text: shown[row].append(text)
+        loaded,
+        section,
+        asked(loaded, section),
+        seed=0,
+        micro_size=2,
+        on_text=lambda row, text: shown[row].append(text),
     )
     assert [text.text for text in found] == ["".join(pieces) for pieces in shown.values()]
     assert shown[0] == ['"', "#", "$", "%", "&"]

@@ -16,6 +16,8 @@ import torch
 from setpoint.cli.main import main
 from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.resolving.checks import verify
+from setpoint.infer.generate import generate
+from setpoint.infer.sample import Sampling
 from setpoint.model import huggingface, load_pretrained, save_pretrained
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.plan.preflight import preflight
@@ -34,6 +36,9 @@ TINY = (
     "model.overrides.n_head=2",
     "model.overrides.n_positions=16",
 )
+
+
+GREEDY = Sampling(temperature=0)
 
 
 def job(folder: Path, *flags: str) -> Job:
@@ -103,6 +108,124 @@ def test_the_balance_loss_of_transformers_is_added(tmp_path: Path) -> None:
     for name, weight in model.named_parameters():
         torch.testing.assert_close(ours[name], weight.grad, rtol=1e-4, atol=1e-7)
     assert model.eval()(batch.inputs).shape == (4, 16, 257)
+
+
+LINES = """
+000efahdacbfhdgbdadgecgcbchccaaddccefddcdgeafgccebfeafbefehfc|001hcaeafgagfgahacdbdhffehbfeagbdffcfebefec|
+002c|003hcabg|004d|005fehgcaahfdccgbcgfcagechchhfheehgcbgchfcbhefbfaefeheefcahef|006heffe|007gfchf|008ccdfh|
+009bgcge|010eadchcdcahdcacbfchdaghfgbddfafgegbfaebefefcggfhccghdcbfagb|011cfggg|012he|
+013ggceehegafehechabhdeacgahedhadheceehhbac|014efeah|015fcaae|
+016hbdagghghgdehbeagehecchhfcgabdebbafgbghabbdbcehcccgcbdabgb|017abgca|
+018bfhhffacecedebdeecdfhgccafbabbhdghhfbaga|019gd|020b|021dcgfdeffggcfegfadcgbbaacddahhfaghegfhhbd|022cb|
+023ghceb|024cedah|025f|026faahh|027bf|028hdcad|029d|030g|031echfe|032h|033dc|034ag|035ahahg|036aa|
+037fbbdhbhadahgaaegheaadcgddbfbbcbdahfhggcaehdbcehbegfccbhdbg|
+038deahdadefbbgfgaecahcaagebgcfbeccehfeabaabacfgeadgcfdffaccb|039cchgg|040f|041hdhgc|
+042achhabcgadaadhfghddedefdffdahgfccdhgabcg|043e|044fh|045bdgabcgafaeghghacgfadeebabfgeaedbabefdhb|046d|
+047ggagg|048df|049fbfdbdeeebcbgcdbggdghdegebfcgacbecgdfbfb|050h|051bf|052hg|053hb|054d|055bb|056cfbhf|057bf|
+058b|059df|
+"""
+PADDED = (
+    "model.config=qwen3_moe",
+    "model.overrides={vocab_size=257, hidden_size=32, intermediate_size=64, "
+    "moe_intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, "
+    "num_experts=4, num_experts_per_tok=2, output_router_logits=true, router_aux_loss_coef=0.5, "
+    "max_position_embeddings=256}",
+    "data.packing.method=none",
+    "batch={global_size: 6, micro_size: 2, accumulation: 3}",
+    "evaluation=null",
+    "data.held_out=0",
+)
+
+
+def test_the_length_of_rows_changes_nothing(tmp_path: Path) -> None:
+    """Padding is masked; the balance loss is that of transformers with its mask."""
+    (tmp_path / "lines.txt").write_text(LINES.replace("\n", ""))
+    source = f"data.sources=[{{type: text, paths: [{tmp_path}/lines.txt], separator: '|'}}]"
+    steps: list[tuple[float, dict[str, Any]]] = []
+    for length in (64, 128, 256):
+        size = f"batch.sequence_length={length}"
+        parts = build_components(job(tmp_path, *PADDED, source, size, "seed=1234"))
+        model: Any = parts.model
+        step = parts.feed.take()
+        whole, loss, balance, wanted = step.whole, 0.0, 0.0, 0.0
+        for batch, count in zip(step.batches, step.counts, strict=True):
+            part = count.tokens / whole.tokens
+            share = parts.objective.share(batch, whole.weight, whole.targets, part * whole.weight)
+            share.loss.backward()
+            loss += float(share.losses[0])
+            balance += float(share.losses[0] - share.losses[1])
+            mask = (batch.targets >= 0).long()  # all tokens that are read have a target here
+            theirs = model.model(input_ids=batch.inputs, attention_mask=mask)
+            wanted += 0.5 * theirs.aux_loss.item() * part
+        assert balance == pytest.approx(wanted, abs=1e-6)
+        assert balance / 0.5 == pytest.approx(2.00619, abs=1e-5)
+        steps.append((loss, {name: weight.grad for name, weight in model.named_parameters()}))
+    for loss, gradients in steps[1:]:
+        assert loss == pytest.approx(steps[0][0], abs=1e-6)
+        torch.testing.assert_close(gradients, steps[0][1], rtol=1e-5, atol=1e-7)
+
+
+SMALL = (
+    "vocab_size=257, hidden_size=16, intermediate_size=16, num_hidden_layers=2, "
+    "num_attention_heads=2"
+)
+HEADS = "num_key_value_heads=1, head_dim=8"
+ISOLATING = {
+    "llama": (True, f"{SMALL}, {HEADS}"),
+    "gemma3_text": (True, f"{SMALL}, {HEADS}, sliding_window=3, layer_types=[full_attention, "
+                    "sliding_attention]"),
+    "qwen3_moe": (True, f"{SMALL}, num_key_value_heads=1, moe_intermediate_size=8, num_experts=4, "
+                  "num_experts_per_tok=2, output_router_logits=true"),
+    "gpt2": (True, "vocab_size=257, n_embd=16, n_layer=2, n_head=2, n_positions=32"),
+    "opt": (False, "vocab_size=257, hidden_size=16, ffn_dim=16, num_hidden_layers=2, "
+            "num_attention_heads=2, word_embed_proj_dim=16, dropout=0"),
+    "mamba": (False, "vocab_size=257, hidden_size=16, state_size=4, num_hidden_layers=2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ISOLATING)
+def test_documents_of_a_row_are_read_as_if_alone(tmp_path: Path, kind: str) -> None:
+    """Logits and gradients are those of transformers, one document at a time without padding."""
+    by_positions, overrides = ISOLATING[kind]
+    eager = ("model.attention_backend=eager",) if kind == "mamba" else ()
+    flags = (f"model.config={kind}", f"model.overrides={{{overrides}}}", *eager)
+    model: Any = build_components(job(tmp_path, *flags)).model
+    assert model.isolates_by_positions is by_positions
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():  # large enough that each token matters
+            if weight.ndim > 1:
+                weight.copy_(torch.randn(weight.shape, generator=generator) * 0.2)
+    model.eval()
+    tokens = torch.randint(1, 257, (2, 12), generator=generator)
+    documents = torch.tensor([[0] * 5 + [1] * 1 + [2] * 6, [0] * 4 + [1] * 5 + [-1] * 3])
+    logits = model(tokens, documents=documents)
+    alone = torch.zeros_like(logits)
+    for row, number in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):
+        own = documents[row] == number
+        alone[row, own] = model.model(input_ids=tokens[row, own][None]).logits[0]
+    valid = documents >= 0
+    assert valid.sum() == 21
+    torch.testing.assert_close(logits[valid], alone[valid], rtol=1e-4, atol=1e-5)
+    signs = torch.randn(alone.shape, generator=generator)
+    given = torch.autograd.grad((logits * signs)[valid].sum(), [*model.parameters()])
+    wanted = torch.autograd.grad((alone * signs)[valid].sum(), [*model.parameters()])
+    torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_prompts_of_different_lengths_go_on_as_each_alone(tmp_path: Path) -> None:
+    model: Any = build_components(gpt2(tmp_path)).model.eval()
+    prompts = [[5], [9, 8, 7, 6, 5, 4], [3, 2, 1]]
+    found = [row.tokens for row in generate(model, prompts, max_tokens=8, sampling=GREEDY)]
+    for prompt, tokens in zip(prompts, found, strict=True):
+        whole = model.model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)
+        assert tokens == whole[0, len(prompt) :].tolist()
+
+
+def test_a_balance_loss_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    flags = ("model.config=doge", f"model.overrides={{{SMALL}, output_router_logits=true}}")
+    with pytest.raises(SetpointError, match="DogeForCausalLM has none with a weight"):
+        build_components(job(tmp_path, *flags))
 
 
 def test_a_balance_loss_without_effect_is_refused(

@@ -16,7 +16,7 @@ import torch._dynamo  # which DDP imports, and takes seconds  # noqa: F401
 
 import setpoint.train.run as running
 from setpoint.config import SetpointError
-from setpoint.train.callback import Callback, Loop, StepResult
+from setpoint.train.callback import Callback, Loop, Phase, StepResult
 from setpoint.train.config import Job
 
 from ..train.small import small_job
@@ -25,6 +25,8 @@ from .faulty_ranks import free_port
 
 class Dies(Callback):
     """Kills this process after a step."""
+
+    phase = Phase.LAST
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import setpoint.train.run as running
-from setpoint.train.callback import Callback, Loop, StepResult
+from setpoint.train.callback import Callback, Loop, Phase, StepResult
 
 from ..train.small import small_job
 
@@ -29,6 +29,8 @@ STEPS = 60
 
 class Paces(Callback):
     """Does something after each step."""
+
+    phase = Phase.LAST
 
     def __init__(self, act: Callable[[Loop], None]) -> None:
         self.act = act

@@ -23,9 +23,14 @@ WORLD = 2
 COMMON = ("model.dropout=0", "batch.accumulation=2", "evaluation.accuracy=true")
 
 
-def scores_are_those_of_one_rank(folder: Path, shard: int, sequences: str) -> None:
+def scores_are_those_of_one_rank(
+    folder: Path, shard: int, sequences: str, method: str = "concatenate"
+) -> None:
     """The last batches: of 12 sequences as large as the others, of 7 uneven, of 5 one for both."""
     flags = (*COMMON, f"evaluation.sequences={sequences}", "loss=chunked_cross_entropy")
+    if method != "concatenate":
+        source = "data.sources=[{type=random, documents=60, length=6}]"
+        flags = (*flags, source, f"data.packing.method={method}")
     alone = small_job(folder, *flags, "batch.micro_size=3")
     expected = evaluate(alone, build_components(alone, world=World(torch.device("cpu"))))
     ranks = (f"parallel.world_size={WORLD}", f"parallel.shard={shard}")
@@ -36,8 +41,8 @@ def scores_are_those_of_one_rank(folder: Path, shard: int, sequences: str) -> No
     assert astuple(found["held_out"]) == pytest.approx(astuple(expected["held_out"]), rel=1e-6)
     assert parts.world.all_of((len(seen), found)) == [(len(seen), found)] * WORLD
     assert parts.eval_feed is not None
-    total = expected["held_out"].tokens
-    assert total // WORLD - 32 <= 16 * parts.eval_feed.own("held_out") < total, "not divided"
+    total, own = parts.eval_feed.totals["held_out"], parts.eval_feed.own("held_out")
+    assert total // WORLD - 2 <= own < total, "not divided"
 
 
 def stops_are_those_of_all(folder: Path) -> None:
@@ -65,6 +70,8 @@ def one_rank(rank: int, store: str) -> None:
         folder = Path(name)
         for shard, sequences in ((1, "12"), (2, "5"), (2, "7"), (1, "null")):
             scores_are_those_of_one_rank(folder, shard, sequences)
+        for method in ("none", "next_fit"):
+            scores_are_those_of_one_rank(folder, 2, "5", method)
         stops_are_those_of_all(folder)
     dist.destroy_process_group()
 

@@ -8,6 +8,7 @@ import pytest
 
 from setpoint.config import ConfigError, resolve
 from setpoint.parallel.config import AXES, Parallel
+from setpoint.parallel.engines import DeepSpeed
 from setpoint.parallel.world import ranks_by
 
 
@@ -23,6 +24,22 @@ def test_one_axis_takes_the_ranks_that_are_left() -> None:
     assert degrees(world_size=8, replicate=2, ring=-1) == {"replicate": 2, "ring": 4}
     many = Parallel(world_size=32, pipeline=2, shard=2, ring=2, ulysses=2, tensor=2)
     assert (many.data_ranks, many.shards) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "8 ranks: replicate 8 (DDP)"),
+        ({"shard": 2}, "8 ranks: replicate 4, shard 2 (FSDP2)"),
+        ({"pipeline": 2, "tensor": 4}, "8 ranks: pipeline 2, tensor 4"),
+        ({"ring": 4, "tensor": 2}, "8 ranks: ring 4 (FSDP2), tensor 2"),
+        ({"shard": 8, "expert": 4}, "8 ranks: shard 8 (FSDP2), expert 4"),
+        ({"engine": DeepSpeed(stage=3)}, "8 ranks: replicate 8 (DeepSpeed, ZeRO stage 3)"),
+        ({"world_size": 1}, "1 rank"),
+    ],
+)
+def test_the_topology_in_words(given: dict[str, Any], said: str) -> None:
+    assert Parallel(**{"world_size": 8, **given}).topology == said
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from setpoint.cli.rank_errors import is_said_elsewhere
 from setpoint.config import ConfigError, RunError, SetpointError, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.launch import RankFailed, status_of
-from setpoint.parallel.rank import FOLDER, Ended
+from setpoint.parallel.rank import FOLDER, Ended, require_launch
 from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.watch import Watch
 from setpoint.parallel.world import LostRanks, World, backend_of, joined, world_of
@@ -52,6 +52,48 @@ def one_of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, value in {**place, "RANK": "0", "WORLD_SIZE": "2"}.items():
             monkeypatch.setenv(name, value)
         yield
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ("RANK=abc", "RANK = 'abc'.\nValid: a whole number from 0 to 1, below WORLD_SIZE = 2"),
+        ("RANK=2", "RANK = '2'.\nValid: a whole number from 0 to 1"),
+        ("RANK=-1", "RANK = '-1'"),
+        ("RANK=\u0661", "RANK = '\u0661'"),  # a digit, and no decimal of ASCII
+        ("WORLD_SIZE=", "WORLD_SIZE = ''.\nValid: a whole number from 1"),
+        ("WORLD_SIZE=0", "WORLD_SIZE = '0'"),
+        ("WORLD_SIZE=9999999999", "WORLD_SIZE = '9999999999'"),
+        ("WORLD_SIZE", "RANK = 0 without WORLD_SIZE"),
+        ("LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", "LOCAL_RANK = '1'"),
+        ("LOCAL_RANK=2", "LOCAL_RANK = '2'.\nValid: a whole number from 0 to 1, below WORLD_SIZE"),
+        ("LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE = '3'"),
+        ("MASTER_ADDR", "MASTER_ADDR is not set, and WORLD_SIZE = 2"),
+        ("MASTER_PORT=", "MASTER_PORT is not set"),
+        ("MASTER_PORT=http", "MASTER_PORT = 'http'.\nValid: a whole number from 1 to 65535"),
+    ],
+)
+@pytest.mark.usefixtures("one_of_two")
+def test_variables_of_a_launcher_that_contradict_each_other(
+    monkeypatch: pytest.MonkeyPatch, variables: str, said: str
+) -> None:
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    require_launch()
+    for variable in variables.split(" "):
+        name, given, value = variable.partition("=")
+        if given:
+            monkeypatch.setenv(name, value)
+        else:
+            monkeypatch.delenv(name)
+    with pytest.raises(SetpointError) as caught:
+        require_launch()
+    assert said in str(caught.value)
+    assert caught.value.status == 2
+    if "MASTER" not in variables:
+        with pytest.raises(SetpointError) as again, joined(resolve(Parallel(device="cpu"))):
+            raise AssertionError("it waits for no rank")
+        assert str(again.value) == str(caught.value)
 
 
 @pytest.mark.usefixtures("one_of_two")

@@ -35,5 +35,5 @@ def test_it_trains_on_real_text(tmp_path: Path) -> None:
     assert outcome.status == 0
     assert outcome.score is not None
     parts = build_components(job)
-    found = ngram_baselines(parts.corpora, eval_slice(job, parts.held_out.corpus))
+    found = ngram_baselines(parts.corpora, eval_slice(job, parts.held_out))
     assert found.trigram < found.bigram < found.unigram < outcome.score.bits_per_byte

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from setpoint.config import SetpointError
+from setpoint.config import Config, PlainScalar, SetpointError, field, resolve
+from setpoint.config.layers.editor import Editor
 from setpoint.sweep_space.flags import joined, read_command_line
-from setpoint.sweep_space.setting import SOURCE, WITH
+from setpoint.sweep_space.setting import SOURCE, WITH, axis_origin, plain_value
 
 from ..snapshots import compare
 from .sample import Root
@@ -41,6 +44,39 @@ def test_switches_get_their_points() -> None:
         "--seed",
         "1",
     ]
+
+
+class Loose(Config):
+    any: Any = None
+    text: str | list[str] = ""
+    items: list[Any] = field(factory=list)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["--any", "[1, 2],[3]"], [(1, 2), (3,)]),
+        (["--any", "1,{a: 2}"], [1, {"a": 2}]),
+        (["--text", "[a, b],c"], [["a", "b"], "c"]),
+        (["--text", "a,b"], ["a", "b"]),
+        (["--items", "[1],[{a: 2}]"], [[1], [{"a": 2}]]),
+        (["--items.append", "[1],2"], [[(1,)], [2]]),
+    ],
+)
+def test_values_of_points_are_data_like_those_of_flags(
+    words: list[str], values: list[object]
+) -> None:
+    (axis,) = read_command_line(Loose, "x", [], words).axes
+    found: list[object] = []
+    for value in axis.values:
+        editor = Editor(Loose())
+        editor.set(axis.path, value, axis_origin(words[0]))
+        found.append(getattr(resolve(editor.root, problems=editor.problems), axis.path[0]))
+    assert found == values
+
+
+def test_a_number_out_of_range_has_a_name() -> None:
+    assert plain_value(PlainScalar("1e400")) == "1e400"
 
 
 WRONG = [

@@ -264,8 +264,10 @@ ROWS: dict[str, tuple[Any, ...]] = {
                                  "data.loader.evaluation.timeout"),
 }  # fmt: skip
 for kind in KINDS:
-    alone = (f"data.sources=[{{{KINDS[kind]}}}]", *ALONE)
+    fits = ("batch.sequence_length=32",) if kind == "Questions" else ()
+    alone = (f"data.sources=[{{{KINDS[kind]}}}]", *ALONE, *fits)
     ROWS[f"{kind}.filter"] = (f"{FIRST}.filter={{longest=20, too_long=truncate}}", documents,
                               alone)  # fmt: skip
-    ROWS[f"{kind}.weight"] = ("data.sources.0.weight=5", stream, mixed_with(kind))
-    ROWS[f"{kind}.epochs"] = ("data.sources.0.epochs=0.001", stream, mixed_with(kind))
+    mixed = (*mixed_with(kind), *fits)
+    ROWS[f"{kind}.weight"] = ("data.sources.0.weight=5", stream, mixed)
+    ROWS[f"{kind}.epochs"] = ("data.sources.0.epochs=0.001", stream, mixed)

@@ -29,7 +29,7 @@ heads = 2
 dropout = 0.1
 
 [data]
-held_out = 0.2
+held_out = 0.1
 sources = [{ type = "random", documents = 40, length = 200, alphabet = 8 }]
 
 [batch]

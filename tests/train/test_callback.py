@@ -45,4 +45,4 @@ def test_phases_decide_the_order_and_within_one_the_order_of_building(tmp_path: 
     Loop(job, build_components(job), callbacks, StopRequest(), Position()).run()
     order = ["2", "4", "3", "1"]
     assert seen == [*(f"start {name}" for name in order), *order]
-    assert Callback.phase is Phase.LAST
+    assert Callback.phase is Phase.OBSERVE

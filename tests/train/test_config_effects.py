@@ -396,6 +396,12 @@ def warned(job: Job) -> list[str]:
     return [caution["code"] for caution in start.get("cautions", [])]
 
 
+def vocabulary(job: Job) -> int:
+    """How many tokens the initial model predicts."""
+    model: Any = build_components(job).model
+    return model.vocab_size
+
+
 @dataclass(frozen=True)
 class Effect:
     """One field that is changed, and where the change is seen.
@@ -421,7 +427,7 @@ ROWS_OF_TEXT = ("data.sources=[{type=text, paths=[{tmp}/rows.jsonl]}]",)
 CHATS = ('data.sources=[{type=conversations, paths=["{tmp}/chats/*.jsonl"], template=plain, '
          "untrained=drop}]",)  # fmt: skip
 FIRST = "data.sources.0"
-QUESTIONS = ("data.sources=[{type=questions, documents=200}]",)
+QUESTIONS = ("data.sources=[{type=questions, documents=200}]", "batch.sequence_length=32")
 TOKENIZER = ("tokenizer={type=huggingface, path={tmp}/tokenizer}",)
 EVERY_STEP = ("checkpoint.every=1 steps",)
 ADAGRAD = ("optimizer={type=import, target=torch.optim.Adagrad}",)
@@ -487,6 +493,7 @@ EFFECTS = {
     "Questions.seed": Effect(f"{FIRST}.seed=1", corpora, QUESTIONS),
     "HuggingFace.path": Effect("tokenizer.path={tmp}/other", corpora, TOKENIZER),
     "HuggingFace.separator": Effect('tokenizer.separator="<|begin|>"', corpora, TOKENIZER),
+    "HuggingFace.added": Effect('tokenizer.added=["<|im_end|>"]', vocabulary, TOKENIZER, 295),
     "ImportedOptimizer.target": Effect("optimizer.target=torch.optim.Adam", learned, ADAGRAD),
     "ImportedLoss.target": Effect("loss.target=torch.nn.NLLLoss", learned, TORCH_LOSS),
     "ImportedModel.target": Effect(f"model.target={__name__}.Softened", learned, TABLE),

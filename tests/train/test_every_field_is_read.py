@@ -83,6 +83,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     ),
     "conversations, linear, lion, mup, parts again": (
         CHATS,
+        "batch.sequence_length=64",
         "schedule=linear",
         "optimizer=lion",
         "precision.optimizer_state=bf16",
@@ -101,6 +102,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     ),
     "rex, any precision, sliding": (
         "data.sources=[{type=questions, documents=200}]",
+        "batch.sequence_length=32",
         "schedule=rex",
         "optimizer=anyprecision_adamw",
         "precision.optimizer_state=bf16",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.train.record import run_name
+from setpoint.train.record.refusal import ContractRefused
+from setpoint.train.record.run_name import find_run
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop, StepResult
 
@@ -115,20 +119,76 @@ def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
         train(small_job(tmp_path, "duration=8 steps", *flags))
 
 
-def test_a_longer_run_names_the_shorter_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: Path) -> None:
+    """The curve follows from the duration, so that it is another fingerprint and the same run."""
     short = train(small_job(tmp_path, "duration=4 steps")).directory
-    train(small_job(tmp_path, "duration=4 steps", "optimizer.lr=0.5"))
-    longer = ("duration=6 steps", "tracking.progress=lines")
-    assert train(small_job(tmp_path, *longer)).started.step == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "resumes it" in line]
-    assert told == [
-        f"{short} differs only in its duration (4 steps) and in what follows from it: `setpoint "
-        f"train {short} --duration '6 steps' --accept schedule` resumes it; this is a new run"
+    other = train(small_job(tmp_path, "duration=4 steps", "optimizer.lr=0.5")).directory
+    before = snapshot(short)
+    with pytest.raises(ContractRefused) as caught:
+        train(small_job(tmp_path, "duration=6 steps"))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == (f"{short} cannot be resumed: 1 identity value differs from its record")
+    assert lines[2:4] == [
+        "  duration (may be raised on resume)",
+        "    saved      '4 steps' (command line duration)",
     ]
-    # That command does.
-    assert train(small_job(tmp_path, *longer), short, ["schedule"]).started.step == 4
+    assert lines[-4:] == [
+        f"  To resume it as it was saved: setpoint train {short}",
+        "  To train a new run: the same command with --name NAME",
+        f"  To resume this run all the same: setpoint train {short} --duration '6 steps' --accept "
+        "schedule.horizon",
+        '  To stay on the recorded learning-rate curve, add --schedule.horizon "4 steps".',
+    ]
+    assert snapshot(short) == before
+    # The accepted configuration finds the run from then on; another one is another run still.
+    outcome = train(small_job(tmp_path, "duration=6 steps"), accept=["schedule"])
+    assert (outcome.directory, outcome.started.step) == (short, 4)
+    again = train(small_job(tmp_path, "duration=6 steps"))
+    assert (again.directory, again.started.step) == (short, 6)
+    assert {path.name for path in short.parent.iterdir()} == {short.name, other.name}
+
+
+def test_a_run_set_aside_under_another_name_is_not_found(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=2 steps")).directory
+    run.rename(run.with_name(f"{run.name}.old"))
+    assert train(small_job(tmp_path, "duration=3 steps")).started.step == 0
+
+
+def test_records_beside_it_are_read_where_a_new_run_would_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = run_name._recorded
+
+    def recorded(folder: str) -> dict[str, Any]:
+        read.append(folder)
+        return real(folder)
+
+    monkeypatch.setattr(run_name, "_recorded", recorded)
+    first = small_job(tmp_path, "duration=2 steps")
+    place = str(train(first).directory)
+    assert read == []
+    train(first)
+    assert read == []  # it lies under its own name
+    for name in ("small-x", "smaller-00000000", "small-0000000g"):
+        (tmp_path / "runs" / name).mkdir()
+    assert find_run(small_job(tmp_path, "duration=3 steps")) == place
+    assert read == [place]
+    (tmp_path / "runs" / "small-00000000").mkdir()
+    (tmp_path / "runs" / "small-00000000" / "config.json").write_text("[" * 10_000)
+    assert find_run(small_job(tmp_path, "duration=3 steps")) == place
+
+
+def test_an_accepted_value_finds_the_run(tmp_path: Path) -> None:
+    """By the fingerprint of its record, whatever was accepted."""
+    first, second = small_job(tmp_path, *SHORT), small_job(tmp_path, *SHORT, "optimizer.lr=0.5")
+    run = train(first, until=3).directory
+    with pytest.raises(SetpointError, match="--accept optimizer.lr has no effect: there is no run"):
+        train(second, accept=["optimizer.lr"])
+    assert train(second, run, accept=["optimizer.lr"]).ended.step == 6
+    assert train(second).directory == run
+    with pytest.raises(ContractRefused, match="saved      0.5"):
+        train(first)
 
 
 def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
@@ -153,24 +213,3 @@ def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
         f"setpoint train {run}/config.toml --duration '4 steps' --name NAME"
     )
     assert snapshot(run) == before
-
-
-@pytest.mark.parametrize(
-    ("duration", "kin"),
-    [
-        ("5 steps", "differs only in its duration ({}) and in what follows from it"),
-        ("6 steps", "is this run ({})"),
-    ],
-)
-def test_a_new_run_names_the_one_that_was_lengthened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], duration: str, kin: str
-) -> None:
-    run = train(small_job(tmp_path, "duration=4 steps")).directory
-    train(small_job(tmp_path, "duration=6 steps"), run, ["schedule"])
-    flags = (f"duration={duration}", "tracking.progress=lines")
-    assert train(small_job(tmp_path, *flags)).directory != run
-    told = [line for line in capsys.readouterr().out.splitlines() if "this is a new run" in line]
-    kin = kin.format("6 steps, lengthened from 4 steps; it is finished at step 6")
-    assert told == [
-        f"{run} {kin}: `setpoint train {run}` has nothing left to train; this is a new run"
-    ]

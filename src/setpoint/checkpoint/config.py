@@ -206,7 +206,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     @check
     def _check_retention(self) -> Iterator[Problem]:
         every = self.keep_every
-        if every is not None and every.unit in ("last_step", "never"):
+        if every is not None and every.unit == "never":
+            every = None
+        if every is not None and every.unit == "last_step":
             yield Problem(
                 "keep_every",
                 f"{every} is no interval",

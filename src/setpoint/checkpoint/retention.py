@@ -57,6 +57,8 @@ class Retention:
             step to reasons, oldest first; without one, it may go.
         """
         every, known = self.every, sorted(steps)
+        if every is not None and every.unit == "never":
+            every = None
         newest = set(known if self.keep is None else known[-self.keep :])
         found: dict[int, list[str]] = {step: [] for step in known}
         # What is kept of an interval is the first there, so that it is the same after a removal.

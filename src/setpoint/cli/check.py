@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from setpoint.cli.command import (
@@ -34,6 +35,7 @@ from setpoint.config import (
 )
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
+from setpoint.train.record.run_name import find_run
 
 if TYPE_CHECKING:
     from setpoint.cli.check_plan import Plan
@@ -59,11 +61,14 @@ RANK = Option("--rank", "The rank of --plan and --dry-run; default: 0.", "N")
 COMMAND = Command(
     "check",
     "SOURCE [OVERRIDES]",
-    "Verify a configuration without running it and without importing torch: every name, type\n"
-    "and range, every rule between fields, the batch arithmetic for any number of ranks, and the\n"
-    "paths it names. All problems are reported at once; the exit status is 2 if there are any.\n"
-    "A legal but unusual value gives a caution, a warning with a code that --silence.append CODE\n"
-    "hides. Checks that could not run are listed as skipped; --using torch runs them as well.\n"
+    "Verify a configuration without running it: every name, type and range, every rule between\n"
+    "fields, the batch arithmetic for any number of ranks, and the paths it names. All problems\n"
+    "are reported at once; the exit status is 2 if there are any. A legal but unusual value gives\n"
+    "a caution, a warning with a code that --silence.append CODE hides.\n"
+    "\n"
+    "Torch is imported where it is installed and a value calls for it, such as a device, compile\n"
+    "or float8; not with --world-size or --gpu, for jobs of other machines. Checks that could not\n"
+    "run are listed as skipped, with the --using that runs them as well.\n"
     "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
     [*COMMON, WORLD_SIZE, USING, PLAN, DRY_RUN, RANK, *GPU_OPTIONS, JSON],
     [
@@ -86,14 +91,18 @@ def run(arguments: Arguments) -> int:
     composition = open_source(arguments.source, arguments)
     config = composition.resolve()
     able = _able(arguments)
-    if isinstance(config, Job):
-        report = preflight(config, able)
-    else:
-        report = Preflight({}, _verify(config, able))
+    report = _look(config, able)
+    if report.calls_for_torch and not report.problems and _is_for_this_machine(config, arguments):
+        report = _look(config, {*able, "torch"})
+        for problem in report.problems:
+            hint = "For a job of another machine, --world-size N leaves this one out."
+            problem.hint = f"{problem.hint} {hint}".lstrip()
     if report.problems:
         raise ConfigError(report.problems)
     if isinstance(config, Job):
         folder = run_directory_given(arguments.source)
+        if folder is None and config.seed is not None:
+            report.facts["run directory"] = find_run(config)
         if folder is not None:  # whose name need not be that of today's fingerprint
             report.facts["run directory"] = folder
             from setpoint.train.record.outlook import data_position
@@ -128,6 +137,24 @@ def run(arguments: Arguments) -> int:
 
         print(f"\n{render_dry_run(dry)}")
     return 0
+
+
+def _look(config: Config, able: set[Need]) -> Preflight:
+    if isinstance(config, Job):
+        return preflight(config, able)
+    return Preflight({}, _verify(config, able))
+
+
+def _is_for_this_machine(config: Config, arguments: Arguments) -> bool:
+    """Whether torch, where it is installed, can tell what the job lacks."""
+    if arguments.has(WORLD_SIZE.name) or arguments.has(GPU.name) or not _has_torch():
+        return False
+    return not isinstance(config, Job) or config.parallel.world_size == 1
+
+
+def _has_torch() -> bool:
+    # As `importlib.util.find_spec`, which is not free to import.
+    return any(finder.find_spec("torch", None) is not None for finder in sys.meta_path)
 
 
 def _verify(config: Config, able: set[Need]) -> Verification:
@@ -197,10 +224,21 @@ def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[
         rows.append((f"  {name}", f"{fact:,}" if isinstance(fact, int) else fact))
     lines = [bold(f"{label}: ok"), table(rows)]
     lines += [f"  {what}: {line}" for what, found in values.items() for line in found]
-    lines += [f"  skipped: {reason}" for reason in report.skipped]
+    lines += [f"  skipped: {_how_to_run(reason)}" for reason in report.skipped]
     for caution in report.cautions:
         lines += ["", f"caution: {caution.render().lstrip()}"]
     return "\n".join(lines)
+
+
+def _how_to_run(reason: str) -> str:
+    """Say of a check that was skipped how it is run."""
+    what, needs, rest = reason.partition(" (needs ")
+    words = rest.removesuffix(")").split(" and ")
+    if not needs or not set(words) <= set(NEEDS):
+        return reason
+    if "torch" in words and not _has_torch():
+        return f"{what} (needs torch, which is not installed)"
+    return f"{what} (needs {' and '.join(words)}: --using {','.join(words)})"
 
 
 def _able(arguments: Arguments) -> set[Need]:

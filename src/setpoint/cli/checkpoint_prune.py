@@ -158,7 +158,7 @@ def _interval(text: str) -> Period:
     except Invalid as error:
         valid = ", ".join(error.valid[:4])
         raise SetpointError(f"{KEEP_EVERY.name} {error.message}.\nValid: none, {valid}") from None
-    if every.unit in ("last_step", "never"):
+    if every.unit == "last_step":
         raise SetpointError(f"{KEEP_EVERY.name} {text} is no interval; none keeps none of them")
     return every
 

@@ -103,6 +103,8 @@ GPU_OPTIONS = (GPU, MACHINES, PRICE, POWER, TIMELINE)
 """Of commands that expect the time of a step; see `setpoint.cli.expected`."""
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
+SOURCES = ("source", "other_source", "a", "b", "more")
+"""What manuals call an argument that is a configuration."""
 SHORT = {"-h": HELP.name, "-o": "--output"}
 """Options that can be typed with one letter."""
 COMMON = (WITH, FILE, IMPORT)
@@ -206,7 +208,9 @@ class Command:
         return Command(
             self.name,
             f"[SOURCE]{self.usage.removeprefix('SOURCE')}" if leading else self.usage,
-            self.description.replace(SOURCE_HELP, own_source_help(program)),
+            self.description.replace(SOURCE_HELP, own_source_help(program)).replace(
+                "`setpoint ", f"`{program.name} "
+            ),
             [option for option in self.options if option not in (WORLD_SIZE, HELP)],
             (),
             (0 if leading else at_least, at_most),
@@ -260,7 +264,7 @@ class Command:
                         f"not from {name}; `setpoint check {name} N` verifies a plan for any number"
                     )
                 parsed.overrides.append(token)
-                if at < len(tokens) and self._is_value(token, tokens[at]):
+                if at < len(tokens) and self._is_value(token, tokens[at], parsed, tokens):
                     parsed.overrides.append(tokens[at])
                     at += 1
             elif parsed.overrides and len(parsed.positional) >= self.positional[1]:
@@ -298,13 +302,33 @@ class Command:
         ):
             raise SetpointError("--stdin-format has no effect without --config-from-stdin")
 
-    def _is_value(self, token: str, word: str) -> bool:
+    def _is_value(self, token: str, word: str, parsed: Arguments, tokens: Sequence[str]) -> bool:
         """Whether a word is the value of the override before it."""
         if not token.startswith("--") or "=" in token or word.startswith("--"):
             return False
         from setpoint.config import takes_next
 
-        return takes_next(self.program.root, token, word)
+        def is_argument(word: str) -> bool:
+            slots = self.usage.replace("[OVERRIDES]", "").split()
+            slot = slots[min(len(parsed.positional), len(slots) - 1)] if slots else ""
+            return self._can_be(slot.strip("[].").lower(), word, tokens)
+
+        return takes_next(self.program.root, token, word, is_argument)
+
+    def _can_be(self, slot: str, word: str, tokens: Sequence[str]) -> bool:
+        """Whether a word can be the argument of a place: a configuration, or anything else."""
+        from setpoint.config import SUFFIXES, TRUTH, preset_named
+
+        if slot in SOURCES:
+            import_named(
+                self.program, [name for word, name in pairwise(tokens) if word == "--import"]
+            )
+            if any(part.endswith(SUFFIXES) or preset_named(part) for part in word.split(",")):
+                return True
+        if word.lower() in TRUTH:  # a file of this name is written ./on
+            return False
+        is_path = os.path.exists(word) or word == "-" or ":" in word or os.sep in word
+        return slot not in SOURCES or is_path
 
     def _count(self, given: list[str], overrides: list[str]) -> None:
         least, most = self.positional
@@ -387,15 +411,32 @@ preset, files, environment (SETPOINT__OPTIMIZER__LR=1e-3), modifiers of --with, 
 `-` is a file on standard input; `@args.txt` stands for the words in that file."""
 
 
+def import_named(program: Program, modules: Sequence[str]) -> None:
+    """Make known what a source may name: presets and modifiers, and those of modules of `--import`.
+
+    Raises:
+        SetpointError: if a module cannot be imported.
+    """
+    from setpoint.config import import_presets, import_user_module
+
+    if program.is_own:
+        import_presets(program.root)
+    else:
+        import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
+    for name in modules:
+        import_user_module(name, f"--import {name}")
+
+
 def _taken_as_value(program: Program, overrides: list[str]) -> str:
     """Why SOURCE is missing where the word that may be meant stands after a flag."""
-    from setpoint.config import SUFFIXES, preset_named
+    from setpoint.config import SUFFIXES, preset_named, takes_next
 
-    if not program.is_own:
-        import setpoint.presets  # noqa: F401 - registers the presets by name
+    import_named(program, ())
     for flag, word in pairwise(overrides):
         if not flag.startswith("--") or "=" in flag or word.startswith("--"):
             continue
+        if not takes_next(program.root, flag, word, lambda _: True):
+            return f"\n{flag} takes true or false; {word!r} is neither, and no preset, file or run"
         if os.path.exists(word) or word.endswith(SUFFIXES) or preset_named(word):
             return f"\n{word} is the value of {flag} here; write {flag}=VALUE, or SOURCE first"
     return ""

@@ -17,7 +17,7 @@ from setpoint.report.table import Table
 from setpoint.report.terminal import chart
 from setpoint.report.width import fitted
 from setpoint.sweep.compare import Entry, cell_of, comparison, differing, entries, read_metrics
-from setpoint.sweep.metrics import MetricPath, require
+from setpoint.sweep.metrics import TRAINING_LOSS, MetricPath, require
 
 MOST = 10  # values of the configuration beside one another that people can read
 
@@ -178,7 +178,7 @@ def _column(result: Table, name: str, shown: list[Entry]) -> str:
 def _plot(shown: list[Entry], result: Table, arguments: Arguments) -> Plot:
     metrics = [entry.metrics for entry in shown]
     wanted = arguments.options.get("--metric", [])
-    usual = [n for n in ("evaluation.held_out_loss", "train.loss") if n in result.columns]
+    usual = [n for n in ("evaluation.held_out_loss", TRAINING_LOSS) if n in result.columns]
     names = wanted[:1] or usual
     if not names:
         raise SetpointError("there is nothing to draw: no run has a metric")

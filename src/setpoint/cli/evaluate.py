@@ -17,11 +17,16 @@ from setpoint.cli.weights import (
     job_with_weights,
 )
 from setpoint.config import COMMAND_LINE, Origin, SetpointError
-from setpoint.data.sources.config import Text
+from setpoint.data.sources.config import Conversations, Text
 from setpoint.infer.tasks import DataSet, Evaluation
 from setpoint.track.progress import make_work_progress
 
 SIDES = ("held_out", "train")
+TEMPLATE = Option(
+    "--template",
+    "Chat template of --text; default: that of the run, else of the tokenizer.",
+    "TEMPLATE",
+)
 COMMAND = Command(
     "evaluate",
     "SOURCE [OVERRIDES]",
@@ -30,7 +35,8 @@ COMMAND = Command(
     f"validation split of the run's data is evaluated. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
     [
         Option("--side", "Split of the data: held_out (validation) or train.", "SIDE", True, SIDES),
-        Option("--text", "Text to evaluate: a file, or a glob in quotes.", "PATH", True),
+        Option("--text", "Text or conversations: a file, or a glob in quotes.", "PATH", True),
+        TEMPLATE,
         Option("--sequences", "Number of sequences to evaluate in each text.", "N"),
         CHECKPOINT_OPTION,
         OUTPUT,
@@ -40,6 +46,7 @@ COMMAND = Command(
     [
         ("setpoint evaluate tiny", "the validation split of the preset's run"),
         ("setpoint evaluate runs/tiny-3fa94c21 --text novel.txt", "on a text of your own"),
+        ("setpoint evaluate runs/chat-51d0c2aa --text chats.jsonl", "on the answers in chats"),
         ("setpoint evaluate Qwen/Qwen3-0.6B --text 'wiki/*.txt'", "a model of the hub"),
     ],
 )
@@ -54,7 +61,12 @@ def run(arguments: Arguments) -> int:
     with Loading():
         from setpoint.infer.run import infer
     with make_work_progress() as progress:
-        results = infer(job, show=progress.work)
+        try:
+            results = infer(job, show=progress.work)
+        except SetpointError as error:
+            if not re.match(r"evaluation\.sets\.\d+\.sources\.0\.template: ", str(error)):
+                raise
+            raise SetpointError(f"{error}\nName it with {TEMPLATE.name} TEMPLATE.") from error
     if arguments.has(JSON.name):
         import json
 
@@ -71,15 +83,26 @@ def _evaluation(arguments: Arguments) -> Any:
     for side in sides:
         if side not in SIDES:
             raise SetpointError(f"--side is {' or '.join(SIDES)}, got {side!r}")
+    from setpoint.data.sources.conversations import holds_conversations
+
+    template, conversations = arguments.value(TEMPLATE.name), False
     sets: list[DataSet] = []
     for path in arguments.options.get("--text", []):
         stem = os.path.splitext(os.path.basename(path))[0]
         name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem) or "text"
         if name in (*sides, *(each.name for each in sets)):
             name = f"{name}-{len(sets) + 1}"
-        text = Text(paths=(path,))
-        text.set_field("paths", (path,), Origin(COMMAND_LINE, "--text"))
-        sets.append(DataSet(name=name, sources=(text,)))
+        source: Any = Text(paths=(path,))
+        if holds_conversations(source):
+            source = Conversations(paths=(path,))
+            if template is not None:
+                origin = Origin(COMMAND_LINE, TEMPLATE.name)
+                source.set_field("template", template, origin)
+            conversations = True
+        source.set_field("paths", (path,), Origin(COMMAND_LINE, "--text"))
+        sets.append(DataSet(name=name, sources=(source,)))
+    if template is not None and not conversations:
+        raise SetpointError(f"{TEMPLATE.name} has no effect: no --text holds conversations")
     found: dict[str, Any] = {}
     if sides or sets:
         found["sides"] = tuple(sides)

@@ -9,7 +9,8 @@ from setpoint.cli.outcome import Loading
 from setpoint.cli.results import print_scores, tell_profiles
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
-from setpoint.config import ConfigError, SetpointError, is_set
+from setpoint.cli.style import print_cautions
+from setpoint.config import ConfigError, SetpointError, cautions_of, is_set
 from setpoint.track.progress import make_work_progress
 
 COMMAND = Command(
@@ -51,9 +52,10 @@ def run(arguments: Arguments) -> int:
     from setpoint.infer.adopt import verify_job
 
     job = composition.resolve()
-    problems = verify_job(job, ("files",)).problems
-    if problems:
-        raise ConfigError(problems)
+    found = verify_job(job, ("files",))
+    if found.problems:
+        raise ConfigError(found.problems)
+    print_cautions(caution for caution in found.cautions if caution not in cautions_of(job))
     with Loading():
         from setpoint.infer.run import infer
     with make_work_progress() as progress:
@@ -68,7 +70,8 @@ def run(arguments: Arguments) -> int:
     if results.scores:
         print_scores(results.scores)
     for text in results.texts:
-        print(f"--- {text.finish}, {text.tokens} tokens\n{text.prompt}{text.text}")
+        by = f" {text.stopped_by!r}" if text.stopped_by is not None else ""
+        print(f"--- {text.finish}{by}, {text.tokens} tokens\n{text.prompt}{text.text}")
     for task, metrics in results.harness.items():
         for name, value in metrics.items():
             print(f"{task}  {name}  {value}")

@@ -24,7 +24,7 @@ from setpoint.config import (
 )
 from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import draw_seed, is_drawn, run_directory_of
+from setpoint.train.record.run_name import draw_seed, find_run, is_drawn
 
 SLURM = Option("--slurm", "Write a batch script of Slurm and submit it.")
 KUBERNETES = Option("--kubernetes", "Print a manifest of Kubernetes.")
@@ -98,7 +98,7 @@ def run(arguments: Arguments) -> int:
     composition = open_source(source, arguments)
     refuse_checkpoint(source)
     job, more = _job_for(composition, nodes, ranks, files=by_slurm)
-    place = run_directory_given(source) or run_directory_of(job)
+    place = run_directory_given(source) or find_run(job)
     request = Request(
         name=os.path.basename(os.path.abspath(place)),
         words=words_of(arguments, (), more)[1:],

@@ -105,7 +105,9 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
         raise SetpointError(f"{name}: old keys would remain, so nothing is written")
     notes += [f"{name} (schema {schema}): {note}" for note in tree.notes]
     text = rewrite_document(document, tree, root.__setpoint__.schema)
-    return [Change(Path(os.path.realpath(name)), document.text, text)]
+    path = Path(os.path.realpath(name))
+    mark = "\ufeff" if path.read_bytes().startswith(b"\xef\xbb\xbf") else ""
+    return [Change(path, mark + document.text, mark + text)]
 
 
 def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
@@ -126,7 +128,7 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
         raise SetpointError(
             f"{folder}: what it recorded is not what today's Setpoint makes of it "
             f"({', '.join(different[:5])}), so the record stays as it is; "
-            f"`setpoint diff {folder} ...` still reads it"
+            f"{root.__setpoint__.command(f'diff {folder} ...')} still reads it"
         )
     changes: list[Change] = []
     for name, text in record_files(config).items():

@@ -71,6 +71,8 @@ LONG = frozenset(
 GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
 """First words of the commands that have two."""
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
+TRACEBACK = "--traceback"
+"""The option that prints all frames of a traceback."""
 STATUSES = {
     0: "done",
     1: "failed; for `diff`, `verify`, `rerun`: something differs; for `checkpoint verify` and "
@@ -140,6 +142,10 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     """Run a command whose errors become words and an exit status."""
     from setpoint.config import SetpointError
 
+    if TRACEBACK in words:
+        from setpoint.config import show_all_frames
+
+        show_all_frames(True)
     _open_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal that cannot show a character gets its escape rather than no answer at all.
@@ -175,15 +181,27 @@ def show_users_frames(program: bool = False) -> None:
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        from setpoint.config import users_traceback
+        from setpoint.config import log_of, users_traceback
 
+        if "RANK" in os.environ:
+            from setpoint.parallel.rank import has_left_error
+
+            if has_left_error():
+                return
         text = users_traceback(error, program) if isinstance(error, Exception) else ""
+        if log := log_of(error):
+            print(all_frames_in(log), file=sys.stderr)
         if text:
             print(text, file=sys.stderr)
         else:
             sys.__excepthook__(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def all_frames_in(log: str) -> str:
+    """A line that names the log with the whole traceback of an error."""
+    return f"All frames of the traceback are in {log}; setpoint train ... {TRACEBACK} prints them."
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
@@ -195,7 +213,7 @@ def interrupted(error: KeyboardInterrupt) -> int:
 def report(error: SetpointError, for_machines: bool = False) -> None:
     """Say what is wrong: in words on standard error, and as JSON on standard output if asked."""
     from setpoint.cli.style import styled
-    from setpoint.config import UserCodeError
+    from setpoint.config import log_of, traceback_to_show
 
     if for_machines:
         import json
@@ -204,14 +222,17 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
         answer = {"ok": False, "status": error.status, "error": str(error), "problems": problems}
         print(json.dumps(answer, indent=2))
     sys.stdout.flush()
-    traced = f"{error.traceback}\n\n" if isinstance(error, UserCodeError) else ""
+    # Of a rank, its launcher prints the traceback.
+    traced = getattr(error, "rank_traceback", "") or traceback_to_show(error)
     if "RANK" in os.environ:
         from setpoint.cli.rank_errors import is_said_elsewhere
 
         if is_said_elsewhere(error, traced):
             return
-    if traced.strip():
-        print(traced.rstrip("\n") + "\n", file=sys.stderr)
+    if traced:
+        print(f"{traced}\n", file=sys.stderr)
+        if log := log_of(error):
+            print(all_frames_in(log), file=sys.stderr)
     print(f"{styled('error:', '1;31', sys.stderr)} {error}", file=sys.stderr)
 
 

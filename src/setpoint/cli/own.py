@@ -78,7 +78,7 @@ def run(
     """
     need_class(root, "run")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    program = Program(_program_name(), root)
+    program = _program(root)
     _name_main_module()
     ready: list[Any] = []
     with Uncollected(words):
@@ -120,7 +120,7 @@ def load(
         with Uncollected():
             return _load(root, source, [] if arguments is None else arguments)
     words = sys.argv[1:]
-    program = Program(_program_name(), root)
+    program = _program(root)
     _name_main_module()
     ready: list[Any] = []
     with Uncollected(words):
@@ -283,13 +283,16 @@ def _overview(program: Program, command: Command) -> str:
     return "\n".join(lines)
 
 
-def _program_name() -> str:
-    """How the script was started."""
+def _program(root: type[Config]) -> Program:
+    """The script as it was started, which the hints of its root name."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None:
-        return f"python -m {spec.name.removesuffix('.__main__')}"
     name = os.path.basename(sys.argv[0])
-    return f"python {name}" if name.endswith(".py") else name
+    if spec is not None:
+        name = f"python -m {spec.name.removesuffix('.__main__')}"
+    elif name.endswith(".py"):
+        name = f"python {name}"
+    root.__setpoint__.program = name
+    return Program(name, root)
 
 
 def _name_main_module() -> None:

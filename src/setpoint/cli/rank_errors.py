@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, log_of
 from setpoint.parallel.rank import is_said_first, launched, leave, own_rank, wait_until_said
 
 
@@ -17,17 +17,17 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
     Returns:
         whether nothing is left to be said here; of others the rank has been named.
     """
-    if launched() == 1:
-        return leave(error.status, traced + str(error))  # to a launcher with one rank left
-    from setpoint.parallel.world import LostRanks, ToldByMain
+    if launched() == 1:  # to a launcher with one rank left
+        return leave(error.status, str(error), more={"traceback": traced, "log": log_of(error)})
+    from setpoint.parallel.world import LostRanks, ToldByMain, facts_of
 
     if isinstance(error, ToldByMain):
         leave(error.status)
         wait_until_said()
         return True
-    if leave(error.status, traced + str(error), isinstance(error, LostRanks)):
+    if leave(error.status, str(error), isinstance(error, LostRanks), facts_of(error)):
         return True
-    if is_said_first(traced + str(error)):
+    if is_said_first(str(error)):
         return True
     if own_rank():
         print(f"rank {own_rank()}: ", end="", file=sys.stderr)

@@ -30,19 +30,27 @@ def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
     before: Any = guessed(document.data.get(HEADER))
     header: dict[str, Any] = {**(before if isinstance(before, dict) else {}), "schema": schema}
     wanted = {HEADER: header, **tree.data}
+    breaks = document.text.count("\r\n")
+    if breaks and breaks != document.text.count("\n"):
+        raise SetpointError(_refusal(document, "its lines end in CRLF and in LF"))
+    before_text = document.text.replace("\r\n", "\n")
+    tied = document.format == "yaml" and re.search(r"(?:^|[\s\[{,])\*[^\s*]", before_text)
+    shared = "an alias (*) repeats a part that would change" if tied else ""
     try:
         if document.format == "toml":
-            text = rewrite_toml(document.text, tree.steps, header)
+            text = rewrite_toml(before_text, tree.steps, header)
         elif document.format == "yaml":
-            text = rewrite_yaml(document.text, tree.steps, header)
+            text = rewrite_yaml(before_text, tree.steps, header)
         else:
-            text = _json(document.text, wanted)
+            text = _json(before_text, wanted)
         data = parse_bytes(text.encode(), document.format, document.name).data
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise SetpointError(_refusal(document, f"{type(error).__name__}: {error}")) from error
+        reason = shared or f"{type(error).__name__}: {error}"
+        raise SetpointError(_refusal(document, reason)) from error
     if not same(guessed(data), guessed(wanted)):
-        raise SetpointError(_refusal(document, "the new text would not read as the new values"))
-    return text
+        reason = shared or "the new text would not read as the new values"
+        raise SetpointError(_refusal(document, reason))
+    return text.replace("\n", "\r\n") if breaks else text
 
 
 def _refusal(document: Document, reason: str) -> str:

@@ -16,13 +16,13 @@ from setpoint.runs.index import IndexedRun, indexed, require_name
 from setpoint.runs.query import parse
 
 MOST = 50  # runs that people can look through
-USUAL = ("run", "status", "step", "train.loss", "evaluation.held_out_loss", "started", "tags")
+USUAL = ("run", "status", "step", "train.mean_loss", "evaluation.held_out_loss", "started", "tags")
 
 COMMAND = Command(
     "runs list",
     "[FOLDER...]",
     "Print the runs below folders (runs, where none is given), the newest last, with what they\n"
-    "came to. A column is a field (optimizer.lr), a metric (train.loss, val.loss,\n"
+    "came to. A column is a field (optimizer.lr), a metric (train.mean_loss, val.loss,\n"
     "evaluation.held_out_loss.min), or one of run, status, step, started, updated, fingerprint,\n"
     "goodput, tags, note. status is finished, stopped (on request), failed, running or killed;\n"
     "goodput the share of the time that went into steps (`setpoint runs goodput`).\n"

@@ -18,11 +18,12 @@ COMMAND = Command(
     "[--output FILE] [--job KIND]",
     "Print the JSON Schema (draft 2020-12) of configuration files. An editor that is given it\n"
     "proposes keys and values, shows what each means, and marks what is wrong while you type. It\n"
-    "holds what is known without a file's layers: names, types, ranges, vocabularies; `setpoint\n"
-    "check` says the rest. Variants and sections of your own are part of it with --import.\n"
+    "holds what is known without a file's layers: names, types, ranges, vocabularies;\n"
+    "`setpoint check` says the rest. Variants and sections of your own are part of it with\n"
+    "--import.\n"
     "\n"
-    "`setpoint show tiny --schema setpoint.schema.json` writes the line by which a file names its\n"
-    "schema.",
+    "`setpoint show SOURCE --schema setpoint.schema.json` writes the line by which a file names\n"
+    "its schema.",
     [
         Option("--output", "Write to a file instead of standard output.", "FILE"),
         Option(

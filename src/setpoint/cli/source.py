@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import Arguments
+from setpoint.cli.command import Arguments, import_named
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.sources.kind import (
     OTHER,
@@ -26,8 +26,6 @@ from setpoint.config import (
     chain_of,
     compose,
     find_user_function,
-    import_presets,
-    import_user_module,
     leaves,
     nearest,
     preset_named,
@@ -251,10 +249,4 @@ def prepare(arguments: Arguments) -> None:
     Raises:
         SetpointError: if a module cannot be imported.
     """
-    if arguments.command.program.is_own:
-        import_presets(arguments.command.program.root)
-    else:
-        import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
-
-    for name in arguments.options.get("--import", []):
-        import_user_module(name, f"--import {name}")
+    import_named(arguments.command.program, arguments.options.get("--import", []))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
-from setpoint.config import Caution
+from setpoint.config import Caution, Problem
 
 
 def _colour(stream: TextIO) -> bool:
@@ -84,9 +84,12 @@ def print_notes(notes: Sequence[str]) -> None:
         print(f"{styled('note:', '1;33', sys.stderr)} {note}", file=sys.stderr)
 
 
-def print_cautions(cautions: Sequence[Caution]) -> None:
-    """Print what is legal but suspicious, on standard error."""
+def print_cautions(cautions: Iterable[Caution], *, silence: bool = True) -> None:
+    """Print what is legal but suspicious, on standard error.
+
+    Arguments:
+        silence: whether to say how a caution is silenced.
+    """
     for caution in cautions:
-        print(
-            f"{styled('caution:', '1;33', sys.stderr)} {caution.render().lstrip()}", file=sys.stderr
-        )
+        text = caution.render() if silence else Problem.render(caution)
+        print(f"{styled('caution:', '1;33', sys.stderr)} {text.lstrip()}", file=sys.stderr)

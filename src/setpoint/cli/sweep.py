@@ -14,6 +14,7 @@ from setpoint.config import RunError, prefix_of
 from setpoint.report.table import number_cell
 from setpoint.sweep.config import OBJECTIVE
 from setpoint.sweep.launch import Launcher
+from setpoint.sweep.metrics import TRAINING_LOSS
 from setpoint.sweep.record import SweepRecord, duplicates_json
 from setpoint.sweep.study import optuna_missing
 from setpoint.sweep.task import FAILED, FINISHED, RUNNING, STOPPED, Task
@@ -224,7 +225,7 @@ def _count(number: int, word: str) -> str:
 
 def _metrics(task: Task) -> str:
     """The held-out loss of a point, or else its training loss."""
-    for name, words in ((OBJECTIVE, "held-out loss"), ("train.loss", "loss")):
+    for name, words in ((OBJECTIVE, "held-out loss"), (TRAINING_LOSS, "loss")):
         if name in task.metrics:
             return f"{words} {number_cell(task.metrics[name])}"
     return ""

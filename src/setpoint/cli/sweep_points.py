@@ -27,7 +27,7 @@ from setpoint.config import (
 )
 from setpoint.plan.preflight import preflight
 from setpoint.sweep.config import Search
-from setpoint.sweep.metrics import EVALUATION, MetricPath, unmeasured
+from setpoint.sweep.metrics import EVALUATION, TRAINING_LOSS, MetricPath, unmeasured
 from setpoint.sweep.proposals import Axes, corners
 from setpoint.sweep.search import SearchRun
 from setpoint.sweep.study import import_optuna, trials_before
@@ -134,7 +134,7 @@ class JobOutside(Outside[Job]):
         wanted = self.objective
         if wanted is not None and wanted.kind == EVALUATION and job.evaluation is None:
             reason = f"is null, so that the objective {EVALUATION}.{wanted.column} is not measured"
-            hint = "Search for another metric, such as --objective train.loss, or evaluate."
+            hint = f"Search for another metric, such as --objective {TRAINING_LOSS}, or evaluate."
             problems.append(Problem(EVALUATION, reason, value="null", hint=hint))
         elif wanted is not None and (wrong := unmeasured(job, wanted)) is not None:
             problems.append(wrong)

@@ -151,10 +151,10 @@ def space_of_call(
                 path: axis_origin(key, lambda _, key=key: place((TABLE, "search", "axes", key)))
                 for path, key in zip(axes, search.axes, strict=True)
             }
-            _refuse_fixed(line, origins, has_sources)
+            _refuse_fixed(line, origins, has_sources, arguments)
         else:
             space = space_of(table, place, (TABLE,))
-            _refuse_fixed(line, space.paths, has_sources)
+            _refuse_fixed(line, space.paths, has_sources, arguments)
             parts.append(space)
     parts.extend(line.axes)
     drawn = {path: (value.distribution, text) for path, (value, text) in line.drawn.items()}
@@ -186,9 +186,10 @@ def space_of_call(
         parts.append(Random(origins, count, arguments.integer("--draw-seed", 0) or 0))
     elif drawn:
         label = next(iter(drawn.values()))[1]
+        searches = any(option.name == "--search" for option in arguments.command.options)
         raise SetpointError(
-            f"{label} is a distribution; say how many points are drawn with --random N, or "
-            f"searched with --search N"
+            f"{label} is a distribution; say how many points are drawn with --random N"
+            + (", or searched with --search N" if searches else "")
         )
     elif arguments.has("--draw-seed"):
         raise SetpointError("--draw-seed has no effect without --random or --search")
@@ -243,7 +244,9 @@ def _changed(search: Search, arguments: Arguments, trials: int | None) -> Search
     return changed
 
 
-def _refuse_fixed(line: CommandLine, paths: Mapping[Path, Origin], has_sources: bool) -> None:
+def _refuse_fixed(
+    line: CommandLine, paths: Mapping[Path, Origin], has_sources: bool, arguments: Arguments
+) -> None:
     """A field of the file's sweep that the command line sets would be an axis without effect."""
     fixed = {**line.fixed, **{axis.path: "an axis" for axis in line.axes}}
     fixed.update({path: label for path, (_, label) in line.drawn.items()})
@@ -256,6 +259,6 @@ def _refuse_fixed(line: CommandLine, paths: Mapping[Path, Origin], has_sources: 
         if path == (SOURCE,) and not has_sources:
             raise SetpointError(
                 f"{origin.describe(path)}: an axis of sources stands in the file that is itself "
-                f"the source of the sweep; or give the sources on the command line: setpoint sweep "
-                f"tiny,other"
+                f"the source of the sweep; or give the sources on the command line: "
+                f"{arguments.command.title} A,B"
             )

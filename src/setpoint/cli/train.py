@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.outcome import Loading
+from setpoint.cli.outcome import TRACEBACK, Loading
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import (
@@ -29,15 +29,16 @@ from setpoint.config import (
     cautions_of,
     chain_of,
 )
-from setpoint.parallel.rank import FOLDER, launched, own_rank
+from setpoint.parallel.rank import FOLDER, launched, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
+from setpoint.sweep.point_record import is_point
 from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.config import Job
 from setpoint.train.record.kept import kept_files
 from setpoint.train.record.limits import watch_limits
 from setpoint.train.record.outlook import command_again, outlook
-from setpoint.train.record.run_name import draw_seed, is_drawn, run_directory_of
+from setpoint.train.record.run_name import draw_seed, find_run, is_drawn, run_directory_of
 
 NPROC = Option("--nproc", "Start this many ranks on this machine.", "N")
 NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N|MIN:MAX")
@@ -68,6 +69,7 @@ COMMAND = Command(
         RUN_ID,
         RESTARTS,
         UNTIL,
+        Option(TRACEBACK, "Print all frames of an error, Setpoint's own included."),
         Option("--accept", "Resume although these fields or sections differ.", "PATH,...", True),
         *COMMON,
     ],
@@ -92,16 +94,11 @@ def run(arguments: Arguments) -> int:
         # Nothing can be lost yet, so that the same command goes on in any case.
         stop.resumable = True
         stop.outlook = lambda: "nothing was trained"
+    require_launch()
     composition = open_source(source, arguments)
     refuse_checkpoint(source)
     accept = arguments.options.get("--accept", [])
     folder = run_directory_given(source)
-    if accept and folder is None:
-        raise SetpointError(
-            f"--accept {accept[0]} has no effect: {source} is no run directory, so there is no "
-            f"record to differ from. Give the directory of the run to resume, or leave "
-            f"--accept out"
-        )
     until = arguments.integer(UNTIL.name)
     if until is not None and arguments.has("--dry-run"):
         raise SetpointError(f"{UNTIL.name} has no effect with --dry-run, which trains nothing")
@@ -113,13 +110,18 @@ def run(arguments: Arguments) -> int:
         )
     draw_seed(composition.draft)
     job = composition.resolve()
+    if folder is None and is_point(source):
+        folder = run_directory_of(job)  # beside it lie runs that may differ in length alone
     report = preflight(job)
     problems = report.problems
-    if any(map(_of_the_start, problems)) and _has_checkpoints(folder or run_directory_of(job)):
+    # The main rank looks at other records for all, unless files that a run has kept may be needed.
+    alone = own_rank() == 0 or bool(problems)
+    place = folder or (find_run(job) if alone else run_directory_of(job))
+    if any(map(_of_the_start, problems)) and _has_checkpoints(place):
         # It goes on with weights of its own, wherever those that it started from are now.
         problems = [problem for problem in problems if not _of_the_start(problem)]
     if problems:
-        kept = kept_files(job, folder or run_directory_of(job)).problems
+        kept = kept_files(job, place).problems
         problems = [problem for problem in problems if problem.path not in kept]
     if problems:
         if folder is not None:
@@ -128,15 +130,14 @@ def run(arguments: Arguments) -> int:
     if start is not None:
         _refuse_other_numbers(start, composition)
         more = ["--seed", str(job.seed)] * is_drawn(job)
-        more += ["--dry-run"] * arguments.has("--dry-run")
+        more += [name for name in ("--dry-run", TRACEBACK) if arguments.has(name)]
         more += [] if until is None else [UNTIL.name, str(until)]
         words = words_of(arguments, accept, more)
         with Loading():
             from setpoint.parallel.launch import Nodes, launch
-        place = Path(folder or run_directory_of(job))
-        if place.is_dir():  # the launcher writes to its logs
-            refuse_linked_folders(place)
-        logs = place / "logs"
+        if os.path.isdir(place):  # the launcher writes to its logs
+            refuse_linked_folders(Path(place))
+        logs = Path(place, "logs")
         of_job = None
         if start.most > 1:
             endpoint, run_id = arguments.value(ENDPOINT.name), arguments.value(RUN_ID.name)
@@ -145,9 +146,9 @@ def run(arguments: Arguments) -> int:
             of_job = Nodes(start.least, start.most, endpoint, run_id, waits)
         grace = job.resilience.grace_period
         if stop is not None:  # while machines wait for each other, the launcher answers signals
-            stop.outlook = lambda: outlook(place / "checkpoints", since=-1)
+            stop.outlook = lambda: outlook(Path(place, "checkpoints"), since=-1)
         return launch(words, start.ranks, logs, of_job, start.restarts, grace, _note)
-    checkpoints = Path(folder or run_directory_of(job), "checkpoints")
+    checkpoints = Path(place, "checkpoints")
     if stop is not None:
         again = command_again(job, checkpoints.parent)
         stop.outlook = lambda: outlook(checkpoints, again=again)
@@ -155,7 +156,7 @@ def run(arguments: Arguments) -> int:
         watch_limits(stop, job, checkpoints.parent)
     if job.tracking.progress != "none" and own_rank() == 0:
         # Importing torch takes seconds.
-        print(_start_line(job, folder or run_directory_of(job), report), flush=True)
+        print(_start_line(job, place, report), flush=True)
         for caution in report.cautions:
             if caution not in cautions_of(job):  # which the run shows and records
                 print(f"caution: {caution.line()}", flush=True)
@@ -174,11 +175,11 @@ def run(arguments: Arguments) -> int:
             rows = rehearse(job, folder, accept)
             if own_rank():
                 return 0
-            print_table(f"{job.name}: {folder or run_directory_of(job)}", rows)
+            print_table(f"{job.name}: {place}", rows)
             return 0
         outcome = train(job, folder, accept, until=until)
     except ContractRefused as error:
-        if folder is None or not error.command:
+        if not error.command:
             raise
         command = variables_of(job) + _typed_again(arguments, error.paths)
         raise SetpointError(str(error).replace(error.command, command)) from None
@@ -339,10 +340,7 @@ def _start_line(job: Job, folder: str, report: Preflight) -> str:
     """What is about to be trained, and where, as far as it is known without torch."""
     count = report.facts.get("parameters")
     facts = [f"{count:,} parameters"] if isinstance(count, int) else []
-    stored, compute = job.precision.params, job.precision.compute
-    facts.append(stored if stored == compute else f"{stored} computed in {compute}")
-    facts.append(f"device {job.parallel.device}")
-    return f"{folder}: {', '.join(facts)}, {job.duration}"
+    return f"{folder}: {', '.join([*facts, str(job.duration)])}"
 
 
 def _of_the_start(problem: Problem) -> bool:

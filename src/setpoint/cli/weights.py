@@ -11,6 +11,7 @@ from setpoint.cli.command import COMMON, FILE, WITH, Arguments, Option
 from setpoint.cli.source import open_source, prepare, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
 from setpoint.cli.sources.record import checkpoint_and_run, open_record
+from setpoint.cli.style import print_cautions
 from setpoint.cli.value import value_text
 from setpoint.config import (
     ABSENT,
@@ -28,6 +29,7 @@ from setpoint.config import (
     Origin,
     Recorded,
     SetpointError,
+    cautions_of,
     compose,
     is_record,
     leaves,
@@ -38,7 +40,7 @@ from setpoint.config import (
 )
 from setpoint.infer.config import Inference, Weights
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.record.run_name import find_run
 
 CHECKPOINT_OPTION = Option(
     "--checkpoint",
@@ -102,7 +104,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
             f"{os.path.join(job.workspace, *filter(None, [job.experiment]))}` lists"
         )
     else:
-        path = run_directory_of(job)
+        path = find_run(job)
     if not os.path.isdir(path):
         raise SetpointError(
             f"{path} does not exist: train it first, with\n  {_training(job, arguments)}"
@@ -151,9 +153,12 @@ def _verified(job: Any) -> Any:
     """Look for the files that a job names, before torch is imported."""
     from setpoint.infer.adopt import verify_job
 
-    problems = verify_job(job, ("files",)).problems
-    if problems:
-        raise ConfigError(problems)
+    found = verify_job(job, ("files",))
+    if found.problems:
+        raise ConfigError(found.problems)
+    # A short form has no field `silence`.
+    heard = (caution for caution in found.cautions if caution not in cautions_of(job))
+    print_cautions(heard, silence=False)
     return job
 
 

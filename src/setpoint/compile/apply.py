@@ -14,6 +14,7 @@ from setpoint.compile.checks import flatten
 from setpoint.compile.config import Compile
 from setpoint.compile.internals import inductor_options
 from setpoint.config import SetpointError
+from setpoint.shapes.logged import keep_out_of_graphs
 
 # How models call a layer's own number: it differs in each, and few read it.
 NUMBERS = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "layer", "index"})
@@ -138,6 +139,7 @@ def _compile(
     if config.options.dump():
         known = inductor_options() if config.backend == "inductor" else ()
         options = flatten(config.options, known)
+    keep_out_of_graphs()
     try:
         return torch.compile(
             function,

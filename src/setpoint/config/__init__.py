@@ -179,6 +179,7 @@ if TYPE_CHECKING:
     from .types.containers import OptionalType as OptionalType
     from .types.containers import SequenceType as SequenceType
     from .types.containers import TupleType as TupleType
+    from .types.scalars import TRUTH as TRUTH
     from .types.scalars import BoolType as BoolType
     from .types.scalars import EnumType as EnumType
     from .types.scalars import FloatType as FloatType
@@ -198,6 +199,7 @@ if TYPE_CHECKING:
     from .values.import_path import ImportPath as ImportPath
     from .values.node import Node as Node
     from .values.node import chain_of as chain_of
+    from .values.node import is_frozen as is_frozen
     from .values.node import value_or_missing as value_or_missing
     from .values.origin import COMMAND_LINE as COMMAND_LINE
     from .values.origin import DEFAULT as DEFAULT
@@ -206,6 +208,7 @@ if TYPE_CHECKING:
     from .values.origin import FILE as FILE
     from .values.origin import PROGRAM as PROGRAM
     from .values.origin import RECORD as RECORD
+    from .values.origin import REFERENCE as REFERENCE
     from .values.origin import SWEEP as SWEEP
     from .values.origin import Origin as Origin
     from .values.origin import Recorded as Recorded
@@ -213,13 +216,18 @@ if TYPE_CHECKING:
     from .values.reference import ref as ref
     from .values.scalar import Scalar as Scalar
     from .values.scalar import Secret as Secret
+    from .values.user_code import LOG_OF as LOG_OF
     from .values.user_code import allow_imports as allow_imports
     from .values.user_code import error_in_words as error_in_words
     from .values.user_code import find_user_function as find_user_function
     from .values.user_code import import_user_module as import_user_module
+    from .values.user_code import log_of as log_of
     from .values.user_code import raised_by_user as raised_by_user
+    from .values.user_code import show_all_frames as show_all_frames
     from .values.user_code import traceback_of as traceback_of
+    from .values.user_code import traceback_to_show as traceback_to_show
     from .values.user_code import users_traceback as users_traceback
+    from .values.user_code import whole_traceback as whole_traceback
     from .words.credentials import HIDDEN as HIDDEN
     from .words.credentials import hide_secrets as hide_secrets
     from .words.errors import Caution as Caution
@@ -308,21 +316,24 @@ _NAMES = {
     "types.base": "FieldType",
     "types.compiler": "Component",
     "types.containers": "AnyOfType MappingType OptionalType REMOVE SequenceType TupleType",
-    "types.scalars": "BoolType EnumType FloatType IntType LiteralType PathType StrType plain_text",
+    "types.scalars": (
+        "BoolType EnumType FloatType IntType LiteralType PathType StrType TRUTH plain_text"
+    ),
     "types.sections": "SectionType section_classes",
     "types.special": "AnyType FreeType ImportPathType PatternType ScalarType",
     "values.free": "Free",
     "values.import_path": "ImportPath",
-    "values.node": "Node chain_of value_or_missing",
+    "values.node": "Node chain_of is_frozen value_or_missing",
     "values.origin": (
-        "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD Recorded SWEEP "
-        "short_name"
+        "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD REFERENCE Recorded "
+        "SWEEP short_name"
     ),
     "values.reference": "ref",
     "values.scalar": "Scalar Secret",
     "values.user_code": (
-        "allow_imports error_in_words find_user_function import_user_module raised_by_user "
-        "traceback_of users_traceback"
+        "LOG_OF allow_imports error_in_words find_user_function import_user_module log_of "
+        "raised_by_user show_all_frames traceback_of traceback_to_show users_traceback "
+        "whole_traceback"
     ),
     "words.credentials": "HIDDEN hide_secrets",
     "words.errors": (

@@ -85,7 +85,7 @@ class Composition(Generic[C]):
         if self.sweep is not None:
             place = self.sweep.where((SWEEP_KEY,))
             reason = "describes the points of a sweep, and this command takes one configuration"
-            hint = "Run the file with `setpoint sweep`."
+            hint = f"Run the file with {type(self.draft).__setpoint__.command('sweep')}."
             problems.append(Problem(SWEEP_KEY, reason, hint=hint, origin=place))
         return resolve(self.draft, problems=problems)
 

@@ -5,14 +5,32 @@ Nothing here imports numpy or torch: `setpoint check` reads this file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Literal, NamedTuple
 
-from setpoint.config import IDENTITY, RUNTIME, Config, Problem, check, dead, derive, derived, field
-from setpoint.data.sources.config import SourceConfig, Stdlib, unmixed_problems
+from setpoint.config import (
+    IDENTITY,
+    RUNTIME,
+    Config,
+    Problem,
+    check,
+    dead,
+    derive,
+    derived,
+    field,
+    resolve,
+)
+from setpoint.data.sources.config import (
+    Random,
+    SourceConfig,
+    Stdlib,
+    Text,
+    unmixed_problems,
+)
 from setpoint.units import ByteSize, Length
 
+PLAIN = (Text, Stdlib, Random)
 NO_WORKERS = "workers = 0 makes batches in the main process, when they are taken"
 
 
@@ -99,24 +117,24 @@ class Loader(Config, role=RUNTIME):
 class Packing(Config, role=IDENTITY):
     """How documents are laid into the rows of training batches."""
 
-    method: Literal["concatenate", "next_fit", "first_fit_decreasing", "none"] = field(
-        default="concatenate",
-        before="concatenate",
-        also_called=("sample_packing_method", "packing_strategy"),
+    method: Literal["concatenate", "next_fit", "first_fit_decreasing", "none"] = derived(
+        before="concatenate", also_called=("sample_packing_method", "packing_strategy")
     )
     """Packing method. concatenate: one stream of documents, cut into rows; next_fit: whole
     documents until the next one does not fit; first_fit_decreasing: the longest documents first,
-    each into the first row with room; none: one document per row."""
+    each into the first row with room; none: one document per row. By default concatenate; with
+    conversations or questions next_fit, or none where the model cannot isolate documents."""
 
     isolate: bool = derived(before=False, also_called=("mask_documents", "reset_position_ids"))
     """Document isolation: tokens attend to their own document only, and position ids restart in
-    each; also in evaluation. Off by default for concatenate, else on."""
+    each; also in evaluation. By default off for concatenate, and for none where the model cannot
+    isolate documents; else on."""
 
     too_long: Literal["split", "truncate", "drop", "error"] = field(
         default="split", before="split", also_called=("excess_length_strategy",)
     )
-    """Documents longer than a row. split: into parts of a row's length; truncate: keep the start;
-    drop: leave out; error: refuse to train."""
+    """Documents longer than a row. split: text into parts of a row's length, conversations keep the
+    start; truncate: keep the start; drop: leave out; error: refuse to train."""
 
     group_size: int = field(
         default=100_000,
@@ -135,6 +153,10 @@ class Packing(Config, role=IDENTITY):
     pad_to_multiple_of: int | None = field(default=None, ge=1, before=None)
     """Pad rows to the longest of the micro-batch, rounded up to a multiple of this; null: to
     batch.sequence_length."""
+
+    @derive("method")
+    def _derive_method(self) -> str:
+        return "concatenate"
 
     @derive("isolate")
     def _derive_isolate(self) -> bool:
@@ -253,9 +275,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
             "eval_split_ratio",
         ),
     )
-    """Validation split: fraction of documents held out, of a single one the end; from 1 on, their
-    number. 0: none. It depends on documents' names, so adding one moves no other by fraction, and
-    at most one by number."""
+    """Validation split: fraction of documents held out, at least one of them, or the ends of one or
+    two; from 1 on, their number. 0: none. Documents are chosen by the hashes of their names."""
 
     validation: tuple[SourceConfig, ...] = field(
         default=(),
@@ -311,9 +332,29 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
         return any(source.weight is not None for source in self.sources)
 
     @property
+    def has_answers(self) -> bool:
+        """Whether a source to train on has questions and answers, which rows are to keep whole."""
+        return any(source.has_answers for source in self.sources)
+
+    @property
     def streams(self) -> tuple[SourceConfig, ...]:
         """The sources that are read while training runs."""
         return tuple(source for source in self.sources if source.is_streamed)
+
+    def packing_of(self, sources: Sequence[SourceConfig]) -> Packing:
+        """The packing of sources that are evaluated: that of training, which reads their like.
+
+        Where training reads plain text in a stream, conversations are read one by one; where it
+        reads nothing but conversations, plain text is read in a stream.
+        """
+        if self.packing.method == "concatenate":
+            if any(source.has_answers for source in sources) and not self.has_answers:
+                return resolve(Packing(method="none"))
+        elif all(source.has_answers for source in self.sources) and all(
+            isinstance(source, PLAIN) for source in sources
+        ):
+            return resolve(Packing(method="concatenate"))
+        return self.packing
 
     @property
     def all_phases(self) -> tuple[Phase, ...]:
@@ -430,6 +471,10 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
                 also=("sources",),
                 hint="Give data.validation, or evaluation = null with held_out = 0.",
             )
+
+    @derive("packing.method")
+    def _derive_method(self) -> str:
+        return "next_fit" if self.has_answers else "concatenate"
 
     @dead("shuffle_buffer")
     def _shuffle_buffer_is_dead(self) -> str | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -35,7 +36,13 @@ class Show(Protocol):
 
 
 COUNTED = 1 << 16
+LOOKED_AT = 1 << 24
+"""Tokens of which it is looked at once whether they are targets."""
 SHOWN = 60  # characters of a wrong value that a message repeats
+WITH_NUL = "with NUL bytes, as UTF-16 read as UTF-8 has them"
+BLANK = "of white space only"
+RARE = 0.01
+"""Share of documents of white space below which they are not worth a caution."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +50,9 @@ class Corpus:
     """The documents of one side in a row: separator, document, separator, ..., separator.
 
     Because a separator stands before the first document and after the last, predicting every
-    token but the first predicts each byte and each document's end exactly once.
+    token but the first predicts each byte and each document's end exactly once. Documents that say
+    which of their tokens are targets are complete without the separators, which are no part of
+    their training rows.
 
     Arguments:
         side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
@@ -56,7 +65,7 @@ class Corpus:
         starts: (documents,) the first token of each.
         source: (documents,) which of `sources` each is from.
         trained: (T,) bool, which tokens are targets; None: all.
-        limited: what filters of sources left out or truncated, in words.
+        notes: lines for the start of a run: what filters left out, and cautions about texts.
         prepared: the folder of prepared data that it is mapped from; None: it is in memory.
     """
 
@@ -71,8 +80,34 @@ class Corpus:
     starts: npt.NDArray[np.int64]
     source: npt.NDArray[np.integer[Any]]
     trained: TokenRow | None = None
-    limited: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     prepared: str | None = None
+
+    def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The first token that is read of each document, and how many are; the targets are one on.
+
+        A document is read from the separator before it to its last token, a complete one from its
+        first token to the last but one.
+        """
+        starts = np.asarray(self.starts, np.int64) - 1
+        lengths = np.diff(starts, append=len(self.tokens) - 1)
+        complete = self.complete(np.arange(len(starts)))
+        return starts + complete, lengths - 2 * complete
+
+    def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether documents, in order, are complete: the separator behind one is no target."""
+        found = np.zeros(len(documents), np.bool_)
+        if self.trained is None:
+            return found
+        ends = np.append(self.starts[1:], len(self.tokens))[documents] - 1
+        first = 0
+        while first < len(ends):
+            begin = int(ends[first])
+            last = max(int(np.searchsorted(ends, begin + LOOKED_AT)), first + 1)
+            trained = self.trained[begin : int(ends[last - 1]) + 1]
+            found[first:last] = ~trained[ends[first:last] - begin]
+            first = last
+        return found
 
     def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Which of `sources` the tokens at positions are from; a separator ends its document."""
@@ -106,6 +141,11 @@ class Corpus:
         spans = np.diff(begins, append=len(positions) * length)
         return np.repeat(sources.astype(np.int64), spans).reshape(-1, length)
 
+    def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
+        """A corpus of some of the tokens, with the bytes of those that are predicted."""
+        size = _byte_count(tokens[predicted], self.token_bytes)
+        return replace(self, tokens=tokens, trained=predicted, byte_count=size)
+
     @property
     def vocab_size(self) -> int:
         """Number of token ids, V."""
@@ -126,14 +166,14 @@ def build_corpus(
     side: str,
     where: str = "data.sources",
     sources: Sequence[str] = (),
-    limited: Sequence[str] = (),
+    notes: Sequence[str] = (),
     show: Show | None = None,
 ) -> Corpus:
     """Tokenize documents and lay them in a row, in the order given.
 
     Arguments:
         sources: names of the sources, with which those of documents begin; none: they are of one.
-        limited: see `Corpus`.
+        notes: see `Corpus`.
 
     Raises:
         SetpointError: the tokenizer cannot take a document, which is named.
@@ -168,7 +208,7 @@ def build_corpus(
         starts=row.starts,
         source=np.array([source_of(file.name, sources) for file in files], np.int64),
         trained=row.targets(),
-        limited=tuple(limited),
+        notes=tuple(notes),
     )
 
 
@@ -269,9 +309,9 @@ def build_named_corpus(
         SetpointError: a source cannot be read, or there is no text in any.
     """
     documents: list[Document] = []
-    limited: list[str] = []
+    notes: list[str] = []
     for index, source in enumerate(sources):
-        for document in documents_of(source, f"{where}.{index}", tokenizer, limited):
+        for document in documents_of(source, f"{where}.{index}", tokenizer, notes):
             documents += [document] * bool(document.size)
             if show is not None:
                 show(f"reading documents of {name}", len(documents), None)
@@ -282,7 +322,7 @@ def build_named_corpus(
     documents.sort(key=lambda document: split_position(document.name))
     names = [source.name for source in sources]
     return build_corpus(
-        documents, tokenizer, side=name, where=where, sources=names, limited=limited, show=show
+        documents, tokenizer, side=name, where=where, sources=names, notes=notes, show=show
     )
 
 
@@ -316,8 +356,8 @@ def build_corpora(
         SetpointError: a source cannot be read, or a side is empty.
     """
     documents: list[Document] = []
-    limited: list[str] = []
-    for document in read_sources(config, tokenizer, limited):
+    notes: list[str] = []
+    for document in read_sources(config, tokenizer, notes):
         documents.append(document)
         if show is not None:
             show("reading documents", len(documents), None)
@@ -343,10 +383,8 @@ def build_corpora(
     train: list[Corpus] = []
     for index, part in enumerate(parts):
         of = names[index : index + 1] if mixed else names
-        told = () if index else limited
-        train.append(
-            build_corpus(part, tokenizer, side="train", sources=of, limited=told, show=show)
-        )
+        told = () if index else notes
+        train.append(build_corpus(part, tokenizer, side="train", sources=of, notes=told, show=show))
     if config.validation:
         held = named("held_out", config.validation, tokenizer, where="data.validation", show=show)
     elif held_out:
@@ -389,13 +427,13 @@ def _named_source(config: Data, index: int) -> str:
 
 
 def read_sources(
-    config: Data, tokenizer: Tokenizer, limited: list[str] | None = None
+    config: Data, tokenizer: Tokenizer, notes: list[str] | None = None
 ) -> Iterator[Document]:
     """The documents of all sources but streams, one source after the other.
 
     Arguments:
         config: the section `data`.
-        limited: see `documents_of`.
+        notes: see `documents_of`.
 
     Returns:
         an iterator; files are read as it advances.
@@ -405,29 +443,66 @@ def read_sources(
     """
     for index, source in enumerate(config.sources):
         if not source.is_streamed:
-            yield from documents_of(source, f"data.sources.{index}", tokenizer, limited)
+            yield from documents_of(source, f"data.sources.{index}", tokenizer, notes)
 
 
 def documents_of(
-    section: SourceConfig, where: str, tokenizer: Tokenizer, limited: list[str] | None = None
+    section: SourceConfig, where: str, tokenizer: Tokenizer, notes: list[str] | None = None
 ) -> Iterator[Document]:
     """The documents of one source that its filter keeps.
 
     Arguments:
-        limited: gets a line about what the filter left out or truncated, at the end.
+        notes: gets a line about what the filter left out, and cautions, at the end.
 
     Raises:
         SetpointError: the source cannot be read, or gives anything but documents of its name.
     """
     documents = _checked_documents(section, where, tokenizer)
-    if section.filter is None:
-        yield from documents
-        return
-    limits = Limits(section.filter, where=where)
-    yield from limits.apply(documents)
-    summary = limits.summary(section.name)
-    if limited is not None and summary:
-        limited.append(summary)
+    limits = None if section.filter is None else Limits(section.filter, where=where)
+    texts = TextChecks(section.name)
+    yield from texts.watch(documents if limits is None else limits.apply(documents))
+    if notes is not None:
+        summary = limits.summary(section.name) if limits is not None else ""
+        notes += [f"filter: {summary}"] * bool(summary) + texts.cautions()
+
+
+class TextChecks:
+    """Counts texts that are legal and seldom meant: with NUL bytes, or of white space only.
+
+    Arguments:
+        source: name of their source, for messages.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.documents = 0
+        self.first: dict[str, str] = {}  # names of documents
+        self.counts: Counter[str] = Counter()
+
+    def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Pass documents on, and look at their texts."""
+        for document in documents:
+            self.documents += 1
+            data = document.data
+            if b"\0" in data:
+                self._count(WITH_NUL, document.name)
+            elif data[:1].isspace() and data.isspace():
+                self._count(BLANK, document.name)
+            yield document
+
+    def _count(self, kind: str, name: str) -> None:
+        self.counts[kind] += 1
+        self.first.setdefault(kind, name)
+
+    def cautions(self) -> list[str]:
+        """A line for each kind of text that occurs; a rare document of white space is none."""
+        if self.counts[BLANK] < RARE * self.documents:
+            del self.counts[BLANK]
+        return [
+            f"caution: {self.source}: {count:,} of {self.documents:,} documents {kind}: "
+            f"{self.first[kind]}" + (f" and {count - 1:,} more" if count > 1 else "")
+            for kind, count in self.counts.items()
+        ]
 
 
 def _checked_documents(

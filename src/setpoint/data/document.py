@@ -21,9 +21,10 @@ class Document:
     Arguments:
         name: unique in the corpus and the same on every machine, `source/relative/path`.
         data: the text as UTF-8; empty where there are `tokens`.
-        tokens: (T,) ids without separators, of a source that makes them itself.
-        trained: (T,) bool, which of `tokens` are targets, and the separator after them then is
-            none; None: all are, and it is.
+        tokens: (T,) ids, of a source that makes them itself.
+        trained: (T,) bool, which of `tokens` are targets. The document is then complete, as a
+            conversation is: no separator stands around it, its first token is read only and its
+            last one a target only. None: it is plain text between separators, all of them targets.
     """
 
     name: str

@@ -46,21 +46,33 @@ class Baselines(NamedTuple):
 def ngram_baselines(train: Sequence[Corpus], held_out: Corpus) -> Baselines:
     """Fit on one side, evaluate on the other, by the bookkeeping of the trained model.
 
-    Every token but the first is predicted, separators too, and the bits are divided by the bytes.
+    Every token but the first is predicted, separators too, and the bits are divided by the bytes;
+    of a held-out corpus with `trained`, only these tokens.
     Costs one sort of the training tokens for each order, and 6 bytes of memory for each token.
 
     Returns:
         bits per byte.
     """
     tokens = np.concatenate([corpus.tokens[:] for corpus in train])
-    bits = ngram_bits(tokens, held_out.tokens[:], held_out.vocab_size, held_out.separator)
+    predicted = None if held_out.trained is None else held_out.trained[1 : len(held_out.tokens)]
+    bits = ngram_bits(
+        tokens, held_out.tokens[:], held_out.vocab_size, held_out.separator, predicted=predicted
+    )
     return Baselines(*(total / held_out.byte_count for total in bits))
 
 
 def ngram_bits(
-    train: TokenArray, held_out: TokenArray, vocab_size: int, separator: int, order: int = 3
+    train: TokenArray,
+    held_out: TokenArray,
+    vocab_size: int,
+    separator: int,
+    order: int = 3,
+    predicted: npt.NDArray[np.bool_] | None = None,
 ) -> list[float]:
     """Bits that models of order 1 to `order` need for the held-out tokens after the first.
+
+    Arguments:
+        predicted: (T - 1,) which of these count; None: all.
 
     Returns:
         `order` sums of -log2 p, the unigram's first.
@@ -73,6 +85,8 @@ def ngram_bits(
         counted, fitted = codes[:cut], codes[cut:]
         counted.sort()
         held_out_codes = _codes(held_out, n, vocab_size, separator)
+        if predicted is not None:
+            held_out_codes = held_out_codes[predicted]
 
         share, seen = _share(fitted, [counted], vocab_size)
         weights = _fit_weights(share, slice_p, seen)

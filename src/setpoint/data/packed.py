@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from setpoint.config import SetpointError
@@ -13,7 +14,7 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
 from setpoint.data.packing import PackedRows, Packer, parts_of_rows, pieces_of, require_pieces
 from setpoint.data.sampler import refuse_other_stream
-from setpoint.data.sequences import DataIdentity
+from setpoint.data.sequences import DataIdentity, Rows
 from setpoint.data.token_row import slices
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
@@ -161,6 +162,78 @@ class PackedSequences:
         return ", ".join(names[:DESCRIBED]) + more
 
 
+class ConcatenatedSequences(PackedSequences):
+    """Rows of documents one after the other, cut where rows end, of which some are complete.
+
+    Since a complete document's last token is not read, its rows cannot be windows of the corpus:
+    they are numbered ranges of what is read of all documents.
+
+    Arguments:
+        partial: whether what is left at the end is a row as well, for evaluation.
+
+    Raises:
+        SetpointError: there is less than one row.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        sequence_length: int,
+        *,
+        isolated: bool,
+        marked: bool,
+        partial: bool = False,
+    ) -> None:
+        self.starts, self.lengths = corpus.reads()
+        self.ends = np.cumsum(self.lengths)
+        count = (int(self.ends[-1]) + partial * (sequence_length - 1)) // sequence_length
+        if not count:
+            raise SetpointError(
+                f"batch.sequence_length: {sequence_length} is more than the {self.ends[-1]} tokens "
+                f"that are read of {len(self.ends)} documents.\n"
+                f"Valid: up to {self.ends[-1]}, or more data."
+            )
+        super().__init__(
+            corpus,
+            sequence_length,
+            count,
+            isolated=isolated,
+            marked=marked,
+            row_tokens=sequence_length,
+        )
+
+    def rows(self, rows: Rows) -> Batch:
+        """Some of them, (B,) numbers, as a batch."""
+        return super().rows(self.pieces(rows))
+
+    def names_in(self, rows: Rows) -> list[list[str | None]]:
+        """See `PackedSequences.names_in`."""
+        return super().names_in(self.pieces(rows))
+
+    def describe(self, rows: Rows) -> str:
+        """See `PackedSequences.describe`."""
+        return super().describe(self.pieces(rows))
+
+    def pieces(self, rows: npt.NDArray[np.int64]) -> PackedRows:
+        """The parts of documents in some of them, (B,) numbers."""
+        begins = rows * self.sequence_length
+        ends = np.minimum(begins + self.sequence_length, self.ends[-1])
+        first = np.searchsorted(self.ends, begins, "right")
+        counts = np.searchsorted(self.ends, ends) + 1 - first
+        row = np.repeat(np.arange(len(rows)), counts)
+        until = np.cumsum(counts)
+        documents = np.arange(len(row)) + (first - until + counts)[row]
+        before = self.ends[documents] - self.lengths[documents]
+        skipped = np.maximum(begins[row] - before, 0)
+        lengths = np.minimum(ends[row], self.ends[documents]) - before - skipped
+        kept = lengths > 0  # of a document of one token nothing is read
+        return PackedRows(
+            self.starts[documents][kept] + skipped[kept],
+            lengths[kept],
+            until - np.append(0, np.cumsum(~kept))[until],
+        )
+
+
 class PackedSampler:
     """Every document once per epoch, in rows that are packed anew each epoch.
 
@@ -274,19 +347,14 @@ def build_packed(
         SetpointError: a document is too long and that is an error, or none is left.
     """
     pieces = pieces_of(corpus, length, section.too_long)
-    require_pieces(pieces, len(corpus.starts), length)
+    require_pieces(pieces, corpus, length)
     packer = Packer(pieces, section, length=length, seed=seed, bucket=bucket, name=name)
     count = packer.rows_of_epoch()
     tokens = int(pieces.lengths.sum())
     notes = [f"{tokens / (count * length):.1%} of the places of {count:,} rows hold tokens"]
     if section.pad_to_multiple_of is not None:
         notes = [f"{count:,} rows of {tokens / count:.0f} tokens on average"]
-    if pieces.too_long:
-        done = {"split": "split", "truncate": "truncated", "drop": "left out"}[section.too_long]
-        lost = f" ({pieces.left_out:,} tokens in no row)" if pieces.left_out else ""
-        notes.append(f"{pieces.too_long:,} documents longer than a row {done}{lost}")
-    if pieces.without_targets:
-        notes.append(f"{pieces.without_targets:,} documents without targets left out")
+    notes += pieces.notes
     sequences = PackedSequences(
         corpus,
         length,

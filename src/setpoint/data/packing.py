@@ -13,13 +13,11 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
-from setpoint.data.corpus import Corpus
+from setpoint.data.corpus import LOOKED_AT, Corpus
 from setpoint.data.keyed_random import shuffled
 
 Ints = npt.NDArray[np.int64]
 
-LOOKED_AT = 1 << 24
-"""Tokens of which it is looked at once whether they are targets."""
 COUNTED_GROUPS = 32
 """Groups up to which the rows of an epoch are counted; of more, as many are, spread evenly."""
 
@@ -27,8 +25,8 @@ COUNTED_GROUPS = 32
 class Pieces(NamedTuple):
     """What is packed: documents, or parts of those that are longer than a row.
 
-    A document is read from the separator before it, and its last target is the one after it. So
-    each target is of the document of its input, and a document of n tokens takes n + 1 places.
+    Each target is of the document of its input. A document of n tokens takes n + 1 places, since
+    it is read from the separator before it; a complete one n - 1. See `Corpus.reads`.
 
     Arguments:
         starts: (P,) the first token that is read of each.
@@ -36,6 +34,7 @@ class Pieces(NamedTuple):
         too_long: documents that are longer than a row.
         left_out: their tokens that are in no row.
         without_targets: pieces that are left out, as none of their tokens is a target.
+        notes: the documents that are not read whole, in words.
     """
 
     starts: Ints
@@ -43,10 +42,14 @@ class Pieces(NamedTuple):
     too_long: int
     left_out: int
     without_targets: int
+    notes: tuple[str, ...]
 
 
 def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     """Divide a corpus into pieces of at most `length` tokens, in its order; there may be none.
+
+    Complete documents are not split, since an answer would be trained without its question: they
+    are cut.
 
     Arguments:
         too_long: as `data.packing.too_long`.
@@ -54,26 +57,30 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     Raises:
         SetpointError: a document is too long and that is an error.
     """
-    starts = np.asarray(corpus.starts, np.int64) - 1
-    lengths = np.diff(starts, append=len(corpus.tokens) - 1)
+    starts, lengths = corpus.reads()
     longer = np.flatnonzero(lengths > length)
     count, whole = len(longer), int(lengths.sum())
+    all_complete = corpus.complete(np.arange(len(starts))).all()
+    of = f"of {len(starts):,} {'conversations' if all_complete else 'documents'}"
+    done: dict[str, int] = {}
     if count and too_long == "error":
         first = int(longer[0])
         name, have = corpus.files[first].name, int(lengths[first])
         raise SetpointError(
             f"data.packing.too_long: {count} of {len(starts)} documents are longer than a row of "
-            f"{length} tokens, the first of them '{name}' with {have}, its separator included.\n"
+            f"{length} tokens, the first of them '{name}', which takes {have}.\n"
             f"Valid: batch.sequence_length from {int(lengths.max())}, or too_long = split, "
             "truncate or drop."
         )
     if count and too_long == "drop":
+        done = {"left out": count}
         kept = lengths <= length
         starts, lengths = starts[kept], lengths[kept]
-    elif count and too_long == "truncate":
-        lengths = np.minimum(lengths, length)
     elif count:
-        parts = -(-lengths // length)
+        cut = longer if too_long == "truncate" else longer[corpus.complete(longer)]
+        done = {"cut": len(cut), "split": count - len(cut)}
+        lengths[cut] = length
+        parts = np.maximum(-(-lengths // length), 1)
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         starts = np.repeat(starts, parts) + number * length
         lengths = np.minimum(np.repeat(lengths, parts) - number * length, length)
@@ -82,21 +89,30 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     without = len(starts) - int(trained.sum())
     if without:
         starts, lengths = starts[trained], lengths[trained]
-    return Pieces(starts, lengths, count, left_out, without)
+    notes: list[str] = []
+    for what, number in done.items():
+        lost = "" if what == "split" else f" ({left_out:,} tokens in no row)"
+        if number:
+            notes.append(f"{number:,} {of} are longer than {length:,} tokens: {what}{lost}")
+    if without:
+        notes.append(f"{without:,} {of} have no trained token within {length:,}: left out")
+    return Pieces(starts, lengths, count, left_out, without, tuple(notes))
 
 
-def require_pieces(pieces: Pieces, documents: int, length: int) -> None:
-    """Refuse documents of which none can be trained on.
+def require_pieces(pieces: Pieces, corpus: Corpus, length: int) -> None:
+    """Refuse documents of which none can be trained or evaluated on.
 
     Raises:
         SetpointError: nothing is left.
     """
     if not len(pieces.starts):
+        use = "to train on" if corpus.side == "train" else f"in {corpus.side} to evaluate on"
         raise SetpointError(
-            f"data.packing: none of {documents} documents is left to train on: {pieces.too_long} "
-            f"are longer than a row of {length} tokens and {pieces.without_targets} have no "
-            "target.\n"
-            "Valid: a larger batch.sequence_length, too_long = split, or data with targets."
+            f"data.packing: none of {len(corpus.starts)} documents is left {use}: "
+            f"{pieces.too_long} are longer than a row of {length} tokens and "
+            f"{pieces.without_targets} have no target in it.\n"
+            "Valid: a larger batch.sequence_length, too_long = split for text, or data with "
+            "targets."
         )
 
 

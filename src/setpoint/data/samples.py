@@ -74,7 +74,7 @@ class Sample:
 def samples_of(
     sequences: Sequences, rows: Rows, tokenizer: Tokenizer, first: int
 ) -> Iterator[Sample]:
-    """Rows, each with the last of its targets behind its inputs.
+    """Rows, each with the last target of each document that is not read, or is in no other.
 
     Arguments:
         first: number of the first row in the stream.
@@ -88,19 +88,25 @@ def samples_of(
         inputs: list[int] = batch.inputs[row].tolist()
         targets: list[int] = batch.targets[row].tolist()
         places = range(len(inputs)) if batch.positions is None else batch.positions[row].tolist()
-        ids = [*inputs, *targets[-1:]] if targets[-1] != IGNORE_INDEX else inputs
+        shown: list[tuple[int, int, int, bool]] = []  # token, column, position, trained
+        trained = False  # whether the token is the target of the one before
+        for at, (token, target) in enumerate(zip(inputs, targets, strict=True)):
+            shown.append((token, at, places[at], trained))
+            trained = target != IGNORE_INDEX
+            ends = at + 1 == len(inputs) or own[at + 1] is None
+            ends = ends or (own[at + 1] != own[at] and places[at + 1] != places[at] + 1)
+            if trained and (ends or inputs[at + 1] != target):
+                shown.append((target, at, places[at] + 1, trained))
+                trained = False
         numbers: dict[Hashable, int] = {}
         tokens: list[Token] = []
-        for at, token in enumerate(ids):
-            document = own[min(at, len(own) - 1)]
-            place = places[at] if at < len(places) else places[-1] + 1
-            padding = place < 0 or document is None
-            number = None if padding else numbers.setdefault(document, len(numbers))
+        for token, at, place, trained in shown:
+            padding = place < 0 or own[at] is None
+            number = None if padding else numbers.setdefault(own[at], len(numbers))
             data = tokenizer.decode([token])
             control = token == tokenizer.separator or token in names or not data
             if control:
                 data = names.get(token, "<|separator|>").encode()
-            trained = at > 0 and targets[at - 1] != IGNORE_INDEX
             tokens.append(Token(token, data, control, trained, number, place))
         named = tuple(name if isinstance(name, str) else None for name in numbers)
         source = None if batch.source is None else sequences.sources[int(batch.source[row])]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from math import nextafter
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -124,7 +125,11 @@ class Stream:
                 yield document, spot
 
     def both_sides(self, order: Sequence[int], begin: Spot | None = None) -> Iterator[Found]:
-        """The documents that the filter keeps, those that are held out included."""
+        """The documents that the filter keeps, those that are held out included.
+
+        Raises:
+            SetpointError: a document cannot be read, or is no plain text.
+        """
         limits = None
         if self.section.filter is not None:
             limits = Limits(self.section.filter, where=self.where)
@@ -134,6 +139,12 @@ class Stream:
             order, place = order[at:], begin.place
         for number in order:
             for document, behind in self.source.read(number, place):
+                if document.trained is not None:
+                    raise SetpointError(
+                        f"{self.where}: the document '{document.name}' says which of its tokens "
+                        "are trained on, and what is streamed is plain text.\n"
+                        "Valid: streaming = false, or documents without `trained`."
+                    )
                 kept = document if limits is None else limits.kept(document)
                 if kept is not None and kept.size:
                     yield kept, partial(_spot, self.parts[number].name, behind)
@@ -231,36 +242,50 @@ def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:
     return found
 
 
-def held_out_corpus(
+def hold_out(
     streams: Sequence[Stream], tokenizer: Tokenizer, show: Show | None = None
-) -> Corpus:
-    """The held-out documents among the first ones of each stream.
+) -> tuple[list[Stream], Corpus]:
+    """Hold out a share of the documents by hash; those among the first ones are evaluated on.
+
+    Where no hash of the first documents lies below the share, the lowest of them does instead.
+
+    Returns:
+        the streams without what is held out, and the corpus to evaluate on.
 
     Raises:
-        SetpointError: there are none, or a document cannot be read.
+        SetpointError: there are fewer than two documents, or one cannot be read.
     """
     documents: list[Document] = []
-    read = 0
-    for stream in streams:
+    lowest: tuple[float, int, Document] | None = None
+    read, share = 0, streams[0].held_out
+    for index, stream in enumerate(streams):
         size = 0
         for number, (document, _) in enumerate(stream.both_sides(range(len(stream.parts)))):
             if number == SAMPLED or size >= SAMPLED_BYTES:
                 break
             read, size = read + 1, size + document.size
-            if split_position(document.name) < stream.held_out:
+            position = split_position(document.name)
+            if position < share:
                 documents.append(document)
+            if lowest is None or position < lowest[0]:
+                lowest = position, index, document
             if show is not None:
                 show("reading documents to hold out", read, None)
-    share = streams[0].held_out
-    if not documents:
+    if lowest is None or read < 2:
         raise SetpointError(
-            f"data.held_out: {share:g} holds out none of the first {read:,} documents of what is "
-            "streamed.\nValid: a larger share, data.validation, or data.held_out = 0 with "
-            "evaluation = null."
+            f"data.held_out: {share:g} cannot be held out of {read} streamed document"
+            f"{'s' * (read != 1)}.\n"
+            "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
         )
+    trained = list(streams)
+    if not documents:
+        position, index, document = lowest
+        documents = [document]
+        trained[index] = replace(streams[index], held_out=nextafter(position, 1.0))
     documents.sort(key=lambda document: split_position(document.name))
     for before, after in pairwise(documents):
         if before.name == after.name:
             raise SetpointError(f"data.sources: two documents are called '{after.name}'.")
     names = [stream.name for stream in streams]
-    return build_corpus(documents, tokenizer, side="held_out", sources=names, show=show)
+    corpus = build_corpus(documents, tokenizer, side="held_out", sources=names, show=show)
+    return trained, corpus

@@ -61,9 +61,25 @@ class Windows:
         """Rows of an epoch."""
         return self.count
 
+    @property
+    def layout(self) -> str:
+        """How rows are made of documents; metrics compare where it is equal."""
+        return "isolated windows" if self.isolated else "windows"
+
     def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
         """Some of them, (B,) numbers in 0 .. len - 1, as a batch."""
         return cut(self.corpus, rows * self.stride, self.sequence_length, self.isolated)
+
+    def first(self, count: int | None) -> Corpus:
+        """The tokens that the first windows of an evaluation read and predict, as a corpus."""
+        corpus = self.corpus
+        end = len(corpus.tokens) if count is None else count * self.stride + 1
+        tokens = corpus.tokens[: min(end, len(corpus.tokens))]
+        predicted = np.ones(len(tokens), np.bool_)
+        if corpus.trained is not None:
+            predicted = np.array(corpus.trained[: len(tokens)], np.bool_)
+        predicted[0] = False
+        return corpus.part(tokens, predicted)
 
     def describe(self, rows: npt.NDArray[np.int64]) -> str:
         """Which documents they begin in."""
@@ -195,7 +211,7 @@ def isolate(
 
 
 def require_one_window(corpus: Corpus, sequence_length: int) -> None:
-    """Refuse a corpus that is shorter than one window.
+    """Refuse training text that is shorter than one window.
 
     Raises:
         SetpointError: T < S + 1, with the sequence lengths that fit.
@@ -203,21 +219,13 @@ def require_one_window(corpus: Corpus, sequence_length: int) -> None:
     have, need = len(corpus.tokens), sequence_length + 1
     if have >= need:
         return
-    side, more = (
-        ("held-out", "a larger data.held_out, more text in data.validation, ")
-        if corpus.side == "held_out"
-        else (
-            "training",
-            "",
-        )
-    )
     # That of one source of a mixture may be short where the others are not.
     named = len(corpus.sources) == 1 and corpus.sources != (corpus.side,)
-    of = f" of '{corpus.sources[0]}'" if side == "training" and named else ""
+    of = f" of '{corpus.sources[0]}'" if named else ""
     count = len(corpus.files)
     documents = f"{count} document" + "s" * (count != 1)
     raise SetpointError(
         f"batch.sequence_length: {sequence_length} needs {need} tokens for one window, and the "
-        f"{side} side{of} has {have} ({documents}, {corpus.byte_count} bytes).\n"
-        f"Valid: batch.sequence_length up to {have - 1}, {more}or more text in data.sources."
+        f"training side{of} has {have} ({documents}, {corpus.byte_count} bytes).\n"
+        f"Valid: batch.sequence_length up to {have - 1}, or more text in data.sources."
     )

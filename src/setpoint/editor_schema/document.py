@@ -55,7 +55,6 @@ ABOUT_THE_FILE: dict[str, Schema] = {
     "$schema": {"type": "string", "description": "Where the JSON Schema of this file lies."},
     "setpoint": {"type": "object", "description": "What wrote this file, and in which version."},
 }
-POINTS: Schema = {"type": "object", "description": "The points of `setpoint sweep`."}
 """The keys of a file that are no fields: what each of `HEADERS` may hold."""
 
 
@@ -78,9 +77,10 @@ def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:
     del properties[EXTENDS]
     del fields["additionalProperties"]
     tags = _tags(root, definitions)
-    points = POINTS
+    about = f"The points of {root.__setpoint__.command('sweep')}."
+    points: Schema = {"type": "object", "description": about}
     if sweep is not None:
-        points = {**POINTS, **sweep_schema(sweep, definitions)}
+        points |= sweep_schema(sweep, definitions)
     document = {
         "$schema": DRAFT,
         "type": "object",

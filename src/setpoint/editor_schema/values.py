@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from enum import Flag
 from typing import Any, Protocol
 
 from setpoint.config import (
@@ -60,7 +62,7 @@ class Values:
             AnyOfType: self._any_of,
             AnyType: lambda kind, bounds, items: {},
             BoolType: lambda kind, bounds, items: {"type": "boolean"},
-            EnumType: lambda kind, bounds, items: {"enum": list(kind.candidates())},
+            EnumType: lambda kind, bounds, items: _members(kind),
             FloatType: lambda kind, bounds, items: _float(bounds),
             FreeType: lambda kind, bounds, items: self.definitions.free(),
             ImportPathType: lambda kind, bounds, items: {"type": "string"},
@@ -152,6 +154,13 @@ class Values:
             schema["propertyNames"] = {"pattern": r"^[^.]+$"}
         schema["additionalProperties"] = self._item(kind.item, items, fresh=False)
         return schema
+
+
+def _members(kind: EnumType) -> Schema:
+    if not issubclass(kind.cls, Flag):
+        return {"enum": list(kind.candidates())}
+    one = f"(?:{'|'.join(map(re.escape, kind.candidates()))})"
+    return {"type": "string", "pattern": whole(rf"{one}(?: *\| *{one})*|0")}
 
 
 def _limits(bounds: Bounds) -> Schema:

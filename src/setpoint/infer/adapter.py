@@ -19,10 +19,11 @@ from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.kinds import inputs_first, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
+from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import CONFIG, WEIGHTS
 from setpoint.model.pretrained.pieces import Part, Piece
-from setpoint.model.pretrained.save import publish
-from setpoint.model.pretrained.tensors import pieces_of
+from setpoint.model.pretrained.save import copy_files, publish
+from setpoint.model.pretrained.tensors import EMBEDDING, HEAD, pieces_of
 from setpoint.model.pretrained.write_config import family_for
 from setpoint.model.transformer import Transformer as TransformerModule
 from setpoint.shapes.parameter import Parameter
@@ -58,6 +59,7 @@ def write_peft(
     dtype: torch.dtype | None = None,
     family: str | None = None,
     base: str | None = None,
+    tokenizer: Path | None = None,
 ) -> Path:
     """Write the adapter of a model as PEFT does: adapter_model.safetensors, adapter_config.json.
 
@@ -67,6 +69,7 @@ def write_peft(
     Arguments:
         base: the name or path of the model that it belongs to.
         family: `model_type` of transformers whose names are used; None: the plainest that fits.
+        tokenizer: a directory whose tokenizer files and chat template are copied, too.
 
     Raises:
         SetpointError: the model has no names in transformers, or PEFT's format has no place for
@@ -85,6 +88,7 @@ def write_peft(
         wanted = {name: _stored(each, dtype) for name, each in tensors.items()}
         save_file(wanted, directory / WEIGHTS, metadata={"format": "pt"})
         (directory / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
+        copy_files(TOKENIZER_FILES, tokenizer, directory)
 
     target = Path(os.path.expanduser(path))
     publish(target, write)
@@ -131,7 +135,7 @@ def _peft_form(
             ranks[module], alphas[module] = b.shape[1], scale * b.shape[1]
     # PEFT keeps modules whole, trained or not what else is in them.
     whole = sorted({_module(n) for n, of in pieces.items() if any(p.ours in trained for p in of)})
-    held = dict(model.named_parameters())
+    held, saved = dict(model.named_parameters()), [*whole]
     for theirs, of in pieces.items():
         if _module(theirs) not in whole:
             continue
@@ -140,6 +144,10 @@ def _peft_form(
         values, cut = held[of[0].ours], of[0].of_ours
         values = values if cut is None else values[: cut.length]
         tensors[f"{BEFORE}{theirs}"] = values.T if of[0].transposed else values
+        if of[0].ours == EMBEDDING and model.config.tie_embeddings:
+            # PEFT puts a copy in the place of each module that it saves, so both uses are named.
+            tensors[f"{BEFORE}{HEAD}"] = values
+            saved.append(_module(HEAD))
     rank = max(set(ranks.values()), key=[*ranks.values()].count)
     alpha = next(alphas[name] for name in ranks if ranks[name] == rank)
     return tensors, {
@@ -153,7 +161,8 @@ def _peft_form(
         "alpha_pattern": {name: each for name, each in alphas.items() if each != alpha},
         "lora_dropout": config.dropout,
         "target_modules": sorted(ranks),
-        "modules_to_save": whole or None,
+        "modules_to_save": saved or None,
+        "ensure_weight_tying": _module(HEAD) in saved and model.config.tie_embeddings,
         "use_dora": config.has_magnitude,
         "use_rslora": False,  # the scale is in alpha
         "fan_in_fan_out": is_turned,

@@ -31,11 +31,14 @@ from setpoint.config import (
     value_or_missing,
     verify,
 )
+from setpoint.data.sources.config import Conversations
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
-from setpoint.infer.tasks import EXPORTED, Export
+from setpoint.infer.tasks import EXPORTED, Export, Generation
 from setpoint.model.config import HuggingFaceModel
+from setpoint.model.pretrained.document import read_keys
+from setpoint.model.pretrained.hub import GENERATION
 from setpoint.model.pretrained.locate import is_on_hub
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.train.config import Job
@@ -104,7 +107,23 @@ def adopt(draft: Inference) -> list[Problem]:
         _lay_field(draft, base, name, (), origin, name in LEARNED, problems)
     if place.record is not None and draft.export is not None:
         _lay_export(draft.export, place.record)
+    if place.record is not None and draft.evaluation is not None:
+        _lay_conversations(draft, origin)
+    if draft.generation is not None:
+        problems += _lay_sampling(draft.generation, path, place)
     return problems
+
+
+def _lay_conversations(draft: Inference, origin: Origin) -> None:
+    """Read conversations of evaluation sets as the run read its own, unless more is given."""
+    run = [source for source in draft.data.sources if isinstance(source, Conversations)]
+    if not run or draft.evaluation is None:
+        return
+    for each in draft.evaluation.sets:
+        for source in each.sources:
+            if isinstance(source, Conversations):
+                for name in ("template", "loss_on"):
+                    _lay_field(source, run[0], name, (), origin, False, [])
 
 
 def _lay_export(section: Export, record: Path) -> None:
@@ -113,6 +132,32 @@ def _lay_export(section: Export, record: Path) -> None:
     dtype = found.values.get("checkpoint", {}).get("last_dtype")
     if dtype in EXPORTED and not chain_of(section, "dtype") and section.dtype == EXPORTED[0]:
         section.store("dtype", dtype, Origin(RECORD, str(record), found.find))
+
+
+def _lay_sampling(section: Generation, path: str, place: Place) -> list[Problem]:
+    """Sample as the generation_config.json of the weights says, unless other values are given."""
+    if not (place.directory / GENERATION).is_file():
+        return []
+    theirs = read_keys(place.directory, GENERATION)
+    sampled = ("temperature", "top_p", "min_p", "top_k") if theirs.get("do_sample") else ()
+    # 0 means none there.
+    found = {
+        name: theirs[name]
+        for name in (*sampled, "repetition_penalty")
+        if theirs.get(name) is not None and not (name == "top_k" and theirs[name] == 0)
+    }
+    origin, problems = Origin(RECORD, f"{path}/{GENERATION}"), []
+    for name, value in found.items():
+        greedy = section.temperature == 0 and name in sampled
+        if chain_of(section, name) or greedy:
+            continue
+        try:
+            section.set_field(name, value, origin)
+        except ConfigError as error:
+            for problem in error.problems:
+                problem.path = f"generation.{name}"
+                problems.append(problem)
+    return problems
 
 
 def _of_run(place: Place) -> Inference:

@@ -9,8 +9,8 @@ from typing import Literal
 from setpoint.adapter.config import AdapterConfig
 from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
 from setpoint.data.config import Data
-from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
-from setpoint.infer.tasks import Evaluation, Export, Generation, Harness
+from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenizerConfig
+from setpoint.infer.tasks import Chat, Evaluation, Export, Generation, Harness
 from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
 from setpoint.parallel.config import Ranks
 from setpoint.precision.config import NAMES_16
@@ -77,6 +77,7 @@ class Batch(Config):
 
 
 HERE = "setpoint.infer.rules:"
+CONTROLS_AS_TEXT = "control-tokens-as-text"
 FORWARD = ("generation", "evaluation", "harness")
 """The tasks that run the model."""
 ATTENTION = ("model", "parallel", "precision", "weights")
@@ -103,12 +104,20 @@ RULES = (
     Rule(f"{HERE}vocabulary_problems", ("model", "tokenizer"),
          "Whether the tokenizer's vocabulary fits the model",
          needs="files", when=lambda job: isinstance(job.model, Transformer)),
+    Rule(f"{HERE}prompt_problems", ("chat", "generation", "harness", "tokenizer", "weights"),
+         "Whether the chat template, the prompts and the stop tokens fit the tokenizer",
+         needs="files", cautions={CONTROLS_AS_TEXT: "prompts spell control tokens, as text"}),
+    Rule(f"{HERE}added_token_problems", ("weights", "tokenizer"),
+         "Whether the weights were trained with the tokens that the tokenizer adds",
+         needs="files", when=lambda job: isinstance(job.tokenizer, HuggingFace)
+         and bool(job.tokenizer.added)),
 )  # fmt: skip
 
 
 class Inference(
     Config,
     schema=5,
+    other_names="setpoint.infer.rules",
     migrations="setpoint.infer.migrations",
     presets="setpoint.presets",
     rules=RULES,
@@ -149,6 +158,10 @@ class Inference(
     seed: int = field(default=0, ge=0, lt=2**63, also_called=("random_seed", "sampling_seed"))
     """Sampling seed of generation."""
 
+    chat: Chat | None = field(default=None, also_called=("apply_chat_template",))
+    """Conversations: each text prompt is the user's message under a chat template, and tasks of the
+    harness are asked so; null: prompts are plain text."""
+
     generation: Generation | None = None
     """Text generation: prompts to continue; null: none."""
 
@@ -172,6 +185,9 @@ class Inference(
 
     resilience: Resilience = field(factory=Resilience, role=RUNTIME)
     """Garbage collection and shutdown; a step is a forward pass here."""
+
+    silence: tuple[str, ...] = field(default=(), role=RUNTIME)
+    """Caution codes to hide: cautions (warnings) that are not shown."""
 
     @derive("model.max_sequence_length")
     def _derive_max_sequence_length(self) -> int:
@@ -247,6 +263,22 @@ class Inference(
         if self.generation is not None and not self.generation.temperature and not self.harness:
             return "generation.temperature = 0 takes the likeliest token each time"
         return None
+
+    @dead("chat")
+    def _chat_is_dead(self) -> str | None:
+        if self.generation is None and self.harness is None:
+            return "nothing is asked without a generation or a harness"
+        return None
+
+    @dead("generation.control_tokens")
+    def _control_tokens_are_dead(self) -> str | None:
+        if self.chat is None:
+            return None
+        return "the chat template writes the control tokens, and what messages say is text"
+
+    @dead("harness.few_shot_turns")
+    def _turns_are_dead(self) -> str | None:
+        return "there are no turns without a chat template; see chat" if self.chat is None else None
 
     @dead("data")
     def _data_is_dead(self) -> str | None:

@@ -12,7 +12,7 @@ from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import find_tokenizer, read_vocabulary
 from setpoint.infer.tasks import Export
-from setpoint.model.pretrained.save import SHARD, save_pretrained
+from setpoint.model.pretrained.save import SHARD, save_pretrained, special_tokens
 
 
 def require_empty(section: Export) -> None:
@@ -32,6 +32,7 @@ def export(
     tokenizer: Tokenizer,
     path: Path,
     *,
+    directory: Path | None = None,
     dtype: str | None = None,
     max_shard_size: int = SHARD,
     family: str | None = None,
@@ -40,18 +41,25 @@ def export(
 
     Arguments:
         model: in memory, or a checkpoint of which a few tensors at a time are read.
+        directory: of the weights, whose files name tokens that end a text beside the tokenizer's
+            separator; None: only what the files of the model's origin say.
         dtype, max_shard_size, family: see `save_pretrained`.
 
     Raises:
         SetpointError: no family of models is what this model is, or it cannot be written.
     """
-    files, end = None, None
+    files, end, ids = None, None, None
+    if directory is not None:
+        ids = special_tokens(directory, tokenizer)
     if isinstance(tokenizer, HuggingFaceTokenizer):
         files = find_tokenizer(tokenizer.path).parent
-        # What ended documents in training, if tokenizer.separator named another token.
+        # What ended documents in training, if tokenizer.separator named another token. A chat
+        # template that writes eos_token goes on to mean the same one.
         vocabulary, separator = read_vocabulary(tokenizer.path), tokenizer.separator
-        if vocabulary.ids.get(vocabulary.named.get("eos_token", "")) != separator:
-            end = next((text, n) for text, n in vocabulary.ids.items() if n == separator)
+        named = vocabulary.named.get("eos_token")
+        written = named and any("eos_token" in each for each in vocabulary.templates.values())
+        if not written and vocabulary.ids.get(named or "") != separator:
+            end = next(text for text, number in vocabulary.ids.items() if number == separator)
     return save_pretrained(
         model,
         path,
@@ -59,5 +67,6 @@ def export(
         max_shard_size=max_shard_size,
         family=family,
         tokenizer=files,
-        end=end,
+        token_ids=ids,
+        eos_token=end,
     )

@@ -22,10 +22,12 @@ class Continuation:
     Arguments:
         tokens: the new tokens, without the stop token.
         finish: `"stop"` at a stop token, `"ended"` by `on_token`, or `"length"`.
+        stop: the stop token.
     """
 
     tokens: list[int] = field(default_factory=list)
     finish: str = "length"
+    stop: int | None = None
 
 
 def generate(
@@ -84,7 +86,7 @@ def generate(
             drawn = sample(logits, sampling, generators=own, seen=seen).tolist()
             for place, (row, token) in enumerate(zip(rows, drawn, strict=True)):
                 if token in stops:
-                    done[row].finish = "stop"
+                    done[row].finish, done[row].stop = "stop", token
                     continue
                 texts[row].append(token)
                 done[row].tokens.append(token)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -12,18 +13,19 @@ from setpoint.adapter.merge import merge_all
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest, verify
 from setpoint.config import RunError, SetpointError, load_record
-from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
+from setpoint.data.tokenizers.vocabulary import ChatFacts
 from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
+from setpoint.infer.prompts import Prompt
+from setpoint.infer.rules import UNTRAINED
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.base import is_ours
-from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.load import load_checkpoint, load_directory
-from setpoint.model.pretrained.locate import CONFIG, locate_here
 from setpoint.model.pretrained.read_config import read_config
-from setpoint.model.pretrained.run import description_of, tokenizer_of
-from setpoint.model.pretrained.save import GENERATION
+from setpoint.model.pretrained.run import tokenizer_of
+from setpoint.model.pretrained.save import ends_of
 from setpoint.parallel.device import choose_device
 from setpoint.precision.autocast import compute_in
 from setpoint.train.config import Job
@@ -39,6 +41,7 @@ class Loaded:
         compute: the format of matrix products: `"fp32"`, `"bf16"` or `"fp16"`.
         context: the most tokens that it takes at once.
         opening: tokens that stand before a text that it is to go on with.
+        stops: tokens that end a text.
     """
 
     model: nn.Module
@@ -48,21 +51,30 @@ class Loaded:
     stored: str
     context: int
     opening: tuple[int, ...]
-    stops: frozenset[int]
+    stops: tuple[int, ...]
     place: Place
 
     def computing(self) -> AbstractContextManager[object]:
         """The format of matrix products."""
         return compute_in(self.compute, self.stored, self.device)
 
-    def tokens_of(self, text: str) -> list[int]:
-        """The tokens of a text that begins a document.
+    @property
+    def facts(self) -> ChatFacts | None:
+        """What the tokenizer knows of conversations; None of one that knows no control tokens."""
+        return getattr(self.tokenizer, "chat", None)
+
+    def tokens_of(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt, a text after the opening.
 
         Returns:
-            its tokens after the opening; the separator alone where both are empty.
+            the tokens; the separator alone where there are none.
         """
-        encoded = self.tokenizer.encode(text.encode()).tolist()
-        return [*self.opening, *encoded] or [self.tokenizer.separator]
+        if prompt.is_whole:
+            encoder = cast(ChatTokenizer, self.tokenizer)
+            tokens = encoder.encode_pieces(prompt.pieces).tokens.tolist()
+        else:
+            tokens = [*self.opening, *self.tokenizer.encode(prompt.text.encode()).tolist()]
+        return tokens or [self.tokenizer.separator]
 
 
 def load(job: Inference) -> Loaded:
@@ -78,13 +90,11 @@ def load(job: Inference) -> Loaded:
     if place.record:
         tokenizer = tokenizer_of(place.directory, job.tokenizer)
         model = _load_checkpoint(job, place, tokenizer.vocab_size, device, dtype)
-        opening: tuple[int, ...] = (tokenizer.separator,)
-        stops = {tokenizer.separator}
     else:
         tokenizer = job.tokenizer.build()
+        if getattr(tokenizer, "added", ()):
+            raise SetpointError(f"tokenizer.added: {UNTRAINED}\nValid: []")
         model = _load_hugging_face(job, place, tokenizer.vocab_size, device, dtype)
-        opening = tokenizer.opening
-        stops = {tokenizer.separator, *_ends(place.directory)}
     return Loaded(
         model=model.eval(),
         tokenizer=tokenizer,
@@ -92,10 +102,20 @@ def load(job: Inference) -> Loaded:
         compute=job.precision.compute,
         stored=job.weights.dtype,
         context=job.model.max_sequence_length,
-        opening=opening,
-        stops=frozenset(stops),
+        opening=_opening(place, tokenizer),
+        stops=ends_of(place.directory, tokenizer),
         place=place,
     )
+
+
+def _opening(place: Place, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """What stands before a text: what stood before the texts that a run was trained on."""
+    if place.record is None:
+        return tokenizer.opening
+    sources = load_record(Job, str(place.record)).values["data"]["sources"]
+    if all(source["type"] == "conversations" for source in sources):
+        return ()  # they are what their template writes
+    return (tokenizer.separator,)
 
 
 def stored_weights(job: Inference) -> Path | None:
@@ -103,8 +123,6 @@ def stored_weights(job: Inference) -> Path | None:
     place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
     if not place.record or not is_ours(job.model) or job.adapter is not None:
         return None
-    if start_of(place) is not None and description_of(place.directory) is None:
-        return None  # of an older version: its special tokens are looked for elsewhere
     return place.directory
 
 
@@ -123,8 +141,6 @@ def _load_checkpoint(
         )
         if adapter is not None and job.merges_adapter:
             merge_all(model)
-        if description_of(place.directory) is None:
-            _look_for_its_start(place, model)
         return model
 
 
@@ -148,17 +164,6 @@ def start_of(place: Place) -> str | None:
     if place.record is None:
         return None
     return load_record(Job, str(place.record)).values["model"].get("pretrained")
-
-
-def _look_for_its_start(place: Place, model: nn.Module) -> None:
-    """Find the special tokens of a checkpoint that an older version saved without them."""
-    name = start_of(place)
-    try:
-        start = None if name is None else locate_here(name)
-    except SetpointError:
-        return  # what it started from is gone, and no part of what it is
-    if start is not None and start.kind == "huggingface":
-        vars(model)["loaded_from"] = start.directory
 
 
 def _load_hugging_face(
@@ -190,15 +195,3 @@ def _whole_beside(checkpoint: Path) -> list[str]:
             continue
         whole.append(directory.name)
     return whole
-
-
-def _ends(directory: Path) -> set[int]:
-    """The tokens that end a text, as generation_config.json or config.json of a model has them."""
-    for name in (GENERATION, CONFIG):
-        if not (directory / name).is_file():
-            continue
-        ends = read_keys(directory, name).get("eos_token_id")
-        numbers = ends if isinstance(ends, list) else [ends]
-        if any(isinstance(number, int) for number in numbers):
-            return {number for number in numbers if isinstance(number, int)}
-    return set()

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.record import find_checkpoint, has_record
 from setpoint.config import SetpointError, is_record
+from setpoint.data.tokenizers.config import HuggingFace, TokenizerConfig
+from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.model.pretrained.locate import locate
 
 
@@ -56,3 +58,11 @@ def find_weights(path: str, which: int | str | None = None, *, weights: bool = F
 def _checkpoint(directory: Path) -> Place:
     folder = directory if has_record(directory) else directory.parent.parent
     return Place("checkpoint", directory, folder)
+
+
+def kept_tokenizer(section: TokenizerConfig, place: Place) -> TokenizerConfig:
+    """The section of a tokenizer, with the files that a checkpoint keeps of it."""
+    kept = place.record is not None and (place.directory / TOKENIZER).is_file()
+    if not kept or not isinstance(section, HuggingFace):
+        return section
+    return HuggingFace(path=str(place.directory), separator=section.separator)

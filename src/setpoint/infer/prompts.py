@@ -1,20 +1,195 @@
-"""Prompts from a file."""
+"""Prompts: texts to continue and conversations to answer, and the tokens that end an answer."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from setpoint.config import SetpointError
+from setpoint.config import ConfigError, Problem, SetpointError, nearest
+from setpoint.data.sources.chat_template import ChatTemplate
+from setpoint.data.sources.messages import Conversation, read_row
+from setpoint.data.sources.named_templates import fitting_template
+from setpoint.data.sources.token_rows import RowError
+from setpoint.data.tokenizers.chat import Piece
+from setpoint.data.tokenizers.vocabulary import TEMPLATE, ChatFacts
+
+if TYPE_CHECKING:
+    from setpoint.infer.tasks import Chat, Generation
+
+VALID_ROW = (
+    'Valid: {"prompt": "def "}, or {"messages": [{"role": "user", "content": "Who are you?"}]}.'
+)
 
 
-def read_prompts(path: Path) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model goes on with.
+
+    Arguments:
+        pieces: the text, with its control tokens apart.
+        messages: those of a conversation; None for a text.
+        is_whole: whether nothing stands in front of it.
+    """
+
+    pieces: tuple[Piece, ...]
+    messages: list[dict[str, Any]] | None = None
+    is_whole: bool = True
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+def prompts_of(
+    section: Generation, chat: Chat | None, facts: ChatFacts | None, directory: Path
+) -> list[Prompt]:
+    """The prompts of a section, those of its file last.
+
+    Arguments:
+        facts: what the tokenizer knows of conversations; None: nothing.
+        directory: of the weights, which may hold a chat template.
+
+    Raises:
+        SetpointError: a file cannot be read, or there is no chat template that fits; with the path
+            of the field.
+    """
+    given: list[tuple[str, str | Conversation]] = [
+        (f"generation.prompts.{at}", text) for at, text in enumerate(section.prompts)
+    ]
+    if section.prompts_file is not None:
+        given += read_prompts(section.prompts_file)
+    template: ChatTemplate | None = None
+    found: list[Prompt] = []
+    for place, prompt in given:
+        if isinstance(prompt, str) and chat is None:
+            if not section.control_tokens:
+                found.append(Prompt((Piece(prompt),), is_whole=False))
+                continue
+            if facts is None:
+                raise SetpointError(
+                    "generation.control_tokens: the tokenizer knows no control tokens.\n"
+                    "Valid: false; --tokenizer huggingface."
+                )
+            found.append(Prompt(with_controls(prompt, facts.controls)))
+            continue
+        if template is None:
+            template = chat_template(chat, facts, directory)
+        if isinstance(prompt, str):
+            prompt = Conversation([{"role": "user", "content": prompt}], ())
+        try:
+            found.append(answer_prompt(prompt, template, chat))
+        except RowError as error:
+            raise SetpointError(f"{place}: {error}") from error
+    return found
+
+
+def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat | None) -> Prompt:
+    """Write a conversation out, with the system message of `chat` where it begins with none.
+
+    Raises:
+        RowError: the template raises.
+    """
+    messages = conversation.messages
+    if chat is not None and chat.system and messages[0]["role"] not in ("system", "developer"):
+        messages = [{"role": "system", "content": chat.system}, *messages]
+    pieces = template.prompt(Conversation(messages, (), conversation.tools))
+    return Prompt(pieces, messages)
+
+
+def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -> ChatTemplate:
+    """The chat template that a job names, else that of the tokenizer or of the weights.
+
+    Raises:
+        SetpointError: there is none, or it writes tokens that the tokenizer does not have.
+    """
+    if facts is None:
+        raise SetpointError(
+            "chat: conversations need a tokenizer that knows control tokens, with `chat` and "
+            "`encode_pieces` as in setpoint.data.tokenizers.tokenizer.\n"
+            "Valid: --tokenizer huggingface, bytes; null, which takes prompts as text."
+        )
+    beside = directory / TEMPLATE
+    if "default" not in facts.templates and beside.is_file():
+        own = {"default": beside.read_text(encoding="utf-8"), **facts.templates}
+        facts = facts._replace(templates=own, title=str(directory))
+    template = fitting_template(chat and chat.template, "chat.template", facts)
+    return ChatTemplate(template.source, template.title, facts.variables, facts.controls)
+
+
+def with_controls(text: str, controls: Sequence[str]) -> tuple[Piece, ...]:
+    """A text in pieces, with the control tokens that it spells apart."""
+    pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
+    parts = re.split(f"({pattern})", text) if pattern else [text]
+    return tuple(Piece(part, at % 2 == 1) for at, part in enumerate(parts) if part)
+
+
+def stop_ids(
+    section: Generation, facts: ChatFacts | None, size: int, where: str = "generation."
+) -> list[int]:
+    """The ids of `stop_tokens`, and of the strings of `stop` that are control tokens.
+
+    Arguments:
+        size: of the vocabulary.
+        where: what stands before the names of the fields in messages.
+
+    Raises:
+        ConfigError: there is no such token, or a stop string can never match, since a control token
+            in it stands for no text.
+    """
+    ids, controls = facts.tokens if facts else {}, facts.controls if facts else ()
+    found: list[int] = []
+    problems: list[Problem] = []
+    for at, token in enumerate(section.stop_tokens):
+        number = token if isinstance(token, int) else ids.get(token, size)
+        if number < size:
+            found.append(number)
+            continue
+        near = nearest(token, controls) if isinstance(token, str) else []
+        problems.append(
+            Problem(
+                f"{where}stop_tokens.{at}",
+                f"the tokenizer has no token {token}",
+                valid=(*near, f"0 to {size - 1}"),
+                hint=f"Its control tokens: {', '.join(controls[:8]) or 'none'}. Other text is for "
+                "generation.stop.",
+            )
+        )
+    for at, text in enumerate(section.stop):
+        spelled = [piece.text for piece in with_controls(text, controls) if piece.control]
+        if [text] == spelled:
+            found.append(ids[text])
+        elif spelled:
+            rest = text
+            for token in spelled:
+                rest = rest.replace(token, "")
+            problems.append(
+                Problem(
+                    f"{where}stop.{at}",
+                    f"{text!r} never matches: the control token {spelled[0]} stands for no text",
+                    valid=(f"{spelled[0]}", repr(rest)),
+                )
+            )
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def read_prompts(path: Path) -> list[tuple[str, str | Conversation]]:
     """Read the prompts of a file.
 
     Arguments:
-        path: `.jsonl` with a text under "prompt" in each line; any other file holds a prompt in
-            each line. Empty lines are left out.
+        path: `.jsonl` with a conversation in each line, in the shapes that training reads, or a
+            text under "prompt"; any other file holds a prompt in each line. Empty lines are left
+            out.
+
+    Returns:
+        place and prompt of each; conversations without the answer at their end.
 
     Raises:
         SetpointError: it cannot be read, is not UTF-8, holds no prompt, or a line is not what it
@@ -28,20 +203,37 @@ def read_prompts(path: Path) -> list[str]:
         raise SetpointError(f"{path} is not UTF-8: {error}") from None
     # Not `splitlines`, which would also divide at characters that a text may hold.
     lines = [(number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), 1)]
-    found = [(number, line) for number, line in lines if line.strip()]
+    found = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
     if not found:
         raise SetpointError(f"{path} holds no prompt")
     if path.suffix == ".jsonl":
-        return [_prompt_in(line, f"{path}:{number}") for number, line in found]
-    return [line for _, line in found]
+        return [(place, _prompt_in(line, place)) for place, line in found]
+    return [(place, line) for place, line in found]
 
 
-def _prompt_in(line: str, place: str) -> str:
+def _prompt_in(line: str, place: str) -> str | Conversation:
     try:
-        value = json.loads(line)
+        row = json.loads(line)
     except ValueError as error:
         raise SetpointError(f"{place}: this is not JSON: {error}") from None
-    prompt = value.get("prompt") if isinstance(value, dict) else None
-    if not isinstance(prompt, str) or not prompt:
-        raise SetpointError(f'{place}: expected a text under "prompt", as in {{"prompt": "def "}}')
-    return prompt
+    if not isinstance(row, Mapping):
+        raise SetpointError(f"{place}: a JSON object is needed.\n{VALID_ROW}")
+    prompt, others = row.get("prompt"), ("messages", "conversations", "tools")
+    if isinstance(prompt, str) and prompt and not any(row.get(name) for name in others):
+        return prompt
+    # The answers of training's rows are what is asked for, and need not be there.
+    answers = {"prompt": "completion", "instruction": "output"}
+    try:
+        if not any(row.get(name) for name in ("messages", "conversations", *answers)):
+            raise RowError("a text under 'prompt' or a conversation under 'messages' is needed")
+        found = read_row({**row, **{answers[name]: "" for name in answers if name in row}})
+        if not isinstance(found, Conversation):
+            raise RowError("holds tokens, and no conversation")
+        messages = list(found.messages)
+        while messages and messages[-1]["role"] == "assistant":
+            messages.pop()
+        if not messages:
+            raise RowError("holds no message to answer")
+    except RowError as error:
+        raise SetpointError(f"{place}: {error}.\n{VALID_ROW}") from error
+    return Conversation(messages, (), found.tools)

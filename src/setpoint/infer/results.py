@@ -16,8 +16,8 @@ from setpoint.track.redact import declared_secrets
 if TYPE_CHECKING:
     from setpoint.infer.config import Inference
     from setpoint.infer.profiles import Profiles
-    from setpoint.infer.score import Score
     from setpoint.infer.text import Text
+    from setpoint.shapes.scoring import Score
 
 RESULTS = "results.json"
 TEXTS = "generations.jsonl"
@@ -45,7 +45,10 @@ class Results:
         """The results but for the texts, which have a file of their own."""
         found: dict[str, Any] = {"weights": str(self.weights)}
         if self.scores:
-            found["evaluation"] = {name: asdict(score) for name, score in self.scores.items()}
+            found["evaluation"] = {
+                name: {key: value for key, value in asdict(score).items() if value is not None}
+                for name, score in self.scores.items()
+            }
         if self.texts:
             found["generation"] = {"texts": len(self.texts), "file": TEXTS}
         if self.harness:

@@ -5,13 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from setpoint.config import Problem
-from setpoint.infer.config import FORWARD, Inference
+from setpoint.config import Caution, ConfigError, Problem, SetpointError
+from setpoint.data.tokenizers.config import tokenizer_value
+from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
+from setpoint.infer.place import find_weights, kept_tokenizer
 from setpoint.model.attention.support import determinism_problems, placement_problems
 from setpoint.model.config import Transformer
+from setpoint.model.pretrained.locate import is_on_hub, locate_here
 from setpoint.model.vocabulary import misfit
 from setpoint.precision.checks import fp16_problems
 from setpoint.profile.checks import rank_problems, snapshot_problem
+
+OTHER_VALUES = {"tokenizer": tokenizer_value}
+"""Answers to values that a section cannot take; see `setpoint.config.other_names`."""
+UNTRAINED = "adds tokens that these weights were not trained with"
+
+
+def added_token_problems(job: Inference) -> Iterator[Problem]:
+    """Find tokens added to the tokenizer of a model that is complete."""
+    try:
+        place = locate_here(job.weights.path)
+    except SetpointError:
+        return  # finding the weights says why
+    if place is not None and place.kind == "huggingface":
+        yield Problem("tokenizer.added", UNTRAINED, valid=("[]",), also=("weights.path",))
 
 
 def precision_problems(job: Inference) -> Iterator[Problem]:
@@ -110,3 +127,58 @@ def vocabulary_problems(job: Inference) -> Iterator[Problem]:
     reason = None if tokens is None else misfit(job.model, tokens)
     if reason is not None:
         yield Problem("model.vocab_size", reason, also=("tokenizer",))
+
+
+def prompt_problems(job: Inference) -> Iterator[Problem]:
+    """Find prompts that cannot be written out, and stop tokens that are none."""
+    section = job.generation
+    if section is None and job.chat is None:
+        return
+    from setpoint.data.tokenizers.vocabulary import chat_facts
+    from setpoint.infer.prompts import (
+        chat_template,
+        prompts_of,
+        read_prompts,
+        stop_ids,
+        with_controls,
+    )
+
+    try:
+        if section is not None and section.prompts_file is not None:
+            read_prompts(section.prompts_file)
+        if is_on_hub(job.weights.path):
+            return  # looked at when it is fetched
+        place = find_weights(job.weights.path, job.weights.checkpoint)
+        facts = chat_facts(kept_tokenizer(job.tokenizer, place))
+        if facts is None:
+            return  # a tokenizer of the user's own, or of the hub, which is known when it is built
+        if job.chat is not None:
+            chat_template(job.chat, facts, place.directory)
+        prompts = [] if section is None else prompts_of(section, job.chat, facts, place.directory)
+    except SetpointError as error:
+        message, _, valid = str(error).partition("\nValid: ")
+        field, _, reason = message.partition(": ")
+        also = ("tokenizer",)
+        if not field.startswith(("chat", "generation")):
+            field, reason, also = "generation.prompts_file", message, ()
+        yield Problem(field, reason, hint=f"Valid: {valid}" if valid else "", also=also)
+        return
+    if section is None:
+        return
+    try:
+        stop_ids(section, facts, max(facts.tokens.values()) + 1)
+    except ConfigError as error:
+        yield from error.problems
+    texts = [prompt.text for prompt in prompts if not prompt.is_whole]
+    pieces = [piece for text in texts for piece in with_controls(text, facts.controls)]
+    spelled = list(dict.fromkeys(piece.text for piece in pieces if piece.control))
+    if spelled:
+        shown = ", ".join(spelled[:3]) + (" ..." if len(spelled) > 3 else "")
+        yield Caution(
+            CONTROLS_AS_TEXT,
+            "generation",
+            f"the prompt spells the control token{'s' * (len(spelled) > 1)} {shown}, which the "
+            f"model reads as plain text",
+            hint="For a conversation use chat (`setpoint generate --chat`); "
+            "generation.control_tokens = true (--control-tokens) reads them as control tokens.",
+        )

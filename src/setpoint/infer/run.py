@@ -16,6 +16,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.export import export, require_empty
 from setpoint.infer.load import load, naming_whole_ones, start_of, stored_weights
 from setpoint.infer.passes import watching
+from setpoint.infer.prompts import prompts_of
 from setpoint.infer.results import Results, require_place, write_record, write_results
 from setpoint.infer.score import score_texts
 from setpoint.infer.tasks import Export
@@ -61,7 +62,8 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
     if stored is not None and job.export is not None:
         results = Results(stored)
         with naming_whole_ones(stored):
-            results.exported = _exported(job.export, stored, tokenizer_of(stored, job.tokenizer))
+            tokenizer = tokenizer_of(stored, job.tokenizer)
+            results.exported = _exported(job.export, stored, tokenizer, stored)
         if output is not None:
             write_results(output, job, results)
         return results
@@ -78,6 +80,7 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
                 results.texts = continue_prompts(
                     loaded,
                     job.generation,
+                    prompts_of(job.generation, job.chat, loaded.facts, loaded.place.directory),
                     seed=job.seed,
                     micro_size=job.batch.micro_size,
                     on_text=on_text,
@@ -92,22 +95,27 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
             dtype = DType(section.dtype).torch()
             results.exported = write_peft(
                 loaded.model, job.adapter, section.path,
-                dtype=dtype, family=section.family, base=start,
+                dtype=dtype, family=section.family, base=start, tokenizer=loaded.place.directory,
             )  # fmt: skip
         elif job.export is not None:
             if job.adapter is not None and not job.merges_adapter:
                 merge_all(loaded.model)
-            results.exported = _exported(job.export, loaded.model, loaded.tokenizer)
+            results.exported = _exported(
+                job.export, loaded.model, loaded.tokenizer, loaded.place.directory
+            )
     if output is not None:
         write_results(output, job, results)
     return results
 
 
-def _exported(section: Export, model: nn.Module | Path, tokenizer: Tokenizer) -> Path:
+def _exported(
+    section: Export, model: nn.Module | Path, tokenizer: Tokenizer, directory: Path
+) -> Path:
     return export(
         model,
         tokenizer,
         section.path,
+        directory=directory,
         dtype=section.dtype,
         max_shard_size=section.max_shard_size,
         family=section.family,

@@ -7,19 +7,40 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, dead, field
+from setpoint.config import RUNTIME, Config, Problem, check, dead, field
 from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
+
+
+class Chat(Config):
+    """Conversations under a chat template."""
+
+    template: str | None = field(
+        default=None, also_called=("chat_template", "chat_template_path", "custom_chat_template")
+    )
+    """Chat template: plain, alpaca, chatml, llama3, one of the tokenizer's by name, or a Jinja
+    file; null: the one the run was trained with, else the tokenizer's own."""
+
+    system: str | None = field(
+        default=None, also_called=("system_prompt", "system_message", "system_instruction")
+    )
+    """System message of conversations that begin with none; null: none is added."""
 
 
 class Generation(Config):
     """Text generation: continue prompts token by token."""
 
     prompts: tuple[str, ...] = ()
-    """Prompts to continue."""
+    """Prompts to continue; with `chat` each is the user's message of a conversation."""
 
     prompts_file: Path | None = None
-    """File of further prompts: `.jsonl` with "prompt" in each line; any other, a prompt per
-    line."""
+    """File of further prompts: `.jsonl` with a conversation (`messages`, and the other rows of
+    training) or "prompt" in each line; any other, a prompt per line."""
+
+    control_tokens: bool = field(
+        default=False, also_called=("parse_special", "parse_special_tokens")
+    )
+    """Control tokens that text prompts spell, such as <|im_start|>, are control tokens, and nothing
+    is added in front; false: they are text."""
 
     samples: int = field(default=1, ge=1, also_called=("num_return_sequences", "num_samples", "n"))
     """Samples per prompt (num_return_sequences), each with its own random numbers."""
@@ -48,12 +69,14 @@ class Generation(Config):
     probable."""
 
     stop: tuple[str, ...] = field(default=(), also_called=("stop_strings", "until", "stop_text"))
-    """Stop strings: the text ends before the first of them; an end-of-text token always ends it."""
+    """Stop strings: the text ends before the first of them. One that is a control token is a stop
+    token as well."""
 
-    stop_tokens: tuple[int, ...] = field(
+    stop_tokens: tuple[int | str, ...] = field(
         default=(), also_called=("eos_token_id", "stop_token_ids", "terminators")
     )
-    """Stop token ids: generation ends at the first of them."""
+    """Further stop tokens, as ids or texts such as <|im_end|>. The end of text, the end of turn the
+    run was trained with and those in generation_config.json always end a text."""
 
     cache: bool = field(default=True, role=RUNTIME, also_called=("use_cache", "kv_cache"))
     """KV cache: a new token runs one position instead of the whole context, which models of other
@@ -70,19 +93,8 @@ class Generation(Config):
             if not text:
                 yield Problem(f"stop.{index}", "is empty, and would stop at once", valid=('"\\n"',))
         for index, token in enumerate(self.stop_tokens):
-            if token < 0:
+            if isinstance(token, int) and token < 0:
                 yield Problem(f"stop_tokens.{index}", f"{token} is no number of a token")
-
-    @check(needs="files")
-    def _check_file(self) -> Iterator[Problem]:
-        """Whether the file with prompts is there and holds some."""
-        from setpoint.infer.prompts import read_prompts
-
-        if self.prompts_file is not None:
-            try:
-                read_prompts(self.prompts_file)
-            except SetpointError as error:
-                yield Problem("prompts_file", str(error))
 
     @dead("samples", "top_k", "top_p", "min_p")
     def _draws_are_dead(self) -> str | None:
@@ -178,6 +190,10 @@ class Harness(Config):
 
     few_shot: int | None = field(default=None, ge=0, also_called=("num_fewshot",))
     """Few-shot examples (num_fewshot) before each question; null: the task's default."""
+
+    few_shot_turns: bool = field(default=False, also_called=("fewshot_as_multiturn",))
+    """Few-shot examples as turns of the conversation (fewshot_as_multiturn); false: all of them in
+    the user's message."""
 
     limit: int | None = field(default=None, ge=1)
     """Maximum number of examples per task; null: all."""

@@ -2,15 +2,15 @@
 
 import codecs
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from setpoint.config import SetpointError
 from setpoint.infer.generate import generate
 from setpoint.infer.load import Loaded
-from setpoint.infer.prompts import read_prompts
+from setpoint.infer.prompts import Prompt, stop_ids
 from setpoint.infer.sample import Sampling
 from setpoint.infer.stop_text import StopTexts
 from setpoint.infer.tasks import Generation
@@ -28,9 +28,12 @@ class Text:
     """One continuation.
 
     Arguments:
+        prompt: the whole text before it, as a chat template has written it.
         text: what was added, cut where a stop text began.
         tokens: how many tokens were drawn for it, a stop token aside.
         finish: `"stop token"`, `"stop text"` or `"length"`.
+        stopped_by: the stop token or stop text.
+        messages: those of a conversation; None for a text.
     """
 
     prompt: str
@@ -38,24 +41,27 @@ class Text:
     text: str
     tokens: int
     finish: str
+    stopped_by: str | None = None
+    messages: list[dict[str, Any]] | None = None
 
 
 def continue_prompts(
     loaded: Loaded,
     section: Generation,
+    prompts: Sequence[Prompt],
     *,
     seed: int,
     micro_size: int,
     on_text: OnText | None = None,
     show: Work = no_work,
 ) -> list[Text]:
-    """Continue the prompts of a section.
+    """Continue prompts.
 
     What is drawn for a prompt depends on the seed, the prompt and the number of the sample, and on
     no other prompt.
 
     Arguments:
-        section: the prompts, and how tokens are drawn.
+        section: how tokens are drawn, and what ends a text.
         on_text: shown the text as it comes; rows are numbered in the order of the result.
 
     Returns:
@@ -64,22 +70,13 @@ def continue_prompts(
     Raises:
         SetpointError: a prompt cannot be encoded, or a stop token is not in the vocabulary.
     """
-    prompts = list(section.prompts)
-    if section.prompts_file is not None:
-        prompts += read_prompts(section.prompts_file)
     rows = [(prompt, sample) for prompt in prompts for sample in range(section.samples)]
-    size = loaded.tokenizer.vocab_size
-    for token in section.stop_tokens:
-        if token >= size:
-            raise SetpointError(
-                f"generation.stop_tokens: the tokenizer has no token {token}.\n"
-                f"Valid: 0 to {size - 1}."
-            )
+    stops = {*loaded.stops, *stop_ids(section, loaded.facts, loaded.tokenizer.vocab_size)}
     found: list[Text] = []
     for first in range(0, len(rows), micro_size):
         show(GENERATING, first, len(rows))
         group = rows[first : first + micro_size]
-        found += _continue_group(loaded, section, group, seed, first, on_text)
+        found += _continue_group(loaded, section, group, stops, seed, first, on_text)
     show(GENERATING, len(rows), len(rows))
     return found
 
@@ -87,7 +84,8 @@ def continue_prompts(
 def _continue_group(
     loaded: Loaded,
     section: Generation,
-    rows: Sequence[tuple[str, int]],
+    rows: Sequence[tuple[Prompt, int]],
+    stops: Collection[int],
     seed: int,
     first: int,
     on_text: OnText | None,
@@ -103,7 +101,7 @@ def _continue_group(
         piece = streams[row].feed(loaded.tokenizer.decode([token]))
         if on_text is not None and piece:
             on_text(first + row, piece)
-        return streams[row].has_ended
+        return streams[row].found is not None
 
     with loaded.computing():
         made = generate(
@@ -120,7 +118,7 @@ def _continue_group(
             generators=generators,
             context=loaded.context,
             vocab_size=loaded.tokenizer.vocab_size,
-            stop=[*loaded.stops, *section.stop_tokens],
+            stop=stops,
             cache=section.cache,
             on_token=on_token,
         )
@@ -129,9 +127,19 @@ def _continue_group(
         rest = streams[place].finish()
         if on_text is not None and rest:
             on_text(first + place, rest)
-        finish = FINISH[each.finish]
-        texts.append(Text(prompt, sample, streams[place].text, len(each.tokens), finish))
+        by = streams[place].found if each.stop is None else _spelled(loaded, each.stop)
+        made_text, finish = streams[place].text, FINISH[each.finish]
+        texts.append(
+            Text(prompt.text, sample, made_text, len(each.tokens), finish, by, prompt.messages)
+        )
     return texts
+
+
+def _spelled(loaded: Loaded, token: int) -> str:
+    """The text of a token, the name of a control token."""
+    text = loaded.tokenizer.decode([token]).decode(errors="replace")
+    names = loaded.facts.tokens if loaded.facts and not text else {}
+    return text or next((name for name, number in names.items() if number == token), str(token))
 
 
 def seed_of(seed: int, sample: int, tokens: Sequence[int]) -> int:
@@ -150,14 +158,14 @@ class _Stream:
         self.text = ""
 
     @property
-    def has_ended(self) -> bool:
-        return self._stops.found is not None
+    def found(self) -> str | None:
+        return self._stops.found
 
     def feed(self, data: bytes) -> str:
         return self._add(self._decoder.decode(self._stops.feed(data)))
 
     def finish(self) -> str:
-        rest = b"" if self.has_ended else self._stops.finish()
+        rest = b"" if self.found is not None else self._stops.finish()
         return self._add(self._decoder.decode(rest, final=True))
 
     def _add(self, piece: str) -> str:

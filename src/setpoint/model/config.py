@@ -64,6 +64,8 @@ class Transformer(
 ):
     """Decoder-only transformer."""
 
+    takes_documents = True
+
     dim: int = field(
         default=192,
         ge=1,
@@ -567,3 +569,10 @@ class Transformer(
 def names_attention_backend(model: ModelConfig) -> bool:
     """Whether a model asks for one way to compute attention, which might not be there."""
     return isinstance(model, Transformer) and model.attention_backend != "auto"
+
+
+def marks_padding(model: ModelConfig) -> bool:
+    """Whether positions tell the model where padding is: experts leave it out."""
+    if isinstance(model, Transformer):
+        return model.moe is not None
+    return isinstance(model, HuggingFaceModel)

@@ -36,6 +36,8 @@ class HuggingFaceModel(
 ):  # fmt: skip
     """Causal language model of the transformers library."""
 
+    takes_documents = True
+
     config: str = derived(also_called=("config_path", "config_name"))
     """Hugging Face config.json: a directory, a Hub id, or a model_type of transformers (llama) with
     its defaults. Unless given, the one beside the pretrained weights."""

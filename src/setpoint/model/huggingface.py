@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from setpoint.config import RunError, SetpointError, did_you_mean
 from setpoint.model.layers import evaluating
 from setpoint.model.pretrained.document import read_keys
+from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.pretrained.locate import CONFIG, locate
 from setpoint.model.pretrained.read_tensor import Unread
 from setpoint.model.pretrained.tensor_files import list_tensors, listed
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 CAUSAL = 1e-4
 """Share of the largest logit that rounding may change where the tokens behind differ."""
+ISOLATED = 1e-5
+"""Share of the largest logit that rounding may change where documents share a row."""
 
 WORDS = {
     "colwise": "column",
@@ -45,12 +48,20 @@ class HuggingFaceModel(nn.Module):
     """A causal language model of transformers that maps tokens to logits.
 
     Where its keys say output_router_logits, it adds its balance loss in training.
+
+    Padding is masked, and documents that share a row are isolated: by position ids that restart,
+    which most attention of transformers takes for a block-diagonal mask, or else in rows of their
+    own. `find_isolation` chooses.
     """
+
+    # See `setpoint.shapes.outcome.takes_documents`.
+    takes_documents = True
 
     def __init__(self, config: HuggingFaceConfig, model: nn.Module) -> None:
         super().__init__()
         self.config = config
-        self.model = model
+        self.isolates_by_positions = False
+        self._take(model)
         self.balances = bool(getattr(self._keys, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
 
@@ -59,11 +70,22 @@ class HuggingFaceModel(nn.Module):
         """How many logits each position has."""
         return self._keys.vocab_size
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor | Outcome:
-        """Compute the logits of every next token.
+    def _take(self, model: nn.Module) -> None:
+        self.model = model
+        # The balance loss of the whole model reads the padding mask; attention gets position ids.
+        decoder = getattr(model, "base_model", model)
+        decoder.register_forward_pre_hook(_without_mask, with_kwargs=True)
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor | Outcome:
+        """Compute the logits of every next token; those of padding mean nothing.
 
         Arguments:
-            positions: (S,) or (B, S) integers; 0 .. S - 1 if None.
+            positions: (S,) or (B, S) integers, negative for padding; of a document in a row of its
+                own, they only say where padding is. None: they restart in each document.
+            documents: (B, S) integers, negative for padding; a token sees those of its own document
+                only. None: all of the row.
 
         Returns:
             the logits; in training, with a balance loss, an `Outcome` with them and its weighted
@@ -72,26 +94,79 @@ class HuggingFaceModel(nn.Module):
         Raises:
             RunError: no weight would learn from the balance loss.
         """
-        if positions is not None and positions.ndim == 1:
-            positions = positions.unsqueeze(0)
-        found = self.model(input_ids=tokens, position_ids=positions, use_cache=False)
+        if positions is None and documents is not None:
+            positions = _positions_in(documents)
+        logits, balance = self._call(tokens, positions, documents, self.isolates_by_positions)
         if not (self.balances and self.training):
-            return found.logits
-        balance = found.aux_loss.float() * self.balance_weight
+            return logits
+        balance = balance.float() * self.balance_weight
         if torch.is_grad_enabled() and not balance.requires_grad:
             raise RunError(
                 "model.overrides.output_router_logits = true: the balance loss has no gradient, as "
                 "reentrant checkpoints hide what routers compute, or no trained weight is before a "
                 "router\nValid: false, or memory.activation_checkpointing.reentrant = false"
             )
-        return Outcome(found.logits, balance)
+        return Outcome(logits, balance)
+
+    def _call(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None,
+        documents: Tensor | None,
+        by_positions: bool,
+    ) -> tuple[Tensor, Any]:
+        """The logits, and the balance loss without its weight; None where there is none."""
+        if positions is None:
+            found = self.model(input_ids=tokens, use_cache=False)
+            return found.logits, getattr(found, "aux_loss", None)
+        positions = positions.expand(tokens.shape)
+        mask, rows = positions >= 0, None
+        if by_positions:
+            # Of padding each token is a document of its own.
+            ids = {"position_ids": positions.clamp(min=0)}
+        else:
+            ids = {}
+            if documents is not None:
+                rows = _rows_apart(documents, positions)
+                tokens, mask = rows.put(tokens), rows.put(mask)
+        found = self.model(input_ids=tokens, attention_mask=mask.long(), use_cache=False, **ids)
+        logits = found.logits if rows is None else rows.take(found.logits)
+        return logits, getattr(found, "aux_loss", None)
+
+    def find_isolation(self) -> None:
+        """Try whether position ids that restart isolate documents, as rows of their own do.
+
+        Those of models with recurrent layers, or that count positions by themselves, do not.
+
+        Raises:
+            SetpointError: a balance loss is asked for, and there is none.
+        """
+        tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
+        documents = torch.tensor([[0, 0, 1, 1], [0, 1, 1, -1]])
+        positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, -1]])
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(self):
+            apart, wanted = self._call(tokens, positions, documents, False)
+            if self.balances and wanted is None:
+                raise self._no_balance()
+            try:
+                packed, found = self._call(tokens, positions, documents, True)
+            except Exception:  # whatever its layers raise, they cannot
+                self.isolates_by_positions = False
+                return
+        off = (packed - apart)[documents >= 0].abs().max()
+        self.isolates_by_positions = bool(off <= ISOLATED * apart.abs().max()) and (
+            not self.balances or bool((found - wanted).abs() <= ISOLATED * wanted.abs())
+        )
 
     def _balance_weight(self) -> float:
         for holder in (self.model, self._keys):
             for name in COEFFICIENTS:
                 if isinstance(weight := getattr(holder, name, None), int | float):
                     return float(weight)
-        raise SetpointError(
+        raise self._no_balance()
+
+    def _no_balance(self) -> SetpointError:
+        return SetpointError(
             f"model.config = {self.config.config}: output_router_logits = true asks for a balance "
             f"loss, and {type(self.model).__name__} has none with a weight\nValid: false"
         )
@@ -131,6 +206,30 @@ class HuggingFaceModel(nn.Module):
             return ""
         return f" {count}*{module.out_features // count}"
 
+    def fill(self, load: Callable[[], None], tokens: int | None) -> None:
+        """Fill it from weights; rows for tokens that these do not have are the mean of theirs.
+
+        Arguments:
+            load: fills a model of the size of the weights.
+            tokens: for which the weights have rows; None: for as many as the model.
+        """
+        model: Any = self.model
+        wanted = self.vocab_size
+        if tokens is None or tokens >= wanted:
+            return load()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            self._resize(tokens)
+            load()
+            self._resize(wanted)
+            model = self.model
+            for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+                for matrix in () if module is None else module.parameters(recurse=False):
+                    matrix[tokens:] = mean_row(matrix[:tokens]).to(matrix)
+
+    def _resize(self, tokens: int) -> None:
+        model: Any = self.model
+        model.resize_token_embeddings(tokens, mean_resizing=False)
+
     def load_from(self, directory: Path) -> None:
         """Take the weights of a directory in the format of Hugging Face.
 
@@ -141,7 +240,7 @@ class HuggingFaceModel(nn.Module):
         dtype = next(self.model.parameters()).dtype
         # The one model is gone before the other is made.
         self.model = nn.Identity()
-        self.model = _with_weights(kind, directory, keys, dtype).train(training)
+        self._take(_with_weights(kind, directory, keys, dtype).train(training))
 
     def save_into(self, directory: Path, *, dtype: torch.dtype | None, max_shard_size: int) -> None:
         """Write the model as transformers does.
@@ -205,15 +304,65 @@ def build_huggingface(
             f"{_one_line(error)}"
         ) from error
     made = HuggingFaceModel(config, model.train())
-    _require_causal(made)
+    if torch.get_default_device().type != "meta":  # where there are no values to try it with
+        _require_causal(made)
+        made.find_isolation()
     return made
+
+
+class _Rows(NamedTuple):
+    """Places of the tokens of packed rows where each document has a row.
+
+    Arguments:
+        valid: (B, S) which tokens are no padding.
+        row, column: (tokens,) the place of each of these.
+    """
+
+    valid: Tensor
+    row: Tensor
+    column: Tensor
+    shape: tuple[int, int]
+
+    def put(self, packed: Tensor) -> Tensor:
+        """Lay (B, S) values into rows of documents, with zeros as padding."""
+        apart = packed.new_zeros(self.shape)
+        apart[self.row, self.column] = packed[self.valid]
+        return apart
+
+    def take(self, apart: Tensor) -> Tensor:
+        """Lay values of documents back into packed rows."""
+        packed = apart.new_zeros(*self.valid.shape, *apart.shape[2:])
+        packed[self.valid] = apart[self.row, self.column]
+        return packed
+
+
+def _rows_apart(documents: Tensor, positions: Tensor) -> _Rows:
+    valid = documents >= 0
+    row, column = (positions == 0).flatten().cumsum(0)[valid.flatten()] - 1, positions[valid]
+    return _Rows(valid, row, column, (int(row.max()) + 1, int(column.max()) + 1))
+
+
+def _positions_in(documents: Tensor) -> Tensor:
+    """(B, S) positions that restart in each document; -1 for padding."""
+    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = documents != documents.roll(1, dims=1)
+    begins[:, 0] = True
+    starts = places.where(begins, 0).cummax(dim=1).values
+    return (places - starts).where(documents >= 0, -1)
+
+
+def _without_mask(
+    _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Leave out the padding mask where position ids are given, which transformers reads then."""
+    if named.get("position_ids") is not None:
+        named = {**named, "attention_mask": None}
+    return arguments, named
 
 
 def _require_causal(model: HuggingFaceModel) -> None:
     """Try a model on two texts that differ in the last token: the first must not know of it."""
     name = f"model.config = {model.config.config}"
-    if torch.get_default_device().type == "meta":
-        return  # there are no values to try it with
     tokens = torch.tensor([[1, 1], [1, 2]])  # not 0, which many pad with and embed as zero
     # Trying it must not change what random numbers come next.
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
@@ -260,6 +409,15 @@ def _config_of(config: HuggingFaceConfig, keys: Mapping[str, Any] | None) -> Any
         raise SetpointError(f"{name} cannot be read by transformers: {_one_line(error)}") from error
 
 
+def default_vocabulary(config: HuggingFaceConfig) -> int | None:
+    """The vocabulary of a kind of models of transformers, with the overrides.
+
+    Raises:
+        SetpointError: transformers is missing, or has no such kind.
+    """
+    return getattr(_config_of(config, None), "vocab_size", None)
+
+
 def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
     """Read the config.json that a section names, without its overrides.
 
@@ -289,8 +447,8 @@ def _require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:
     if held is not None and held < vocab_size:
         raise SetpointError(
             f"model.config = {config.config}: its vocabulary of {held} does not hold the "
-            f"{vocab_size} tokens of the tokenizer; for a model that is trained from nothing set "
-            f"model.overrides.vocab_size = {vocab_size}"
+            f"{vocab_size} tokens of the tokenizer\nValid: model.overrides.vocab_size = "
+            f"{vocab_size}; rows of new tokens begin as the mean of those of pretrained weights"
         )
     longest = getattr(keys, "max_position_embeddings", None)
     if longest is not None and config.max_sequence_length > longest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from setpoint.config import Config, Rule, derived, field
 
 RULES = (
@@ -13,6 +15,9 @@ RULES = (
 
 class ModelConfig(Config, rules=RULES):
     """What all models share."""
+
+    takes_documents: ClassVar[bool] = False
+    """Whether attention can be kept inside the documents of a row."""
 
     max_sequence_length: int = derived(
         ge=1, also_called=("max_position_embeddings", "n_positions", "n_ctx")

@@ -569,6 +569,27 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         return max(1, ranks // (self.expert * self.expert_tensor))
 
     @property
+    def topology(self) -> str:
+        """The number of ranks, the degrees, and what holds the weights.
+
+        Returns:
+            for instance `4 ranks: replicate 2, shard 2 (FSDP2)`.
+        """
+        if self.world_size == 1:
+            return "1 rank"
+        degrees = {axis: degree for axis, degree in self.degrees.items() if degree > 1}
+        found = {axis: f"{axis} {degree}" for axis, degree in degrees.items()}
+        data = [axis for axis in degrees if axis not in ("pipeline", "tensor")]
+        if data:
+            engine = "FSDP2" if self.uses_fsdp else "DDP"
+            if isinstance(self.engine, DeepSpeed):
+                engine = f"DeepSpeed, ZeRO stage {self.engine.stage}"
+            found[data[-1]] += f" ({engine})"
+        if self.expert > 1:
+            found["expert"] = f"expert {self.expert}"
+        return f"{self.world_size} ranks: {', '.join(found.values())}"
+
+    @property
     def data_ranks(self) -> int:
         """The number of ranks that read different data."""
         degrees = self.degrees

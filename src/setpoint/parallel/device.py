@@ -9,6 +9,7 @@ import torch
 
 from setpoint.config import Problem, SetpointError
 from setpoint.parallel.config import Ranks
+from setpoint.parallel.rank import require_launch
 
 
 def choose_device(config: Ranks) -> torch.device:
@@ -27,6 +28,13 @@ def choose_device(config: Ranks) -> torch.device:
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     local = os.environ.get("LOCAL_RANK")
     if wanted == "cuda" and local is not None:
+        require_launch(meets=False)
+        count = torch.cuda.device_count()
+        if not local.isdecimal() or int(local) >= count:
+            raise SetpointError(
+                f"environment variable LOCAL_RANK = {local!r}, and PyTorch sees {count} GPUs on "
+                f"this machine.\nValid: a rank for each of them, 0 to {count - 1}"
+            )
         device = torch.device("cuda", int(local))
         torch.cuda.set_device(device)
         return device

@@ -38,8 +38,8 @@ from torch.distributed.elastic.rendezvous.utils import (
 )
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
-from setpoint.config import RunError, SetpointError
-from setpoint.parallel.rank import FOLDER, ask, endings, has_waited, ranks_here, was_asked
+from setpoint.config import LOG_OF, RunError, SetpointError
+from setpoint.parallel.rank import FOLDER, Ended, ask, endings, has_waited, ranks_here, was_asked
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAVE = signal.SIGUSR2
@@ -305,7 +305,8 @@ class Output:
         self._collect(whole=True)
         if self.log.parent.is_dir():
             said = [
-                f"[rank {each.rank}] error: {each.error}\n"
+                "".join(f"[rank {each.rank}] {line}\n" for line in each.traceback.splitlines())
+                + f"[rank {each.rank}] error: {each.error}\n"
                 for each in endings(self.place)
                 if each.error
             ]
@@ -387,7 +388,7 @@ def status_of(place: Path, failures: Mapping[int, ProcessFailure], log: Path) ->
     failing = [each for each in found if each.error]
     asked = was_asked(place)
     if failing and not failing[0].is_lost:
-        raise RankFailed(failing[0].status, failing[0].error)
+        raise RankFailed(failing[0].status, failing[0].error, of=failing[0])
     if asked:
         # Before the ranks had met, a stop ends each of them where it is, also without a word.
         quiet = [_exit_status(how.exitcode) for how in silent.values()]
@@ -427,7 +428,8 @@ def _status_apart(place: Path, nodes: Nodes, error: Exception) -> int:
         raise _not_met(nodes, error) from error
     failing = [each for each in found if each.error]
     if failing:
-        raise RankFailed(failing[0].status, failing[0].error, failing[0].is_lost) from error
+        first = failing[0]
+        raise RankFailed(first.status, first.error, first.is_lost, first) from error
     if len(found) < len(started):
         raise RankFailed(
             1, f"the node at {nodes.endpoint} has ended, and not all ranks here have said how", True
@@ -456,8 +458,14 @@ class RankFailed(RunError):
     Arguments:
         status: its exit status, which is that of the launcher.
         may_restart: whether it was killed or did not answer, which may not happen again.
+        of: how that rank has ended, whose traceback is shown; None: there is none.
     """
 
-    def __init__(self, status: int, text: str, may_restart: bool = False) -> None:
+    def __init__(
+        self, status: int, text: str, may_restart: bool = False, of: Ended | None = None
+    ) -> None:
         super().__init__(text)
         self.status, self.may_restart = status, may_restart
+        self.rank_traceback = "" if of is None else of.traceback
+        if of is not None and of.log:
+            setattr(self, LOG_OF, of.log)

@@ -6,9 +6,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from setpoint.config import SetpointError
 
 FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""
@@ -29,6 +32,9 @@ class Ended(NamedTuple):
         status: its exit status.
         error: what it says of it; empty where it was told by another rank.
         is_lost: whether it ended because another rank had.
+        traceback: what is shown before the error; empty where nothing is.
+        frames: the traceback with all frames, for the events of the run.
+        log: the file that has it as well.
     """
 
     rank: int
@@ -36,6 +42,13 @@ class Ended(NamedTuple):
     error: str = ""
     is_lost: bool = False
     time: float = 0.0
+    traceback: str = ""
+    frames: str = ""
+    log: str = ""
+
+
+Facts = Mapping[str, str]
+NO_FACTS: Facts = {}
 
 
 def launched() -> int:
@@ -46,7 +59,55 @@ def launched() -> int:
 
 def own_rank() -> int:
     """The number of this process among those of a launcher; 0 without one."""
-    return int(os.environ["RANK"]) if launched() > 1 else 0
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() and int(rank) < launched() else 0
+
+
+def require_launch(meets: bool = True) -> None:
+    """Refuse variables of a launcher that contradict each other, before ranks wait to meet.
+
+    Arguments:
+        meets: whether the address is looked at, too; False where torch does that at once.
+
+    Raises:
+        SetpointError: naming the variable, and what it may be.
+    """
+    if "RANK" not in os.environ:
+        return  # WORLD_SIZE alone is a value of the configuration, and refused as that
+    both = "both, as a launcher sets them for each process, or neither"
+    if "WORLD_SIZE" not in os.environ:
+        raise SetpointError(f"RANK = {os.environ['RANK']} without WORLD_SIZE.\nValid: {both}")
+    size = _number("WORLD_SIZE", 1, None, "the number of all ranks")
+    _number("RANK", 0, size, f"below WORLD_SIZE = {size}")
+    here = size
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        here = _number("LOCAL_WORLD_SIZE", 1, size + 1, f"at most WORLD_SIZE = {size}")
+    if "LOCAL_RANK" in os.environ:
+        name = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in os.environ else "WORLD_SIZE"
+        _number("LOCAL_RANK", 0, here, f"below {name} = {here}")
+    if size == 1 or not meets:
+        return
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise SetpointError(
+                f"{name} is not set, and WORLD_SIZE = {size}: ranks meet at MASTER_ADDR and "
+                f"MASTER_PORT.\nValid: the host of rank 0 and a free port of it, the same on all "
+                f"ranks; torchrun and `setpoint train ... --nproc` set them"
+            )
+    _number("MASTER_PORT", 1, 1 << 16, "a port of the host of rank 0")
+
+
+def _number(name: str, least: int, end: int | None, what: str) -> int:
+    """A variable of a launcher that is a whole number from `least` on and below `end`."""
+    text = os.environ[name]
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+    if number < least or (end is not None and number >= end):
+        upper = "" if end is None else f" to {end - 1}"
+        raise SetpointError(
+            f"environment variable {name} = {text!r}.\nValid: a whole number from {least}{upper}, "
+            f"{what}"
+        )
+    return number
 
 
 def launcher_process() -> int | None:
@@ -102,8 +163,11 @@ def _take_place(place: Path) -> None:
     os.kill(int((place / "launcher").read_text()), 0)
 
 
-def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
+def leave(status: int, error: str = "", is_lost: bool = False, more: Facts = NO_FACTS) -> bool:
     """Leave a note of how this rank ends.
+
+    Arguments:
+        more: `traceback`, `frames` and `log` of `Ended`.
 
     Returns:
         whether a launcher of ours reads it, which says what is to be said then.
@@ -113,11 +177,12 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
         return False
     import json  # which `check` has no use for
 
-    ended = Ended(own_rank(), status, error, is_lost, time.time())
+    ended = Ended(own_rank(), status, error, is_lost, time.time(), **more)
     if place is None:
         if error and report and not os.path.exists(report):
             # In the form that torchrun shows the first error of.
-            extra = {"timestamp": str(int(ended.time)), "py_callstack": error}
+            stack = "\n".join(text for text in (ended.traceback, error) if text)
+            extra = {"timestamp": str(int(ended.time)), "py_callstack": stack}
             with suppress(OSError), open(report, "w", encoding="utf-8") as file:
                 json.dump({"message": {"message": error, "extraInfo": extra}}, file)
         return False
@@ -126,6 +191,25 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
         with suppress(OSError):
             _write(note, json.dumps(ended._asdict()))
     return True
+
+
+def has_left_error() -> bool:
+    """Whether this rank has left an error to its launcher, which prints it."""
+    place = _place()
+    note = None if place is None else place / f"ended-{_local()}"
+    if note is None or not note.exists():
+        return False
+    import json
+
+    return bool(json.loads(note.read_text())["error"])
+
+
+def first_failure() -> Ended | None:
+    """How another rank of this machine failed by itself; None: none is known."""
+    place = _place()
+    ends = [] if place is None else endings(place)
+    failed = (each for each in ends if each.error and not each.is_lost)
+    return next((each for each in failed if each.rank != own_rank()), None)
 
 
 def has_waited(error: str) -> bool:

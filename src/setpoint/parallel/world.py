@@ -17,10 +17,25 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import (
+    RunError,
+    SetpointError,
+    error_in_words,
+    log_of,
+    traceback_to_show,
+    whole_traceback,
+)
 from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.rank import enter, has_waited, launched, launcher_process, leave, own_rank
+from setpoint.parallel.rank import (
+    enter,
+    has_waited,
+    launched,
+    launcher_process,
+    leave,
+    own_rank,
+    require_launch,
+)
 from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.watch import (
     Watch,
@@ -244,9 +259,14 @@ def joined(config: Parallel) -> Iterator[None]:
     Raises:
         LostRanks: if they do not come in time, or one ends.
         RunError: if they cannot meet here.
-        SetpointError: if the backend does not fit the device.
+        SetpointError: if the backend does not fit the device, or the launcher's variables
+            contradict each other.
     """
-    if launched() == 1 or distributed.is_initialized():
+    if distributed.is_available() and distributed.is_initialized():
+        yield
+        return
+    require_launch(meets=False)
+    if launched() == 1:
         yield
         return
     device, rank, size = choose_device(config), own_rank(), launched()
@@ -266,7 +286,7 @@ def joined(config: Parallel) -> Iterator[None]:
             distributed.barrier()  # NCCL connects at the first collective
     except (RuntimeError, ValueError) as error:
         text, is_taken = _not_met(error, config.timeout)
-        if is_taken or not _tells_of_others(error):
+        if is_taken or not tells_of_others(error):
             raise RunError(text) from error
         raise LostRanks(text) from error
     watch = Watch(rank, config.timeout, config.step_timeout)
@@ -284,18 +304,30 @@ def joined(config: Parallel) -> Iterator[None]:
     except SetpointError as error:
         if launcher_process() is not None and not isinstance(error, ToldByMain):
             # Before the others lose this rank, and end: then the launcher ends it, too.
-            leave(error.status, str(error))
+            leave(error.status, str(error), more=facts_of(error))
             _end_by_itself()
         raise
-    except RuntimeError as error:
-        if _tells_of_others(error):
+    except Exception as error:
+        if isinstance(error, RuntimeError) and tells_of_others(error):
             lost = LostRanks(_lost(rank, error, watch))
             leave(lost.status, str(lost), is_lost=True)
             _end_by_itself()
             raise lost from error
+        if launcher_process() is not None:
+            leave(RunError.status, f"rank {rank}: {error_in_words(error)}", more=facts_of(error))
+            _end_by_itself()
         raise
     finally:
         distributed.destroy_process_group()
+
+
+def facts_of(error: BaseException) -> dict[str, str]:
+    """What `rank.leave` takes of an error beside its words."""
+    return {
+        "traceback": traceback_to_show(error),
+        "frames": whole_traceback(error),
+        "log": log_of(error),
+    }
 
 
 def _end_by_itself() -> None:
@@ -320,7 +352,7 @@ def backend_of(config: Parallel, device: torch.device) -> str:
     return chosen if chosen != both or device.type == "cuda" else "gloo"
 
 
-def _tells_of_others(error: Exception) -> bool:
+def tells_of_others(error: Exception) -> bool:
     """Whether other ranks have ended, or did not answer in time."""
     # What gloo and NCCL raise where a connection ends has no class of its own.
     return isinstance(error, _STORE) or any(sign in str(error).lower() for sign in _LOST)

@@ -12,6 +12,7 @@ from setpoint.model.size import estimate_size, unknown_size
 from setpoint.train.batch import batch_sum
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.rules.table import BUILT, MEMORY_WITHOUT_GPU
 from setpoint.train.rules.vocabulary import known_vocabulary
 
 UNNAMED = "named after the seed, which is null here and drawn at the start"
@@ -20,13 +21,18 @@ UNNAMED = "named after the seed, which is null here and drawn at the start"
 class Preflight:
     """What a preflight found."""
 
-    __slots__ = ("cautions", "facts", "problems", "skipped")
+    __slots__ = ("calls_for_torch", "cautions", "facts", "problems", "skipped")
 
     def __init__(self, facts: dict[str, int | str], found: Verification) -> None:
         self.facts = facts
         self.problems = found.problems
         self.cautions = found.cautions
         self.skipped = [str(check) for check in found.skipped]
+        # Values that were set call for torch. A large model on device = auto does not, as most of
+        # those are not for this machine; nor is the code of a model imported without being asked.
+        waits = {check.what.lower() for check in found.skipped if check.needs == ("torch",)}
+        builds = any(what.lower() in waits for what in BUILT)
+        self.calls_for_torch = bool(waits - {MEMORY_WITHOUT_GPU.lower()}) and not builds
 
     def to_json(self) -> dict[str, object]:
         """The findings for machines."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from setpoint.adapter.config import LoRA
 from setpoint.config import preset
-from setpoint.data.config import Data, Packing
+from setpoint.data.config import Data
 from setpoint.data.sources.config import Questions
 from setpoint.presets.tiny import tiny
 from setpoint.train.batch import Batch
@@ -22,7 +22,7 @@ def answers() -> Job:
     job.batch = Batch(global_size=8, sequence_length=128)
     job.optimizer.lr = 2e-3
     job.adapter = LoRA(rank=16, alpha=64)
-    job.data = Data(sources=(Questions(),), packing=Packing(method="next_fit"))
+    job.data = Data(sources=(Questions(),))
     job.evaluation = Evaluation(
         every=Period("100 steps"), sequences=32, before_training=True, accuracy=True
     )

@@ -144,15 +144,10 @@ class GpuHealthCheck(Config, role=RUNTIME):
     """Look at the GPU of each rank by NVML: temperature, throttling, memory errors, Xid errors."""
 
     every: Period = field(default=Period("10 min"))
-    """Interval; there is one look at the start as well."""
+    """Interval; there is one look at the start as well, with never only that."""
 
     max_temperature: int = field(default=90, ge=1, le=150)
     """Temperature in degrees Celsius from which it is reported."""
-
-    @check
-    def _check_every(self) -> Iterator[Problem]:
-        if self.every.unit == "never":
-            yield Problem("every", "never is written gpu_health = null")
 
 
 class Resilience(Config, role=RUNTIME):

@@ -123,10 +123,20 @@ class Outcome(NamedTuple):
 def supports_head(model: nn.Module) -> bool:
     """Tell whether a model takes a head, which is called with hidden states and gives an `Outcome`.
 
-    A model says so by `supports_head = True` on its class; others are called with tokens alone and
-    give logits.
+    A model says so by `supports_head = True` on its class; others give logits.
 
     Returns:
         Whether it can be called as `model(tokens, head=...)`.
     """
     return getattr(model, "supports_head", False) is True
+
+
+def takes_documents(model: nn.Module) -> bool:
+    """Tell whether a model takes the positions and documents of a batch.
+
+    Those that take a head do, and others that say so by `takes_documents = True` on their class.
+
+    Returns:
+        Whether it can be called as `model(tokens, positions=..., documents=...)`.
+    """
+    return supports_head(model) or getattr(model, "takes_documents", False) is True

@@ -12,7 +12,7 @@ from setpoint.report.table import Table
 from setpoint.sweep_space.naming import labels
 from setpoint.track.run_directory import is_run_directory
 
-from .metrics import MetricPath, Metrics, require
+from .metrics import TRAINING_LOSS, MetricPath, Metrics, require
 from .point_record import is_point
 from .record import NAME, read_record_of
 from .task import WAITING
@@ -20,7 +20,7 @@ from .task import WAITING
 WHERE = ("name", "experiment", "workspace")
 """Fields that say where a run lies, which its label does as well."""
 
-STANDARD = ("step", "train.loss", "evaluation.held_out_loss", "evaluation.held_out_loss.min")
+STANDARD = ("step", TRAINING_LOSS, "evaluation.held_out_loss", "evaluation.held_out_loss.min")
 """The metrics that are shown unless others are asked for, as far as there are any."""
 
 

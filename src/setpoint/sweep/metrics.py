@@ -16,8 +16,10 @@ METRICS = "metrics.jsonl"
 REDUCTIONS = ("last", "min", "max", "mean")
 STEP = "step"
 EVALUATION = "evaluation"
+TRAINING_LOSS = "train.mean_loss"
+"""What is shown of training, and optimized without an evaluation: `train.loss` is of one step."""
 # Columns that every row of training has.
-TRAINED = ("loss", "cross_entropy", "grad_norm", "lr", "tokens", "epoch", "seconds",
+TRAINED = ("loss", "mean_loss", "cross_entropy", "grad_norm", "lr", "tokens", "epoch", "seconds",
            "tokens_per_second", "mfu")  # fmt: skip
 
 

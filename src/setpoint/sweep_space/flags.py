@@ -187,7 +187,8 @@ def _refuse_bare_lists(root: type[Node], flag: Flag, parts: list[str]) -> None:
     names = path_of(".".join(flag.path))
     found = [field_of(owner, names[-1]) for owner in classes_at(root, names[:-1])]
     kinds = [info.type for info in found if info is not None]
-    if not kinds or not all(kind.is_container() for kind in kinds):
+    # Where a text or data may stand as well, items without brackets are no list.
+    if not kinds or not all(kind.lists_items(",") for kind in kinds):
         return
     if all(part[:1] in ("[", "{", "") or part == "null" or "${" in part for part in parts):
         return

@@ -89,7 +89,10 @@ def plain_value(value: object) -> Any:
     if isinstance(value, str) and value == "null":
         return None  # quoted or not: TOML has no other way to write it
     if isinstance(value, PlainScalar):
-        return plain_value(guess(value))
+        try:
+            return plain_value(guess(value))
+        except SetpointError:  # a number out of range, which its field refuses
+            return str(value)
     if isinstance(value, Mapping):
         entries = cast(Mapping[object, object], value)
         return {str(key): plain_value(item) for key, item in entries.items()}

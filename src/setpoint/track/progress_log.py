@@ -55,6 +55,10 @@ class LoggedProgress(Progress):
         self._write(text)
         self._show(lambda inner: inner.note(text))
 
+    def log(self, text: str) -> None:
+        """Write lines into the file alone."""
+        self._write(text)
+
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Show it; the file keeps what stays."""
         self._show(lambda inner: inner.work(what, done, total, now))

@@ -372,7 +372,7 @@ def _exists(path: Path) -> bool:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse a directory that holds something else; one whose start was killed passes."""
+    """Refuse a directory that holds something else; one whose start was killed or failed passes."""
     if not path.is_dir():
         raise SetpointError(f"run directory {path} is a file; give a directory")
     try:
@@ -382,7 +382,9 @@ def _refuse_foreign(path: Path) -> None:
     if is_run_directory(path):
         return
     foreign = sorted(name for name in names if not _is_own(name))
-    if foreign or (names and ".lock" not in names):
+    # A start that fails before the directory is open leaves a log alone.
+    is_log = names == {"logs"} and any((path / "logs").glob("rank-*.log"))
+    if foreign or (names and ".lock" not in names and not is_log):
         shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
         raise SetpointError(
             f"{path} is not a run directory: it holds {shown}; "

@@ -35,7 +35,7 @@ def prepare_threads() -> None:
     every program that loads torch for a job.
 
     OpenMP's threads spin at barriers. With one other busy process on the machine that makes
-    training on two threads 25 to 35 times slower (measured; see docs/decisions). A setting of the
+    training on two threads 25 to 35 times slower (measured). A setting of the
     user's own is left alone, as is the environment of a process that has loaded torch already.
     """
     if "torch" not in sys.modules:

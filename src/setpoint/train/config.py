@@ -228,6 +228,18 @@ class Job(
         loads = isinstance(model, Transformer) and model.moe is not None and model.moe.counts_load
         return self.batch.micro_size if loads else None
 
+    @derive("data.packing.method")
+    def _derive_packing(self) -> str:
+        if not self.data.has_answers:
+            return "concatenate"
+        return "next_fit" if self.model.takes_documents else "none"
+
+    @derive("data.packing.isolate")
+    def _derive_isolation(self) -> bool:
+        method = self.data.packing.method
+        # Documents with rows for themselves ask nothing of the model.
+        return method != "concatenate" and (method != "none" or self.model.takes_documents)
+
     @derive("batch.global_size")
     def _derive_global_size(self) -> int:
         return self._batch_sizes()[0]

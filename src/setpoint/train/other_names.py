@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from setpoint.config import Converter, Given, Ours, in_shell, preset_named
+from setpoint.data.tokenizers.config import GPT2, tokenizer_value
 from setpoint.units import Duration
 
 PEAK = ("lr", "learning_rate", "base_lr", "max_lr", "peak_lr")
@@ -22,7 +23,6 @@ ACCUMULATION = ("gradient_accumulation_steps", "gradient_accumulation_iters",
 TRACKERS = {name: name for name in ("wandb", "tensorboard", "mlflow", "comet", "aim", "trackio")}
 TRACKERS |= {"comet_ml": "comet"}
 OTHER_TRACKERS = ("neptune", "clearml", "swanlab")
-GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # ids of the hub from before it had owners
 STEPS = ("max_steps", "train_steps", "total_steps", "num_steps", "max_iters", "train_iters")
 
 
@@ -408,20 +408,6 @@ def _schedule_of_transformers(given: Given) -> Ours | str | None:
     return Ours(values, "which ends at 0 in transformers")
 
 
-def _tokenizer_value(given: Given) -> Ours | str | None:
-    name = given.text
-    if name in GPT2:  # a preset, too, whose tokenizer is not meant
-        name = f"openai-community/{name}"
-    if "/" in name or os.path.exists(name):
-        return Ours({"tokenizer": "huggingface", "tokenizer.path": name})
-    if name.lower() in ("bpe", "byte_level_bpe"):
-        return (
-            "Train one with `setpoint tokenizer train SOURCE --vocab-size N -o DIR`, then "
-            "tokenizer.type = huggingface with tokenizer.path = DIR."
-        )
-    return None
-
-
 def _model_value(given: Given) -> Ours | str | None:
     return _pretrained(given) if "/" in given.text or os.path.exists(given.text) else None
 
@@ -435,11 +421,13 @@ def _how_to_track(name: str) -> str:
     if name in TRACKERS:
         return (
             f"Trackers are a list: --tracking.trackers.append {TRACKERS[name]}, with its options "
-            f'in a table of it ({{type = "{TRACKERS[name]}", ...}}); see docs/tracking.md.'
+            f'in a table of it ({{type = "{TRACKERS[name]}", ...}}); `setpoint list fields '
+            f"tracking.trackers` shows them."
         )
     return (
-        f"There is no {name} tracker; docs/extending-training.md shows how to write one. Those "
-        f"there are: {', '.join(dict.fromkeys(TRACKERS.values()))}."
+        f"There is no {name} tracker. Those there are: "
+        f"{', '.join(dict.fromkeys(TRACKERS.values()))}; one of your own is a class with a "
+        f"nested Config(TrackerConfig, type = ...) in a module that --import names."
     )
 
 
@@ -651,7 +639,7 @@ OTHER_VALUES: dict[str, Converter | str] = {
     "data.validation": _text_value("data.validation"),
     "data.validation.*": _text_value("data.validation"),
     "data.validation.paths": _text_value("data.validation"),
-    "tokenizer": _tokenizer_value,
+    "tokenizer": tokenizer_value,
     "model": _model_value,
     "tracking.trackers.*": _tracker,
     "precision": _mixed,

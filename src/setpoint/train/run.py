@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.liveness import LivenessCheck
 from setpoint.parallel.replica_groups import ReplicaGroups
@@ -18,15 +20,15 @@ from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
-from setpoint.train.build.process import settings_of
+from setpoint.train.build.process import device_line, settings_of
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks
 from setpoint.train.callbacks.watching import AlertCallback
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
 from setpoint.train.record.accepted import describe_accepted
 from setpoint.train.record.bad_batches import BadBatches
 from setpoint.train.record.context import Outcome
-from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.healing import alike, heal_from_others
@@ -38,31 +40,52 @@ from setpoint.train.record.ranks import refuse_alike
 from setpoint.train.record.refuse import refuse
 from setpoint.train.record.remote import bring_back, would_fetch
 from setpoint.train.record.rollback import roll_back
-from setpoint.train.record.session import close_run, open_run, progress_of, resume, run_loop
+from setpoint.train.record.run_name import find_run
+from setpoint.train.record.session import (
+    build_failures_logged,
+    close_run,
+    failures_recorded,
+    open_run,
+    progress_of,
+    resume,
+    run_loop,
+)
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import report_uploads
 from setpoint.train.record.watching import alerts_of
-from setpoint.train.step.loop import Loop
+from setpoint.train.step.loop import Callback, Loop
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.out_of_memory import explain_oom
 from setpoint.train.step.position import Position, is_over
 
 
 def train(
-    job: Job,
+    job: Source,
     directory: str | Path | None = None,
     accept: Sequence[str] = (),
     stop: StopRequest | None = None,
     until: int | None = None,
+    *,
+    overrides: Overrides = (),
+    data: Iterable[Any] | None = None,
+    callbacks: Iterable[Callback] = (),
 ) -> Outcome:
     """Train a job, or go on with it where its newest whole checkpoint is.
 
     Arguments:
-        directory: the run directory; workspace/experiment/name-fingerprint if None.
+        job: a job, resolved or not, a composition of one, or the name of a preset, a file, a run
+            directory or `module:function`.
+        directory: the run directory; if None that of the run with this configuration, or with
+            this one but for its duration, else workspace/experiment/name-fingerprint.
         stop: its `request` ends the run after the present step, from any thread; None where
             signals alone do.
         until: the step after which the session ends as on a request to stop, where the run is not
             over before; None for no such step.
+        overrides: words as on the command line, such as `["optimizer.lr=1e-3"]`, or a mapping, such
+            as `{"optimizer.lr": 1e-3}`.
+        data: documents in memory to train on, in place of `data.sources`: a list of str, rows with
+            the key text or of conversations, a `datasets.Dataset` or a DataFrame of these.
+        callbacks: further callbacks; they are part of no record.
 
     Raises:
         SetpointError: if the configuration and the record contradict each other, the data cannot
@@ -72,32 +95,46 @@ def train(
     """
     # Signals are answered from here on, while the data is read, too.
     began = time.time()
+    _refuse_arguments(directory, until)
+    job, given = job_of(job, overrides, data)
+    directory = given if directory is None else directory
+    accept = [accept] if isinstance(accept, str) else accept
+    objects = callbacks_of(callbacks)
     with stop or active() or StopRequest() as stop, joined(job.parallel), ExitStack() as ending:
         world = world_of(job.parallel)
         shown = progress_of(job, world)
         ending.callback(shown.stop)
-        fetched = bring_back(job, directory, world, shown.note)
-        plan = refuse_alike(world, job, directory, accept)
+        found = None
+        if directory is None and job.seed is not None:
+            found = world.on_main(partial(find_run, job))
+        fetched = bring_back(job, directory or found, world, shown.note)
+        plan = refuse_alike(world, job, directory, accept, found)
         job = plan.job
         alerts = ending.enter_context(alerts_of(job, world, plan.path, shown))
         ending.enter_context(settings_of(job))
+        shown.note(device_line(job, world.device))
         stop.resumable, stop.grace = True, job.resilience.grace_period
         again = command_again(job, plan.path)
         stop.outlook = partial(outlook, plan.path / "checkpoints", again=again)
         stop.watch()
         watch_limits(stop, job, plan.path)
-        with explain_oom(job):
+        with build_failures_logged(job, plan.path, world), explain_oom(job):
             parts = build_components(job, plan.begins_anew, shown.work, *plan.kept, world)
-        with open_run(plan, parts, stop, shown, stop.began or began) as run:
+        began = stop.began or began
+        names = [named(callback) for callback in objects]
+        with (
+            open_run(plan, parts, stop, shown, began, names) as run,
+            failures_recorded(run) as loops,
+        ):
             report_uploads(fetched, run.events, run.progress)
             added = added_callbacks(run)
             start = resume(run)
             for line in kept_lines(job, plan.kept):
                 run.progress.note(line)
-            callbacks = [*build_callbacks(run, start), *added]
+            called = [*build_callbacks(run, start), *added, *objects]
             if alerts is not None:
                 run.events.listeners.append(alerts.heard)
-                callbacks.append(AlertCallback(alerts))
+                called.append(AlertCallback(alerts))
             back = partial(roll_back, run, start)
             check = None
             if job.resilience.liveness_every.unit != "never":
@@ -106,13 +143,23 @@ def train(
             if number := job.resilience.bad_batches:
                 keep = BadBatches(run.directory, number, world, run.events, run.progress).save
             at, ended = start.position, start.ended
-            loop = Loop(job, parts, callbacks, stop, at, ended, back, check, keep, until)
+            loop = Loop(
+                job, parts, called, stop, at, ended, back, check, keep, until, start.metrics
+            )
+            loops.append(loop)
             if job.parallel.torchft is not None:
                 groups = ReplicaGroups(job.parallel.torchft, job.parallel.timeout, alike(job))
                 parts.groups = ending.enter_context(groups)
                 heal_from_others(run, start, loop, groups)
             run_loop(run, loop)
             return close_run(run, start, loop)
+
+
+def _refuse_arguments(directory: object, until: object) -> None:
+    if directory is not None and not isinstance(directory, str | Path):
+        raise SetpointError(f"train: directory is a path or None; got {directory!r}")
+    if until is not None and (type(until) is not int or until < 1):
+        raise SetpointError(f"train: until is a step, from 1 on, or None; got {until!r}")
 
 
 def rehearse(
@@ -126,7 +173,8 @@ def rehearse(
         SetpointError: as `train` does.
         RunError: if all checkpoints are damaged.
     """
-    fetches = would_fetch(job, directory)
+    found = directory if directory is not None or job.seed is None else find_run(job)
+    fetches = would_fetch(job, found)
     plan = refuse(job, directory, accept)
     job, accepted = plan.job, plan.accepted
     run = plan.looked_at
@@ -151,7 +199,8 @@ def rehearse(
         elif job.checkpoint.load is not None:
             fetch = Path(ending.enter_context(TemporaryDirectory()))
             loaded, at = load_other(job, parts, states, frozen, into=fetch)
-    rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
+    rows = [("state", _would(job, at, newest is not None))]
+    rows.append(("device", device_line(job, parts.device).removeprefix("device: ")))
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
     if fetches is not None:
         rows.append(("remote", fetches))
@@ -164,8 +213,6 @@ def rehearse(
         rows += [("changed", line) for line in describe_accepted(accepted)]
     rows += [("loaded", line) for line in (loaded.lines() if loaded else ())]
     rows += [("note", line) for line in kept_lines(job, plan.kept)]
-    if newest is None and run.is_new:
-        rows += [("note", line) for line in runs_of_other_lengths(job, plan.path)]
     return rows + [("damaged", line) for line in damaged]
 
 

@@ -52,7 +52,7 @@ def read(annotation: Any, value: object) -> Any:
         (tuple[Duration, ...], [["1 h", 3]], (Duration("1 h", "3 steps"),)),
         (list[int] | str, [1], [1]),
         (list[int] | str, "x", "x"),
-        (Any, W("[1, 2]"), "[1, 2]"),
+        (Any, W("[1, 2]"), (1, 2)),
         (object, {"a": [1]}, {"a": (1,)}),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.config import Data
+from setpoint.data.config import Data, Packing
 from setpoint.data.corpus import build_corpora
 from setpoint.data.document import Document
+from setpoint.data.packed import ConcatenatedSequences, build_packed
+from setpoint.data.sources.chat_template import ChatTemplate
 from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.messages import Conversation
 from setpoint.data.sources.named_templates import CHATML, LLAMA3, NAMED, fitting_template
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
@@ -39,7 +43,11 @@ GENERATIONS = {
         "{%- continue %}{%- endif %}",
     ),
 }
-KINDS = {"byte_level": byte_level, "sentence_piece": sentence_piece}
+KINDS = {
+    "byte_level": byte_level,
+    "begins": partial(byte_level, begin=True),
+    "sentence_piece": sentence_piece,
+}
 DIALOGUE = [
     {"role": "system", "content": "Answer in one word."},
     {"role": "user", "content": "hello world: wörds of 東京?"},
@@ -85,7 +93,7 @@ def shown(document: Document) -> str:
 def theirs(folder: Path, messages: list[Any], template: str, **more: Any) -> Any:
     from transformers import PreTrainedTokenizerFast
 
-    end, begin = (END, BEGIN) if folder.name == "byte_level" else ("</s>", "<s>")
+    end, begin = ("</s>", "<s>") if folder.name == "sentence_piece" else (END, BEGIN)
     other = PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"), eos_token=end, bos_token=begin
     )
@@ -190,7 +198,7 @@ TURNS = chat(("user", "ab"), ("assistant", "cd "), ("user", "ef"), ("assistant",
 
 @pytest.mark.parametrize(
     ("loss_on", "said"),
-    [("answers", "__cd |__g|"), ("last_answer", "______" + "__g|"), ("all", "abcd |efg|")],
+    [("answers", "__cd |__g|"), ("last_answer", "______" + "__g|"), ("all", "_bcd |efg|")],
 )
 def test_what_is_trained_on(tmp_path: Path, loss_on: str, said: str) -> None:
     (found,) = documents(tmp_path, [TURNS], template="plain", loss_on=loss_on)
@@ -351,6 +359,129 @@ def test_a_wrong_row_is_named(tmp_path: Path, name: str) -> None:
         documents(tmp_path, [{"input_ids": [1, 2]}, row], template=template)
     assert str(caught.value).startswith("data.sources.0.paths: ")
     assert "chats.jsonl, line 2: " in str(caught.value)
+
+
+# As in GLM: what ends a message is the marker of the next role.
+GLM = """{%- set markers = {'user': '<|im_start|>', 'tool': '<|start_header_id|>'} -%}
+{%- for m in messages -%}{{ markers.get(m.role, '<|eot_id|>') + '\\n' + m.content }}{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|eot_id|>\\n' }}{%- endif -%}"""
+NO_END = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+
+
+def template_of(source: str, tokenizer: ChatTokenizer) -> ChatTemplate:
+    facts = tokenizer.chat
+    return ChatTemplate(source, "the template", facts.variables, facts.controls)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, GLM, NO_END])
+def test_rows_are_what_transformers_gives_and_nothing_around(
+    tmp_path: Path, folders: dict[str, Path], kind: str, source: str
+) -> None:
+    """Inputs t0 .. tn-2 and targets t1 .. tn-1; what ends the last answer is the last target."""
+    tokenizer = tokenizer_in(folders[kind])
+    (tmp_path / "mine.jinja").write_text(source)
+    rows = [chat(*((each["role"], each["content"]) for each in DIALOGUE[-n:])) for n in (4, 2)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    section = Conversations(
+        paths=(str(tmp_path / "chats.jsonl"),), template=str(tmp_path / "mine.jinja"), loss_on="all"
+    )
+    (train,), _ = build_corpora(resolve(Data(sources=(section,), held_out=0.0)), tokenizer)
+    end = {GLM: [tokenizer.chat.tokens["<|im_start|>"]]}.get(source, [])
+    more = {"return_assistant_tokens_mask": False}
+    expected = [
+        theirs(folders[kind], row["messages"], source, **more)["input_ids"] + end for row in rows
+    ]
+    for method in ("none", "next_fit", "first_fit_decreasing"):
+        packing = resolve(Packing(method=method))
+        sequences, sampler = build_packed(train, packing, length=400, seed=0, bucket=1)
+        batch = sequences.rows(sampler.take(len(sequences)))
+        read, targets = batch.inputs.flatten().tolist(), batch.targets.flatten().tolist()
+        for ids in expected:
+            at = next(n for n in range(len(read)) if read[n : n + len(ids) - 1] == ids[:-1])
+            assert targets[at : at + len(ids) - 1] == ids[1:]
+        assert batch.tokens == batch.target_tokens == sum(len(ids) - 1 for ids in expected)
+    whole = ConcatenatedSequences(train, batch.tokens, isolated=False, marked=False)
+    batch = whole.rows(np.arange(1))
+    in_order = [expected[int(file.name[-1])] for file in train.files]
+    assert batch.inputs.tolist() == [[token for ids in in_order for token in ids[:-1]]]
+    assert batch.targets.tolist() == [[token for ids in in_order for token in ids[1:]]]
+
+
+# {% generation %} that leaves out what ends the turn, as in GLM and in ChatML.
+GLM_DECLARED = GLM.replace(
+    "+ m.content }}",
+    "}}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}",
+)
+CHATML_DECLARED = GENERATIONS["chatml"].replace(
+    "{{- '<|im_end|>' }}{% endgeneration %}", "{% endgeneration %}{{- '<|im_end|>' }}"
+)
+LINES = GLM.replace("+ m.content }}", "+ m.content + '\\n' }}")
+USER, OBSERVED = "<|im_start|>", "<|start_header_id|>"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (GLM, [f"hello{OBSERVED}", f"world{USER}"]),
+        (GLM_DECLARED, [f"hello{OBSERVED}", f"world{USER}"]),
+        (LINES, [f"hello\n{OBSERVED}", f"world\n{USER}"]),
+        (CHATML_DECLARED, ["hello<|im_end|>", "world<|im_end|>"]),
+    ],
+    ids=["glm", "glm declared", "lines", "chatml declared"],
+)
+def test_what_ends_an_answer_is_trained_on(
+    tmp_path: Path, folders: dict[str, Path], source: str, said: list[str]
+) -> None:
+    tokenizer = tokenizer_in(folders["byte_level"])
+    names = {tokenizer.chat.tokens[text]: text for text in tokenizer.chat.controls}
+    turns = [("user", "a"), ("assistant", "hello"), ("tool", "b"), ("assistant", "world")]
+
+    def trained(turns: list[tuple[str, str]], **section: Any) -> list[str]:
+        (found,) = documents(tmp_path, [chat(*turns)], tokenizer, template=source, **section)
+        assert found.tokens is not None and found.trained is not None
+        pairs = zip(found.tokens.tolist(), found.trained.tolist(), strict=True)
+        texts = (names.get(t) or tokenizer.decode([t]).decode() if m else "\0" for t, m in pairs)
+        return [run for run in "".join(texts).split("\0") if run]
+
+    assert trained(turns) == said
+    assert trained(turns, loss_on="last_answer") == said[1:]
+    assert trained(turns[:3]) == said[:1]
+    assert said[1] in trained(turns, loss_on="all")[0]
+    only = said[1].replace("world", "hello")
+    assert trained(turns[:2]) == trained(turns[:2], loss_on="last_answer") == [only]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, GLM, NO_END])
+def test_a_prompt_has_the_tokens_of_transformers(
+    folders: dict[str, Path], kind: str, source: str
+) -> None:
+    tokenizer = tokenizer_in(folders[kind])
+    messages = [*DIALOGUE, {"role": "user", "content": f"<|im_end|>{END}<|im_start|>x"}]
+    pieces = template_of(source, tokenizer).prompt(Conversation(messages, ()))
+    more = {"add_generation_prompt": True, "return_assistant_tokens_mask": False}
+    safely = {"sanitize_control_tokens": True}
+    expected = theirs(folders[kind], messages, source, **more, **safely)["input_ids"]
+    assert tokenizer.encode_pieces(pieces).tokens.tolist() == expected
+    unsafe = theirs(folders[kind], messages, source, **more)["input_ids"]
+    assert unsafe != expected
+
+
+def test_the_token_that_ends_a_turn(folders: dict[str, Path]) -> None:
+    tokenizer = tokenizer_in(folders["byte_level"])
+    ends = {
+        CHATML: "<|im_end|>",
+        LLAMA3: "<|eot_id|>",
+        GLM: "<|im_start|>",
+        NO_END: None,
+        NAMED["plain"]: END,
+        NAMED["alpaca"]: END,
+        "{{ raise_exception('x') }}": None,
+    }
+    assert {source: template_of(source, tokenizer).turn_end for source in ends} == ends
+    assert template_of(NAMED["plain"], resolve(Bytes()).build()).turn_end == "<|endoftext|>"
 
 
 def test_rows_without_a_target_can_be_dropped(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_what_was_left_out_is_said() -> None:
     said: list[str] = []
     source = resolve(Random(documents=6, length=9, filter=Filter(shards=2)))
     found = list(documents_of(source, "data.sources.0", ByteTokenizer(), said))
-    assert said == [f"random: of 6 documents {6 - len(found)} of other shards"]
+    assert said == [f"filter: random: of 6 documents {6 - len(found)} of other shards"]
 
 
 @pytest.mark.parametrize(

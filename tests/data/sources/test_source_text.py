@@ -4,12 +4,17 @@ import errno
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
+from setpoint.data.corpus import documents_of
+from setpoint.data.sources import text
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.formats import text_files
 from setpoint.data.sources.text import TextSource
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 
 def names(*paths: str, separator: str | None = None) -> list[str]:
@@ -215,3 +220,43 @@ def test_text_and_records_in_one_folder_are_told_apart(folder: Path) -> None:
     found = TextSource(Text(paths=("corpus",), format="text")).documents()
     assert "text/rows.jsonl" not in [d.name for d in found]
     assert names("corpus/a.txt", "corpus/rows.jsonl") == ["text/a.txt", "text/rows.jsonl#000000"]
+
+
+@given(
+    data=st.text("abé\n", max_size=60),
+    separator=st.sampled_from(["a", "aa", "aab", "abab", "\n\n"]),
+    block=st.integers(1, 9),
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_separators_are_found_wherever_blocks_of_the_file_end(
+    data: str, separator: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "BLOCK", block)
+    file = tmp_path / "a.txt"
+    file.write_bytes(data.encode())
+    section = Text(paths=(str(file),), separator=separator)
+    expected = data.encode().split(separator.encode())
+    if len(expected) > 1:
+        assert [each.data for each in TextSource(section).documents()] == expected
+
+
+def test_utf_16_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("text\n".encode("utf-16"))
+    for separator in (None, "\n"):
+        section = Text(paths=(f"{tmp_path}/a.txt",), separator=separator)
+        with pytest.raises(SetpointError, match=r"mark says UTF-16.*\n.*iconv -f UTF-16 -t UTF-8"):
+            list(TextSource(section).documents())
+
+
+def test_texts_that_are_seldom_meant_are_cautions(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("text".encode("utf-16-le"))
+    (tmp_path / "b.txt").write_text(" \n\t")
+    (tmp_path / "c.txt").write_text("text")
+    notes: list[str] = []
+    section = resolve(Text(paths=(f"{tmp_path}/*.txt",)))
+    list(documents_of(section, "data.sources.0", ByteTokenizer(), notes))
+    assert notes == [
+        "caution: text: 1 of 3 documents with NUL bytes, as UTF-16 read as UTF-8 has them: "
+        "text/a.txt",
+        "caution: text: 1 of 3 documents of white space only: text/b.txt",
+    ]

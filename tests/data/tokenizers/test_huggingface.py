@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
+from setpoint.data.tokenizers.chat import Piece
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
 
 from ..tokenizers_here import BEGIN, END, byte_level, sentence_piece, word_piece
 
 
-def built(folder: Path, **settings: str) -> HuggingFaceTokenizer:
+def built(folder: Path, **settings: Any) -> HuggingFaceTokenizer:
     return resolve(HuggingFace(path=str(folder), **settings)).build()
 
 
@@ -152,3 +154,33 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(SetpointError, match=r"needs the package 'tokenizers': install 'setpoint\["):
         built(byte_level(tmp_path))
+
+
+def test_added_tokens_are_control_tokens_behind_the_last(tmp_path: Path) -> None:
+    """As the library adds them: the same ids, and no text is one of them."""
+    folder = byte_level(tmp_path / "files")
+    plain = built(folder)
+    grown = resolve(HuggingFace(path=str(folder), added=("<|im_end|>", "<|tool|>"))).build()
+    plain.tokenizer.add_special_tokens(["<|im_end|>", "<|tool|>"])
+    for token in ("<|im_end|>", "<|tool|>"):
+        assert grown.chat.tokens[token] == plain.tokenizer.token_to_id(token)
+    assert (plain.vocab_size, grown.vocab_size, grown.name == plain.name) == (294, 296, False)
+    assert grown.decode(grown.encode(b"a<|tool|>")) == b"a<|tool|>"
+    pieces = (Piece("a", False), Piece("<|im_end|>", True), Piece("<|im_end|>", False))
+    encoded = grown.encode_pieces(pieces).tokens.tolist()
+    assert encoded.count(294) == 1
+    # A folder that has them already, as that of a checkpoint, is the same tokenizer.
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "tokenizer.json").write_text(grown.document)
+    (kept / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
+    section = resolve(HuggingFace(path=str(folder), added=("<|im_end|>", "<|tool|>")))
+    assert section.build(directory=kept).name == grown.name
+    with pytest.raises(SetpointError, match=r"'<\|tool\|>' is a token of .*/kept already, with id"):
+        resolve(HuggingFace(path=str(kept), added=("<|tool|>",))).build()
+
+
+def test_tokens_are_added_once(tmp_path: Path) -> None:
+    for added, words in ((("a", "a"), "is added.0 again"), (("",), "is empty")):
+        with pytest.raises(ConfigError, match=words):
+            resolve(HuggingFace(path=str(tmp_path), added=added))

@@ -118,16 +118,22 @@ def test_what_is_on_the_hub_is_not_looked_at_before_the_start(tmp_path: Path) ->
 
 
 def test_what_does_not_fit_is_told_field_by_field(tmp_path: Path, capsys: Any) -> None:
-    run = trained(tmp_path, "model.moe.experts=4", "model.qk_norm=true")
+    moe = ("model.moe.experts=4", "model.qk_norm=true")
+    run = trained(tmp_path, *moe, "model.vocab_size=300")
     folder = save_pretrained(load_pretrained(run), tmp_path / "exported")
     (tmp_path / "empty").mkdir()
-    moe = ("model.moe.experts=4", "model.qk_norm=true")
     cases: dict[str, Job] = {
         "another model": job_from(tmp_path, folder, "model.layers=2", "model.rope_base=500"),
         "other experts": job_from(
-            tmp_path, run, *moe, "model.moe.top_k=1", "model.moe.balance_loss=0.5"
+            tmp_path,
+            run,
+            *moe,
+            "model.vocab_size=300",
+            "model.moe.top_k=1",
+            "model.moe.balance_loss=0.5",
         ),
-        "another vocabulary": job_from(tmp_path, folder, *moe, "model.vocab_size=300"),
+        "a smaller vocabulary": job_from(tmp_path, folder, *moe),
+        "fewer rows": job_from(tmp_path, run, *moe, "model.vocab_size=299"),
         "no directory": job_from(tmp_path, tmp_path / "exportde"),
         "no model": job_from(tmp_path, tmp_path / "empty"),
         "a run that has not begun": job_from(tmp_path, tmp_path / "begun"),

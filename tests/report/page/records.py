@@ -22,6 +22,7 @@ def train_row(step: int, loss: float, **more: Any) -> dict[str, Any]:
         "step": step,
         "tokens": 100 * step,
         "loss": loss,
+        "mean_loss": loss,
         "lr": 0.001 * step,
         "grad_norm": 1.0,
         "seconds": 0.5 * step,

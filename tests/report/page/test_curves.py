@@ -55,7 +55,7 @@ def test_each_metric_has_one_panel(tmp_path: Path) -> None:
         name for name in run.columns if name.partition(".")[2] not in ("step", "tokens", "seconds")
     )
     assert found[0] == {
-        "title": "Loss", "columns": ["train.loss", "evaluation.web_loss"], "main": True
+        "title": "Loss", "columns": ["train.mean_loss", "evaluation.web_loss"], "main": True
     }  # fmt: skip
     assert ["train.lr", "train.lr_head"] in [panel["columns"] for panel in found]
     assert ["train.sequences_a", "train.sequences_b"] in [panel["columns"] for panel in found]

@@ -53,7 +53,7 @@ def test_runs_of_a_sweep_are_compared_by_what_differs(tmp_path: Path) -> None:
         rows = [train_row(1, 9.0), train_row(2, loss)]
         runs.append(read_run(write_run(tmp_path / str(place), rows, settings), str(place)))
     sweep = document(runs, "sweep")["sweep"]
-    assert sweep["objective"] == "train.loss"
+    assert sweep["objective"] == "train.mean_loss"
     assert [knob["path"] for knob in sweep["knobs"]] == ["optimizer.lr", "seed"]
     assert sweep["knobs"][0]["importance"] > 0.8 > 0.1 > sweep["knobs"][1]["importance"]
     assert sweep["values"][2] is None and sweep["not_finite"][2]

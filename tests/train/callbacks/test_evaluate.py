@@ -11,7 +11,7 @@ import pytest
 
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback
+from setpoint.train.callback import Callback, Phase
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.evaluation.score import scores_in
 from setpoint.train.record.context import Run
@@ -254,12 +254,13 @@ def test_training_text_that_is_judged_on_is_named(tmp_path: Path) -> None:
     same = "{name=same, sources=[{type=random, documents=40, length=200, alphabet=8}]}"
     run = train(small_job(tmp_path, "duration=1 steps", f"evaluation.datasets=[{same}]")).directory
     log = (run / "logs" / "rank-0.log").read_text()
-    assert "evaluation: " in log and " of 40 documents of same are in" in log
+    assert "caution: " in log and " of 40 evaluated documents of same are also trained on" in log
 
 
+@pytest.mark.parametrize("phase", [Phase.OBSERVE, Phase.LAST])
 @pytest.mark.parametrize("end", [6, 7])
-def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int) -> None:
-    """It runs after all others, and the end is still logged, judged and saved.
+def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int, phase: Phase) -> None:
+    """Whether it runs before the others or after them, the end is logged, judged and saved.
 
     At step 6 an evaluation and a checkpoint are due as well, at step 7 nothing is.
     """
@@ -270,7 +271,9 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int) -> None:
                 loop.end("it is enough")
 
     def added(run: Run) -> list[Callback]:
-        return [Ender()]
+        ender = Ender()
+        ender.phase = phase
+        return [ender]
 
     job = small_job(tmp_path, *FALLS)
     with pytest.MonkeyPatch.context() as patch:

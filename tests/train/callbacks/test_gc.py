@@ -11,7 +11,7 @@ import pytest
 
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback
+from setpoint.train.callback import Callback, Phase
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop, StepResult
@@ -30,6 +30,8 @@ def automatic() -> Iterator[None]:
 
 class Watch(Callback):
     """Counts collections up to each update, and may end the run by force."""
+
+    phase = Phase.LAST
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -93,6 +95,8 @@ def test_given_back_after_errors(tmp_path: Path, error: BaseException) -> None:
 
 def test_given_back_when_another_callback_cannot_start(tmp_path: Path) -> None:
     class Broken(Callback):
+        phase = Phase.LAST
+
         def start(self, loop: Loop) -> None:
             assert not gc.isenabled()
             raise ValueError("broken")

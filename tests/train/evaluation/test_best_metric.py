@@ -15,6 +15,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.best_metric import (
     BestMetric,
@@ -22,7 +23,6 @@ from setpoint.train.evaluation.best_metric import (
     measure_of,
     value_of,
 )
-from setpoint.train.evaluation.score import Score
 
 from ..small import small_job
 
@@ -180,3 +180,15 @@ def test_checkpoints_that_say_nothing(tmp_path: Path) -> None:
     found.load_state_dict({})
     assert (found.step, found.best, found.evals_without_gain) == (-1, None, 0)
     assert found.changed == [] and not found.is_known
+
+
+def test_the_end_names_the_value_of_the_best_checkpoint(tmp_path: Path) -> None:
+    """Though it was better by less than `least_gain`, so that patience went on."""
+    flags = ("evaluation.early_stopping.patience=3", "evaluation.early_stopping.least_gain=0.5")
+    section = small_job(tmp_path, *flags).evaluation
+    metric = BestMetric({"data": "held_out"})
+    for value in (2.0, 1.75, 1.625, 1.875):
+        metric.observe(value, 0.5)
+    resumed = BestMetric({"data": "held_out"})
+    resumed.load_state_dict(metric.state_dict())
+    assert str(resumed.stop_reason(section)).endswith("in 3 evaluations; the best was 1.625")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from itertools import product
 from pathlib import Path
 
@@ -14,16 +16,24 @@ from torch.nn import functional as F
 from setpoint.config.values.user_code import allow_imports
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed
+from setpoint.data.sources.config import Conversations
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.load import load
+from setpoint.infer.score import score_texts
+from setpoint.infer.tasks import DataSet
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Components, build_components
+from setpoint.shapes.scoring import Score
+from setpoint.train.build.components import Components, build_components, data_line
 from setpoint.train.config import Job
+from setpoint.train.evaluation.best_metric import measure_of
 from setpoint.train.evaluation.evaluate import eval_slice, evaluate
-from setpoint.train.evaluation.score import Score
+from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
 from ...few import few
-from ..small import small_job
+from ..small import rows, small_job
 
 allow_imports(__name__)
 LOSSES = ("loss=cross_entropy", "loss=chunked_cross_entropy")
@@ -84,7 +94,7 @@ def test_equal_to_a_direct_computation(
     assert score.perplexity == pytest.approx(np.exp(nats / count), rel=1e-6)
     assert score.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
     assert score.accuracy is None
-    part = eval_slice(job, parts.held_out.corpus)
+    part = eval_slice(job, parts.held_out)
     assert (part.byte_count, len(part.tokens)) == (size, count + 1)
 
 
@@ -106,6 +116,140 @@ def test_named_data_sets_and_accuracy(tmp_path: Path, loss: str) -> None:
         assert score.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
         assert score.accuracy == right / count and right > 0
     assert evaluate(job, parts) == scores, "the same sequences each time"
+
+
+def write_chats(path: Path, seed: int) -> list[tuple[str, str]]:
+    """Conversations of one question; the answer is the question in capitals."""
+    drawn = np.random.default_rng(seed)
+    chats: list[tuple[str, str]] = []
+    for length in drawn.integers(2, 9, 12).tolist():
+        question = "".join(drawn.choice([*"abcde"], length))
+        chats.append((question, question.upper()))
+    rows = [{"prompt": question, "completion": answer} for question, answer in chats]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return chats
+
+
+def of_answers(
+    model: torch.nn.Module, chats: list[tuple[str, str]], front: list[int]
+) -> tuple[float, int, int]:
+    """Nats, targets and bytes of answers with their ends, conversation by conversation."""
+    nats, count, size = 0.0, 0, 0
+    model.eval()
+    for question, answer in chats:
+        prompt, wanted = [*front, *question.encode()], [*answer.encode(), 256]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *wanted]]))[0, len(prompt) - 1 : -1]
+        nats += float(F.cross_entropy(logits.double(), torch.tensor(wanted), reduction="sum"))
+        count, size = count + len(wanted), size + len(answer)
+    return nats, count, size
+
+
+def chat_flags(folder: Path, method: str) -> tuple[str, ...]:
+    """Conversations to train and evaluate on, another set, and one with text in a stream."""
+    source = "{{type=conversations, template=plain, paths=[{}]}}"
+    train, held = (source.format(folder / name) for name in ("train.jsonl", "held.jsonl"))
+    return (
+        f"data.sources=[{train}]", f"data.validation=[{held}]", f"data.packing.method={method}",
+        f"evaluation.datasets=[{{name=trained, sequences=null, sources=[{train}]}}, "
+        "{name=text, sources=[{type=random, documents=9, length=90}]}]",
+        "evaluation.sequences=null", "batch.sequence_length=32", "model.dropout=0",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["none", "next_fit", "first_fit_decreasing"])
+def test_conversations_as_they_are_trained(tmp_path: Path, method: str) -> None:
+    """Answers given nothing but their own conversation; the best step is that of the loop."""
+    train_chats = write_chats(tmp_path / "train.jsonl", 0)
+    chats = write_chats(tmp_path / "held.jsonl", 1)
+    job = small_job(
+        tmp_path, *chat_flags(tmp_path, method), "optimizer.lr=3e-2", "evaluation.every=5 steps",
+        "checkpoint.every=5 steps", "checkpoint.keep=null",
+    )  # fmt: skip
+    parts = build_components(job)
+    # Whether training reads a token in front of a conversation.
+    first = parts.feed.take().batches[0].inputs[0, :1].tolist()
+    front = first if first == [256] else []
+    run = train(job).directory
+    measured = {row["step"]: row for row in rows(run) if row["kind"] == "evaluation"}
+    losses: dict[int, float] = {}
+    for step, row in measured.items():
+        weights = Weights(path=str(run), checkpoint=step)
+        inference = complete(Inference(weights=weights, evaluation=evaluation_of(tmp_path)))
+        loaded = load(inference)
+        found = score_texts(loaded, inference)
+        for name, of in (("held_out", chats), ("trained", train_chats)):
+            nats, count, size = of_answers(loaded.model, of, front)
+            assert row[f"{name}_tokens"] == found[name].tokens == count
+            assert row[f"{name}_loss"] == pytest.approx(nats / count, abs=1e-5)
+            assert found[name].loss == pytest.approx(nats / count, abs=1e-5)
+            bits = nats / math.log(2) / size
+            assert row[f"{name}_bits_per_byte"] == pytest.approx(bits, rel=1e-4)
+            assert found[name].bits_per_byte == pytest.approx(bits, rel=1e-4)
+        nats, count, _ = of_answers(loaded.model, chats, front)
+        losses[step] = nats / count
+        assert row["text_tokens"] == 9 * 91, "text beside it is one stream"
+    best = min(losses, key=lambda step: losses[step])
+    assert losses[best] < 0.9 * losses[5]
+    assert (run / "checkpoints" / "best").read_text().strip() == f"step-{best:08d}"
+
+
+def evaluation_of(folder: Path) -> Evaluation:
+    """The held-out side and the training conversations, whose template is that of the run."""
+    source = Conversations(paths=(str(folder / "train.jsonl"),))
+    return Evaluation(sets=(DataSet(name="trained", sources=(source,)),))
+
+
+@pytest.mark.parametrize("isolate", ["true", "false"])
+@pytest.mark.parametrize("method", ["none", "next_fit"])
+def test_plain_documents_as_they_are_trained(tmp_path: Path, method: str, isolate: str) -> None:
+    flags = (f"data.packing.method={method}", f"data.packing.isolate={isolate}")
+    (tmp_path / "t.txt").write_text("abcab|hello|abcabcabcabcabcabcabcabc|x")
+    source = f"[{{type=text, paths=[{tmp_path / 't.txt'}], separator='|'}}]"
+    job = small_job(
+        tmp_path, *flags, f"data.sources={source}", f"data.validation={source}",
+        "data.packing.too_long=truncate", "evaluation.sequences=null",
+    )  # fmt: skip
+    parts = learned(job)
+    nats, count = 0.0, 0
+    for text in ("abcab", "hello", "abcabcabcabcabcabcabcabc", "x"):
+        tokens = torch.tensor([256, *text.encode(), 256][:17])
+        with torch.no_grad():
+            logits = parts.model.eval()(tokens[None, :-1])[0]
+        nats += float(F.cross_entropy(logits.double(), tokens[1:], reduction="sum"))
+        count += len(tokens) - 1
+    score = evaluate(job, parts)["held_out"]
+    assert (score.tokens, score.loss) == (count, pytest.approx(nats / count, abs=1e-5))
+    assert re.search(r"held-out: 1 .*\(9 tokens in no row\);", data_line(job, parts))
+
+
+def test_conversations_beside_a_stream_of_text(tmp_path: Path) -> None:
+    """Training concatenates text; a set of conversations is read one by one all the same."""
+    chats = write_chats(tmp_path / "train.jsonl", 0)
+    source = f"{{type=conversations, template=plain, paths=[{tmp_path / 'train.jsonl'}]}}"
+    flags = (f"evaluation.datasets=[{{name=chats, sources=[{source}]}}]", "model.dropout=0")
+    job = small_job(tmp_path, *flags, "batch.sequence_length=32")
+    parts = learned(job)
+    score = evaluate(job, parts)["chats"]
+    batch = parts.eval_sets["chats"].rows(np.array([0]))
+    front = [256] if int(batch.inputs[0, 0]) == 256 else []
+    nats, count, _ = of_answers(parts.model, chats, front)
+    assert (score.tokens, score.loss) == (count, pytest.approx(nats / count, abs=1e-5))
+    measure = measure_of(job, parts)
+    assert measure["rows"] == "windows"
+
+
+def test_baselines_predict_the_targets_of_the_model(tmp_path: Path) -> None:
+    for seed, name in enumerate(("train", "held")):
+        write_chats(tmp_path / f"{name}.jsonl", seed)
+    job = small_job(tmp_path, *chat_flags(tmp_path, "next_fit"), "loss.ignore_index=65")
+    parts = build_components(job)
+    score = evaluate(job, parts)["held_out"]
+    assert parts.held_out is not None
+    part = eval_slice(job, parts.held_out)
+    assert part.trained is not None
+    assert (int(part.trained[:].sum()), part.byte_count) == (score.tokens, score.bytes)
+    assert not np.isin(part.tokens[:][part.trained[:]], [65]).any()
 
 
 @pytest.mark.parametrize(

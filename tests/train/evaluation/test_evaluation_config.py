@@ -9,16 +9,16 @@ import pytest
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.train.config import Job
+from setpoint.train.run import train
 
 from ...snapshots import compare
-from ..small import small_job, write_config
+from ..small import rows, small_job, write_config
 
 SOURCES = "sources=[{type=random, documents=3}]"
 WEB = f"evaluation.datasets=[{{name=web, {SOURCES}}}]"
 BEST = "evaluation.best"
 STOPPING = "evaluation.early_stopping"
 WRONG: dict[str, tuple[str, ...]] = {
-    "a section that does nothing": ("evaluation.every=never",),
     "one name twice": (f"evaluation.datasets=[{{name=a, {SOURCES}}}, {{name=a, {SOURCES}}}]",),
     "the name of what is held out": (f"evaluation.datasets=[{{name=held_out, {SOURCES}}}]",),
     "a name that is none": (f"evaluation.datasets=[{{name='a b', {SOURCES}}}]",),
@@ -87,3 +87,41 @@ def test_in_a_file_as_on_the_command_line(tmp_path: Path) -> None:
     item = "{name = web, sequences = 5, sources = [{type = random, documents = 3}]}"
     flags = [f"--evaluation.datasets=[{item}]", "--evaluation.best.data=web"]
     assert compose(Job, base, flags=flags).resolve().evaluation == written
+
+
+NEVER = {
+    # What stays: an evaluation, a look, a collection or a save at the start or the end.
+    "evaluation.every=never": None,
+    "tracking.every=never": None,
+    "checkpoint.every=never": None,
+    "checkpoint.keep_every=never": None,
+    "checkpoint.remote={url: 's3://a/b', every: never}": None,
+    "memory.empty_cache=never": None,
+    "resilience.gc={every: never}": None,
+    "resilience.time_limit=never": None,
+    "resilience.liveness_every=never": None,
+    "resilience.gpu_health={every: never}": None,
+    # Nothing would stay.
+    "resilience.gc={every: never, automatic: true}": "never is written gc = null",
+    "resilience.stragglers={every: never}": "never is written stragglers = null",
+    "adapter={type: relora, merge: {every: never}}": "merges are counted in steps",
+}
+
+
+@pytest.mark.parametrize("flag", NEVER)
+def test_a_period_may_be_never_where_something_stays(tmp_path: Path, flag: str) -> None:
+    words = NEVER[flag]
+    more = ["parallel.device=cuda"] if "gpu" in flag else []
+    if words is None:
+        small_job(tmp_path, flag, *more)
+        return
+    with pytest.raises(ConfigError, match=words):
+        small_job(tmp_path, flag)
+
+
+def test_an_evaluation_that_never_comes_comes_at_the_end(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=5 steps", "evaluation.every=never")).directory
+    assert [row["step"] for row in rows(run) if row["kind"] == "evaluation"] == [5]
+    for flag in (f"{STOPPING}={{patience: 2}}", "schedule=plateau"):
+        with pytest.raises(ConfigError, match="after the last step"):
+            small_job(tmp_path, "evaluation.every=never", flag)

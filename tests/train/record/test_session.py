@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from setpoint.config import Config, SetpointError, field
+from setpoint.config import Config, RunError, SetpointError, field, log_of
 from setpoint.config.schema.tree import add_section
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
@@ -16,7 +17,7 @@ from setpoint.train.record.outlook import standing
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop, StepResult
 
-from ..small import small_job
+from ..small import events, small_job
 
 
 class Watch(Callback):
@@ -73,13 +74,12 @@ def test_what_builds_no_callback_is_refused_before_anything_is_written(tmp_path:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_draft_is_refused_by_the_name_of_the_function(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="train takes a resolved configuration, got a draft"):
-        train(small_job(tmp_path).evolve())
-
-
-def test_an_outcome_is_shown_without_its_parts(tmp_path: Path) -> None:
-    assert len(repr(train(small_job(tmp_path, "duration=1 steps")))) < 3000
+def test_an_outcome_is_shown_in_a_line(tmp_path: Path) -> None:
+    outcome = train(small_job(tmp_path, "duration=1 steps"))
+    assert outcome.score is not None
+    loss = f"held-out loss {outcome.score.loss:.4f}"
+    assert repr(outcome) == f"Outcome({outcome.directory}: done, at step 1, {loss})"
+    assert [row["kind"] for row in outcome.history] == ["train", "evaluation"]
 
 
 def test_damaged_metrics_do_not_fail_the_end(tmp_path: Path) -> None:
@@ -95,3 +95,78 @@ def test_how_far_a_run_is_does_not_depend_on_the_pointer(tmp_path: Path) -> None
     (run / "checkpoints" / "latest").write_text("nonsense")
     (run / "events.jsonl").unlink()
     assert standing(str(run)) == "is at step 4"
+
+
+class Failing(Callback):
+    """Fails in one of its calls."""
+
+    class Config(Config):
+        """How it fails."""
+
+        how: str
+        """Error, secret or exit."""
+
+    def __init__(self, config: Failing.Config, *, job: Job, parts: Any, run: Any) -> None:
+        self.how = config.how
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        if loop.position.step == 2:
+            self.fail()
+
+    def fail(self) -> None:
+        if self.how == "exit":
+            raise SystemExit(0)
+        raise ValueError(f"the fault, {os.environ['HF_TOKEN']}")
+
+
+@pytest.mark.parametrize("how", ["error", "exit"])
+def test_a_failed_run_keeps_its_traceback(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added_failing: None
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "not-to-be-seen-anywhere")
+    job = small_job(tmp_path, f"failing.how={how}")
+    with pytest.raises(ValueError if how == "error" else RunError) as caught:
+        train(job)
+    [run] = (tmp_path / "runs").iterdir()
+    [fault] = events(run, "fault")
+    log = (run / "logs" / "rank-0.log").read_text()
+    for text in (fault["traceback"], log):
+        assert ", in _run\n" in text  # a frame of the loop
+        assert f'File "{__file__}", line' in text and ", in fail" in text
+        assert "not-to-be-seen-anywhere" not in text
+    assert fault["step"] == 2
+    assert log_of(caught.value) == str(run / "logs" / "rank-0.log")
+    if how == "exit":
+        assert "training was left by SystemExit: 0 (" in fault["error"]
+    else:
+        assert log.endswith("\nValueError: the fault, ***\n")
+
+
+@pytest.fixture
+def added_failing() -> Iterator[None]:
+    add_section(Job, "failing", Failing.Config)
+    yield
+    del Job.__setpoint__.fields["failing"], Job.__setpoint__.added["failing"]
+    Job.__setpoint__.plan_made = None
+
+
+def test_what_fails_before_the_run_is_open_is_in_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a source of documents that fails after hours."""
+    import torch
+
+    job = small_job(tmp_path)
+    path = tmp_path / "runs" / "x"
+
+    def build(*_: object) -> None:
+        torch.nn.Linear(2, 2)(torch.zeros(3))
+
+    monkeypatch.setattr("setpoint.train.run.build_components", build)
+    with pytest.raises(RuntimeError) as caught:
+        train(job, path)
+    log = (path / "logs" / "rank-0.log").read_text()
+    assert ", in build\n" in log and ", in train\n" in log
+    assert log_of(caught.value) == str(path / "logs" / "rank-0.log")
+    monkeypatch.undo()
+    assert train(job, path).ended.step == 30  # which goes on from there

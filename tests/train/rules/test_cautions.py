@@ -15,9 +15,16 @@ HORIZON = "horizon-differs-from-run"
 
 LEARNED = ("model.positions=learned",)
 ACCURACY = ("evaluation.accuracy=true", "evaluation.best.metric=accuracy")
+ADDED = (
+    "adapter=lora",
+    "model.pretrained=x",
+    "tokenizer={type=huggingface, path=y, added=[<|tool|>]}",
+)
 MUP = ("model.mup.base_dim=64",)
 PIECEWISE = "schedule.type=piecewise"
 FREE = "optimizer=schedule_free_adamw"
+ASKED = "data.sources=[{type=questions}]"
+FOREIGN = ("model=huggingface", "model.config=llama")
 LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
 
 
@@ -70,6 +77,9 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
         (("adapter=lora", "model.pretrained=x"), []),
         (("adapter=lora", "checkpoint.load=x"), []),
         (("adapter=relora",), []),
+        (ADDED, ["added-tokens-frozen"]),
+        ((*ADDED, "adapter.train=[embedding]"), []),
+        ((*ADDED, "adapter.targets=[embedding, query]"), []),
         (MUP, []),
         ((*MUP, "optimizer={type=import, target=torch.optim.NAdam}"), []),
         ((*MUP, "optimizer={type=import, target=torch.optim.SGD}"), ["mup-without-adam"]),
@@ -100,6 +110,12 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
             ),
             [],
         ),
+        ((ASKED,), []),
+        ((ASKED, "data.packing.method=concatenate"), ["conversations-cut"]),
+        (("data.packing.method=concatenate",), []),
+        ((ASKED, "data.packing.isolate=false"), ["conversations-not-isolated"]),
+        ((ASKED, *FOREIGN), []),
+        ((ASKED, *FOREIGN, "data.packing.method=concatenate"), ["conversations-cut"]),
         (("optimizer=muon", "optimizer.lr=3e-4"), ["muon-learning-rate-low"]),
         (("optimizer=muon", "optimizer.lr=3e-4", "optimizer.adjust_lr=match_rms_adamw"), []),
     ],
@@ -107,6 +123,27 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
 def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:
     job = compose(Job, flags=flags).resolve()
     assert [caution.code for caution in cautions_of(job)] == codes
+
+
+@pytest.mark.parametrize(
+    ("flags", "method", "isolate"),
+    [
+        ((), "concatenate", False),
+        ((ASKED,), "next_fit", True),
+        (
+            ("data.sources=[{type=conversations, paths=[c.jsonl]}, {type=stdlib}]",),
+            "next_fit",
+            True,
+        ),
+        (FOREIGN, "concatenate", False),
+        ((ASKED, *FOREIGN), "next_fit", True),
+        ((ASKED, "data.packing.method=none"), "none", True),
+        ((ASKED, "data.packing.method=concatenate"), "concatenate", False),
+    ],
+)
+def test_conversations_are_packed_whole(flags: tuple[str, ...], method: str, isolate: bool) -> None:
+    packing = compose(Job, flags=flags).resolve().data.packing
+    assert (packing.method, packing.isolate) == (method, isolate)
 
 
 def test_every_code_is_known() -> None:

@@ -211,7 +211,8 @@ def test_a_source_says_what_is_learned_of_it(tmp_path: Path) -> None:
 def test_an_evaluation_that_takes_longer_than_the_training(
     tmp_path: Path, flags: tuple[str, ...], words: str | None
 ) -> None:
-    found = verify(small_job(tmp_path, *flags), ("files",)).cautions
+    job = small_job(tmp_path, "data.held_out=0.2", *flags)
+    found = verify(job, ("files",)).cautions
     texts = [each.message for each in found if each.code == "evaluation-longer-than-training"]
     assert len(texts) == (words is not None)
     assert words is None or words in texts[0]

@@ -135,7 +135,10 @@ MET: tuple[tuple[str, ...], ...] = (
     (*CUT, "memory.activation_offload={}"),
     (*CUT, "precision.compute=bf16", "precision.float8={}"),
     (*BOTH, f"{PIPELINING}=zbv_zero_bubble", "model.tie_embeddings=true"),
-    ("data.packing.isolate=true", "model={type=huggingface, config=org/theirs}"),
+    (
+        "model={type=huggingface, config=org/theirs, attention_backend=flex_attention}",
+        "parallel.device=cpu",
+    ),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
     (
         "data.packing.method=none",

@@ -37,6 +37,25 @@ def test_tokens_that_are_missing(tmp_path: Path) -> None:
     assert "which" not in found.message and str(tmp_path / "without") in found.message
 
 
+def test_answers_that_nothing_ends_are_a_caution(tmp_path: Path) -> None:
+    byte_level(tmp_path / "tok", special=CHAT)
+    tokenizer = f"tokenizer={{type=huggingface, path={tmp_path / 'tok'}}}"
+    ended, endless = tmp_path / "ended.jinja", tmp_path / "endless.jinja"
+    loop = "{%% for m in messages %%}{{ %s + m.content + '\\n' }}{%% endfor %%}"
+    ended.write_text(loop % "('<|im_start|>' if m.role == 'user' else '')")
+    endless.write_text(loop % "m.role + ': '")
+
+    def codes(template: Path, source: str = "sources") -> list[str]:
+        (tmp_path / "c.jsonl").write_text('{"prompt": "a", "completion": "b"}')
+        chats = f"[{{type=conversations, paths=[{tmp_path / 'c.jsonl'}], template='{template}'}}]"
+        job = small_job(tmp_path, f"data.{source}={chats}", tokenizer)
+        return [caution.code for caution in verify(job, {"files"}).cautions]
+
+    assert "no-stop-token" in codes(endless)
+    assert "no-stop-token" not in codes(ended)
+    assert "no-stop-token" not in codes(endless, "validation")
+
+
 def test_rows_of_messages_need_a_template_and_tokens_none(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, "")
     assert "the tokenizer 'bytes' has no chat template of its own" in found.message

@@ -13,9 +13,9 @@ from setpoint.optim.config import Cosine, Plateau, ScheduleConfig
 from setpoint.optim.schedule.build import Place
 from setpoint.optim.schedule.config import Moving
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.score import Score
 from setpoint.train.run import train
 from setpoint.train.step.learning_rate import LearningRate
 from setpoint.train.step.loop import Loop

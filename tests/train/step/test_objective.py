@@ -355,6 +355,33 @@ def evaluate_nothing(folder: Path) -> None:
     evaluate(job, build_components(job))
 
 
+class Aware(nn.Module):
+    """A model that gives logits, and is called with the places of its tokens."""
+
+    takes_documents = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(VOCAB, VOCAB))
+        self.given: dict[str, Tensor] = {}
+
+    def forward(self, tokens: Tensor, **given: Tensor) -> Tensor:
+        self.given = given
+        return self.table[tokens]
+
+
+def test_a_model_without_a_head_may_take_documents() -> None:
+    plain = rows_of(weighted=False)
+    places = torch.zeros_like(plain.inputs)
+    batch = replace(plain, positions=places, documents=places + 1)
+    model = Aware()
+    Objective(model, resolve(CrossEntropy()).build()).sums(batch)
+    assert model.given == {"positions": batch.positions, "documents": batch.documents}
+    model.takes_documents = False
+    with pytest.raises(SetpointError, match=r"gives positions and documents\nValid: a model with"):
+        Objective(model, resolve(CrossEntropy()).build()).sums(batch)
+
+
 def test_documents_and_positions_of_a_batch_reach_the_model() -> None:
     """Two documents in one sequence have the loss of each alone."""
     model = small_model()

@@ -11,13 +11,13 @@ from ..types.base import FieldType
 from ..types.containers import MappingType, SequenceType, each
 from ..types.sections import SectionType
 from ..types.special import AnyType
-from ..values.free import plain_value
+from ..values.free import plain_key, plain_value
 from ..values.import_path import ImportPath
 from ..values.node import Node
 from ..values.reference import Reference, is_reference
 from ..words.errors import Invalid
 from ..words.shown import children
-from ..words.texts import PlainScalar, literal, parse_flow
+from ..words.texts import DATA, PlainScalar, literal, parse_flow
 
 if TYPE_CHECKING:
     from ..values.origin import Origin
@@ -107,7 +107,7 @@ def read_argument(value: Any, origin: Origin) -> Any:
     Raises:
         Invalid: if it is neither.
     """
-    if isinstance(value, PlainScalar) and value.startswith(("{", "[")):
+    if isinstance(value, PlainScalar) and value.startswith(DATA):
         value = parse_flow(value)
     if _is_component(value):
         return _component(value, origin)
@@ -117,7 +117,7 @@ def read_argument(value: Any, origin: Origin) -> Any:
     if isinstance(value, Mapping):
         entries = cast(Mapping[Any, object], value)
         if _components(entries.values()):
-            keys = [str(key) for key in entries]
+            keys = [plain_key(key) for key in entries]
             pairs = zip(keys, entries.values(), strict=True)
             read = each(pairs, lambda _, item: _inside(item, origin))
             return _Mapping(_Component()).own(dict(zip(keys, read, strict=True)))

@@ -23,7 +23,7 @@ from ..values.origin import UNTOUCHED
 from ..values.reference import Reference, from_environment, may_refer
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, children, item_at, nested, rebuild, same
+from ..words.shown import MISSING, children, item_at, member_text, nested, rebuild, same
 from ..words.texts import LiteralText, escaped
 from .copying import holds
 from .unknown_keys import place_of
@@ -301,7 +301,7 @@ def layer_text(value: object) -> object:
     if isinstance(value, tuple | list | dict):
         return rebuild(value, layer_text)
     if isinstance(value, Enum):
-        return value.name
+        return member_text(value)
     if isinstance(value, LiteralText):
         return escaped(value)
     if value is None or isinstance(value, bool | int | float | str):

@@ -11,7 +11,7 @@ from ..schema.tree import section_classes
 from ..types.base import PLAIN, FieldType
 from ..values.free import Free
 from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
-from ..values.origin import DEFAULT, UNTOUCHED, Origin
+from ..values.origin import DEFAULT, PRESET, UNTOUCHED, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted
@@ -296,10 +296,21 @@ def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
 
 
 def dropped_values(config: Node) -> Iterator[str]:
-    """The values that a later layer has overtaken, since it leaves no place or effect to them."""
+    """The values that a later layer has overtaken, since it leaves no place or effect to them.
+
+    Those of a preset in one section are a line together: they were chosen for its own variant.
+    """
+    lines: dict[tuple[object, str], list[Leaf]] = {}
     for leaf, reason in dropped_leaves(config):
-        shown = f"{leaf.key} = {shown_plain(leaf.value)}"
-        yield f"{shown}, from {leaf.describe_origin()}: {reason}"
+        preset = leaf.describe_origin().partition(" (")[0]
+        together = (leaf.path[:-1], preset) if leaf.origin.layer == PRESET else leaf.path
+        lines.setdefault((together, reason), []).append(leaf)
+    for (_, reason), of in lines.items():
+        first, *others = of
+        values = [f"{first.key} = {shown_plain(first.value)}"]
+        values += [f"{leaf.path[-1]} = {shown_plain(leaf.value)}" for leaf in others]
+        where = first.describe_origin()
+        yield f"{', '.join(values)}, from {where.partition(' (')[0] if others else where}: {reason}"
 
 
 def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]:

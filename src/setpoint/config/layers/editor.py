@@ -13,10 +13,18 @@ from ..migrations.tombstone import former
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType
-from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
+from ..types.containers import (
+    ADDING,
+    REMOVE,
+    AnyOfType,
+    MappingType,
+    SequenceType,
+    TupleType,
+    unwrapped,
+)
 from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
 from ..types.sections import SectionType, fill, tag_of
-from ..types.special import FreeType
+from ..types.special import DataType, FreeType
 from ..values.free import Free
 from ..values.node import Node, chain_of, layers_of, state_of, stood
 from ..values.origin import Origin
@@ -28,7 +36,7 @@ from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar, parse_flow
 from .editor_base import EXTENDS, EditorBase, fields_in
 from .fragment import put_fragments, with_fragments
 from .hints import explained
-from .list_edits import edit_items, set_item, single
+from .list_edits import changed_data, edit_items, set_item, single
 from .presets import forget_restored, remember_replaced, section_of_preset
 
 # Fields of these types hold one value, so that nothing can be set inside it.
@@ -171,6 +179,9 @@ class Editor(EditorBase):
         if isinstance(kind, SectionType):
             self._assign_section(section, info, kind, mapping_in(kind, value), origin, path)
             return
+        if isinstance(kind, AnyOfType) and not kind.option(DataType):
+            is_mapping = isinstance(value, Mapping)  # which edits a list
+            kind = kind.option(MappingType) or (is_mapping and kind.option(SequenceType)) or kind
         if isinstance(kind, SINGLE):
             self._put(section, info, value, origin, path)
             return
@@ -194,7 +205,7 @@ class Editor(EditorBase):
                 self.refers = self.refers or may_refer(entries)
                 for key, item in entries.items():
                     try:
-                        current.put(str(key), item, origin)
+                        current.put(key, item, origin)
                     except Invalid as error:
                         self.report((*path, str(key)), item, origin, error)
                 return
@@ -391,10 +402,15 @@ class Editor(EditorBase):
         key = str(rest[0])
         here = (*done, key)
         if isinstance(node, Free):
+            held = dict(node.items()).get(key)
             if len(rest) == 1:
                 node.put(key, value, origin)
-            else:
+            elif isinstance(held, Free) or (held is None and rest[1] not in ADDING):
+                if held is None:  # null gives way to a section
+                    node.put(key, {}, origin)
                 self.descend(node.inside(key), rest[1:], here, value, origin)
+            else:
+                node.put(key, changed_data(self, held, rest[1:], here, value, origin), origin)
             return
         if not isinstance(node, Node):
             raise Invalid(single(done, key))

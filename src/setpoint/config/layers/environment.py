@@ -17,6 +17,7 @@ from ..values.node import Node, chain_of, set_chain, value_or_missing
 from ..values.origin import ENVIRONMENT, RECORD, Origin, Recorded
 from ..values.reference import may_refer
 from ..words.errors import Invalid
+from ..words.shown import MISSING
 from ..words.texts import PlainScalar
 from .editor import EXTENDS, Editor
 from .list_edits import EDITS, names_of
@@ -125,6 +126,7 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
     kind: FieldType | None = None  # what stands here, where nothing does yet
     lost = False  # below a name that no field has, case means nothing
     for part in written:
+        kind = kind and kind.with_items(None if node is MISSING else node, part.lower())
         if isinstance(node, Node) or isinstance(kind, SectionType):
             here: Sequence[type[Node]] = section_classes(kind) if kind is not None else ()
             classes = [type(node)] if isinstance(node, Node) else here

@@ -143,21 +143,25 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
     return flags
 
 
-def takes_next(cls: type[Node], token: str, word: str) -> bool:
+def takes_next(cls: type[Node], token: str, word: str, is_argument: Callable[[str], bool]) -> bool:
     """Whether a word is the value of the flag before it, and not an argument of its own.
 
+    Arguments:
+        is_argument: whether a word can be one, asked where the flag is a switch and the word is
+            no value of it: `--deterministic exp.toml`, but not `--deterministic ture`.
+
     Returns:
-        False after a flag that has its value or takes none; after a switch if the word is no value
-        of it: `--deterministic exp.toml`.
+        False after a flag that has its value.
     """
     name, equals, _ = token.partition("=")
     if equals or not name.startswith("--") or word.startswith("--"):
         return False
     path = _path(name[2:])
     if _is_switch(cls, path):
-        return "=" not in word and _is_value(_kinds(cls, path), word)
+        is_value = _is_value(_kinds(cls, path), word)
+        return "=" not in word and (is_value or not is_argument(word))
     if name.startswith("--no-") and _is_switch(cls, _path(name[5:])):
-        return word in ("true", "false")  # which is refused in words
+        return word in ("true", "false") or not is_argument(word)  # which is refused in words
     return True
 
 
@@ -205,8 +209,9 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
     """
     path = _path(flag.removeprefix("--"))
     kinds = _kinds(cls, path)
-    listed = [kind for kind in kinds if kind.is_container() and ".append" not in flag]
-    for these, text in ((listed, ",".join(words)), (kinds, " ".join(words))):
+    listing = ",".join(words)
+    listed = [kind for kind in kinds if kind.lists_items(listing) and ".append" not in flag]
+    for these, text in ((listed, listing), (kinds, " ".join(words))):
         if _reads(these, text):
             return f"--{'.'.join(path)} {in_shell(text)}"
     return ""

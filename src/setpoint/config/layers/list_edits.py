@@ -7,24 +7,33 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..draft.walk import sections
 from ..types.base import FieldType, read_item
-from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, read_items, unwrapped
+from ..types.containers import (
+    ADDING,
+    REMOVE,
+    MappingType,
+    SequenceType,
+    TupleType,
+    read_items,
+    unwrapped,
+)
 from ..types.sections import SectionType
+from ..types.special import DataType, FreeType
+from ..values.free import Free
 from ..values.node import Node, state_of, value_or_missing
-from ..values.origin import COMMAND_LINE, Origin
+from ..values.origin import Origin
 from ..values.reference import Reference
 from ..words.errors import Invalid
 from ..words.names import Path, did_you_mean, dotted
-from ..words.shown import children, shown, shown_plain
+from ..words.shown import children, same, shown, shown_plain
 from ..words.texts import PlainScalar, parse_list
 from .fragment import with_fragments
-from .hints import written
 
 if TYPE_CHECKING:
     from ..schema.field import FieldInfo
     from .editor_base import EditorBase
 
-APPEND, EXTEND, INSERT = "append", "extend", "insert"
-EDITS = (APPEND, EXTEND, INSERT, REMOVE)
+APPEND, EXTEND, INSERT = ADDING
+EDITS = (*ADDING, REMOVE)
 
 
 def edit_items(
@@ -80,6 +89,20 @@ def set_item(
             editor.report((*done, *place), value, origin, found)
 
 
+def changed_data(
+    editor: EditorBase, held: object, rest: Path, done: Path, value: object, origin: Origin
+) -> object:
+    """Plain data of the user area with one edit made inside it.
+
+    Raises:
+        Invalid: if it has no such place.
+    """
+    try:
+        return _Edit(editor, value, origin).changed(DataType(), held, rest, done)
+    except Invalid as error:
+        raise Invalid(error.message, error.valid, hint=error.hint, secret=error.secret) from None
+
+
 def _follow(before: object, after: object, done: Path) -> None:
     """Let sections that now stand at another index keep the lines that their values stand on."""
     old = {id(item): at for at, item in children(before) if isinstance(item, Node)}
@@ -113,6 +136,13 @@ class _Edit:
         """
         kind = unwrapped(kind)
         editor, value, origin = self.editor, self.value, self.origin
+        if isinstance(kind, SectionType) and rest and not isinstance(held, Node | Reference):
+            if rest in (("type",), ("extends",)):
+                made = self.with_fragments(kind, done, {rest[0]: value})
+                return read_item(kind, made, origin)
+            held = kind.chosen(
+                None, "choose a variant first: without one it has no fields to set"
+            )()
         if isinstance(held, Node):
             if rest == ("extends",):
                 value = {"extends": value}
@@ -121,21 +151,25 @@ class _Edit:
                 return held
             return editor.replaced(held, kind, value, origin, done)
         if not rest:
-            return read_item(kind, self.with_fragments(kind, done), origin)
+            return read_item(kind, self.with_fragments(kind, done, value), origin)
         if isinstance(held, Reference):
             reason = f"is the reference {held.text}, whose items are not known yet"
             raise Invalid(f"{dotted(done)} {reason}")
+        if isinstance(kind, FreeType):
+            area = Free() if held is None else held.copy(False)
+            editor.descend(area, rest, done, value, origin)
+            return area
+        kind = kind.with_items(held, rest[0])
         if isinstance(kind, MappingType):
             return self.in_mapping(kind, held or {}, rest, done)
         if isinstance(kind, SequenceType | TupleType):
             return self.in_list(kind, held or (), rest, done)
-        raise Invalid(single(done, str(rest[0])))
+        hint = "Set it to a list or a mapping first." if kind.is_container() else ""
+        raise Invalid(single(done, str(rest[0])), hint=hint)
 
-    def with_fragments(self, kind: FieldType, path: Path) -> object:
-        """The value with each new section that extends files made."""
-        if not kind.nested:
-            return self.value
-        return with_fragments(self.editor, kind, self.value, self.origin, path)
+    def with_fragments(self, kind: FieldType, path: Path, value: object) -> object:
+        """A value with each new section that extends files made."""
+        return with_fragments(self.editor, kind, value, self.origin, path) if kind.nested else value
 
     def in_mapping(self, kind: MappingType, held: dict[str, Any], rest: Path, done: Path) -> Any:
         """A mapping with keys taken out of it, or with another value of one."""
@@ -151,18 +185,7 @@ class _Edit:
                 del items[key]
             return items
         key = kind.check_key(str(rest[0]))
-        if len(rest) > 1 and key not in held:
-            hint = did_you_mean(key, held) or self.how_to_make(kind.item, (*done, key))
-            raise Invalid(f"{dotted(done)} has no item {key!r}", tuple(held), hint=hint)
         return self.replace(held, dict(held), key, held.get(key), kind.item, rest, done)
-
-    def how_to_make(self, kind: FieldType, path: Path) -> str:
-        """How an item that is a section is put in, before its fields are set."""
-        inner = unwrapped(kind)
-        if not isinstance(inner, SectionType) or self.origin.layer != COMMAND_LINE:
-            return ""
-        made: object = {} if inner.only() else next(iter(inner.variants()))
-        return f"Put it in first, as in {written({dotted(path): made}, self.origin)}."
 
     def in_list(
         self, kind: SequenceType | TupleType, held: Sequence[Any], rest: Path, done: Path
@@ -177,7 +200,7 @@ class _Edit:
             raise Invalid(f"{name} has {len(held)} items, and its length is fixed")
         try:
             new = kind.item if word in (APPEND, INSERT) else kind
-            value = self.with_fragments(new, (*done, word))
+            value = self.with_fragments(new, (*done, word), self.value)
             return _edited(kind, list(held), rest, name, value, self.origin)
         except Invalid as error:
             raise error.inside(word) from None
@@ -222,9 +245,10 @@ def _which(kind: SequenceType, items: list[Any], which: object, name: str, origi
     if kind.item.nested:
         return item_index(items, str(which), name)
     value = kind.item.read(which, origin)
-    if value not in items:
+    at = next((at for at, item in enumerate(items) if same(item, value)), None)
+    if at is None:
         raise Invalid(f"{name} does not hold {shown(which)}", tuple(map(shown_plain, items)))
-    return items.index(value)
+    return at
 
 
 def _words(value: object) -> list[str]:

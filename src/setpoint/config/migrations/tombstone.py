@@ -36,11 +36,7 @@ def former(root: type[Node], path: str, file: str | None = None) -> str:
     else:
         sentence, now = operation.sentence(old), _today(operations, operation, old, path)
     if file is not None:
-        ours = root.__module__.startswith("setpoint.")
-        doing = (
-            f"run `setpoint migrate {file}`" if ours else f"the command `migrate {file}` does it"
-        )
-        return f"{sentence}; {doing}."
+        return f"{sentence}; run {root.__setpoint__.command(f'migrate {file}')}."
     return f"{sentence}; write {now}." if now else f"{sentence.rstrip('.')}."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, cast
 
 from ..draft.config import Config
@@ -12,7 +13,7 @@ from ..draft.walk import sections
 from ..values.free import Free
 from ..values.reference import Reference, Template
 from ..values.user_code import importable_name
-from ..words.shown import MISSING, same
+from ..words.shown import MISSING, flag_names, same
 from ..words.texts import LiteralText, escaped
 
 if TYPE_CHECKING:
@@ -152,9 +153,17 @@ class _Writer:
             self.imports.add(("re", ""))
             return f"re.compile({_quoted(cast(Any, value).pattern)})"
         self._import(cls)
-        if hasattr(cls, "__members__"):
-            return f"{cls.__qualname__}.{cast(Any, value).name}"
+        if isinstance(value, Enum):
+            names = flag_names(value)[0] if isinstance(value, Flag) else [value.name]
+            members = [f"{cls.__qualname__}{_attribute(name)}" for name in names]
+            return " | ".join(members) or f"{cls.__qualname__}(0)"
         return repr(value)
+
+
+def _attribute(name: str) -> str:
+    """How a member of an enum is named, which need not have a name of Python."""
+    plain = name.isidentifier() and not keyword.iskeyword(name)
+    return f".{name}" if plain else f"[{_quoted(name)}]"
 
 
 def _quoted(text: str) -> str:

@@ -9,11 +9,12 @@ from ..draft.shared_sections import contains, missing_place, references, value_a
 from ..draft.walk import sections
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_at
+from ..types.base import FieldType
 from ..types.containers import kind_at
 from ..values.free import Free
 from ..values.node import Node, chain_of, is_invalid, mark_invalid, value_or_missing
 from ..values.origin import DERIVED, REFERENCE, Origin
-from ..values.reference import Reference, may_refer
+from ..values.reference import Reference, may_refer, text_of
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
 from ..words.shown import MISSING, count_values, listed, rebuild, shown_part
@@ -115,7 +116,8 @@ class Computation:
         found = [name for name, value in held.items() if may_refer(value)]
         for name in sorted(found, key=order.__getitem__):
             sources: dict[Path, Source] = dict(references(held[name]))
-            self._add(Pending(section, name, (*path, name), sources, listed(held[name])))
+            if sources:  # inside plain data, a text that looks like a reference is a text
+                self._add(Pending(section, name, (*path, name), sources, listed(held[name])))
 
     def _collect_derived(self, path: Path, section: Node) -> None:
         cls = type(section)
@@ -207,6 +209,10 @@ class Computation:
         except Exception:  # nobody asked for the value, so that no fault of it is reported
             return MISSING
 
+    def note_type(self, section: Node) -> None:
+        """Record that a value depends on which variant a section is."""
+        self._read(dotted((*(self._path_of(section) or ()), "type")))
+
     def _read(self, path: str) -> None:
         if self._reads:
             self._reads[-1][path] = None
@@ -226,7 +232,7 @@ class Computation:
         self._stack.append(here)
         self._reads.append({})
         try:
-            pending.put(inside, self._evaluate(pending, pending.sources[inside]))
+            pending.put(inside, self._evaluate(pending, inside))
             if inside:
                 self._fit(pending, inside)
             pending.reads.update(self._reads[-1])
@@ -242,7 +248,8 @@ class Computation:
             self._reads.pop()
             pending.waiting.discard(inside)
 
-    def _evaluate(self, pending: Pending, by: Source) -> object:
+    def _evaluate(self, pending: Pending, inside: Path) -> object:
+        by = pending.sources[inside]
         if not isinstance(by, Reference):
             section, method = by
             function = getattr(type(section), method)
@@ -257,6 +264,9 @@ class Computation:
             self._copied += count_values(cast(object, value), MAX_COPIED)
             if self._copied > MAX_COPIED:
                 raise Invalid(f"expands by references to more than {MAX_COPIED} values")
+        kind = kind_at(pending.info.type, inside)
+        if kind is not None and kind.takes_text and not isinstance(value, str):
+            return _fitting(kind, cast(object, value))
         return cast(object, value)
 
     def _fit(self, pending: Pending, inside: Path) -> None:
@@ -278,7 +288,7 @@ class Computation:
         info, origin = pending.info, pending.origin()
         try:
             value = info.read(pending.value, origin)
-            if may_refer(value):
+            if any(references(value)):
                 raise Invalid("evaluates to a text that is a reference itself")
         except Exception as error:
             self._fail(pending, _in_words(next(iter(pending.sources.values())), error))
@@ -374,6 +384,16 @@ class Computation:
         return f"refers to {path}, which is {held}, not {wanted}"
 
 
+def _fitting(kind: FieldType, value: object) -> object:
+    """A value for a field that takes text: as it is if it fits, else as it stands within a text."""
+    try:
+        kind.read(value, Origin(REFERENCE))
+    except Invalid:
+        text = text_of(value)
+        return value if text is None else text
+    return value
+
+
 def _in_words(by: Source, error: Exception) -> Invalid:
     """What went wrong while a value was computed, as the value's own error.
 
@@ -435,6 +455,8 @@ class View:
             return attribute.fget(self)
         if isinstance(attribute, types.FunctionType):
             return types.MethodType(attribute, self)
+        if cls.__setpoint__.tag is not None:  # it is what the variant says
+            self._computation.note_type(self._section)
         return attribute
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -124,6 +124,7 @@ class ClassInfo:
         "owner",
         "plan_made",
         "presets",
+        "program",
         "role",
         "schema",
         "tag",
@@ -143,6 +144,8 @@ class ClassInfo:
         self.presets: str | None = None
         # What the environment variables of a root begin with, before two underscores.
         self.environment_prefix = "SETPOINT"
+        # Of a root: what is typed before a command, such as `python train.py`, where that is known.
+        self.program = "setpoint" if cls.__module__.startswith("setpoint.") else ""
         # The module with what the root answers to names of other systems.
         self.other_names: str | None = None
         self.fields: dict[str, FieldInfo] = {}
@@ -153,6 +156,10 @@ class ClassInfo:
         self.derives: dict[str, str] = {}
         self.checks: list[str] = []
         self.deads: list[str] = []
+
+    def command(self, text: str) -> str:
+        """A command for this root as an error names it."""
+        return f"`{self.program} {text}`" if self.program else f"the command `{text}`"
 
     @property
     def plan(self) -> Plan:

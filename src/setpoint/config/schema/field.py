@@ -212,12 +212,9 @@ class FieldInfo:
         Raises:
             Invalid: if the field cannot take it.
         """
-        if isinstance(value, Reference) or (isinstance(value, str) and "${" in value):
-            result = read_item(self.type, value, origin)
-            if isinstance(result, Reference):
-                return result
-        else:
-            result = self.type.read(value, origin)
+        result = read_item(self.type, value, origin)
+        if isinstance(result, Reference):
+            return result
         self.check(result)
         return result
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..values.node import Node
 from ..values.reference import Reference, is_reference, reference
 from ..words.errors import Invalid
-from ..words.shown import shown
+from ..words.shown import plain_scalar, shown
 from ..words.texts import OPENING, LiteralText, PlainScalar, refers, unescaped
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class FieldType:
     nested = False
     # Whether a text may stand here, so that it may hold references.
     takes_text = False
+    # How a typed text begins that gives a list or mapping where a text may stand as well.
+    opening: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """The type in words, as help texts and errors show it.
@@ -97,6 +99,22 @@ class FieldType:
         """Whether values have items that a path can name by index or key."""
         return any(part.is_container() for part in self.inner_types())
 
+    def lists_items(self, text: str) -> bool:
+        """Whether a text that is typed gives the items of a list or mapping."""
+        return any(part.lists_items(text) for part in self.inner_types())
+
+    def with_items(self, value: Any, key: object) -> FieldType:
+        """The type, or of alternatives the one, by which a path goes on inside a value.
+
+        Arguments:
+            value: what stands there; None if nothing does.
+            key: the next part of the path: an index, a key, or a word that edits a list.
+
+        Returns:
+            a list or mapping; the type itself where the value is a single one.
+        """
+        return self
+
     def is_secret(self) -> bool:
         """Whether values may be secrets, so that no error may repeat what was given.
 
@@ -119,9 +137,9 @@ def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
     if isinstance(item, Reference) and not kind.is_secret():
         return item
     if not isinstance(item, str) or OPENING not in item or kind.is_secret():
-        return kind.read(item, origin)
+        return kind.read(plain_scalar(item), origin)
     # The items of a list on one line, as flags give it, may be references themselves.
-    listed = isinstance(item, PlainScalar) and kind.is_container() and not is_reference(item)
+    listed = isinstance(item, PlainScalar) and kind.lists_items(item) and not is_reference(item)
     if listed or isinstance(item, LiteralText):
         return kind.read(item, origin)
     if refers(item):

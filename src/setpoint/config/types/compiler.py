@@ -16,7 +16,7 @@ from .base import FieldType
 from .containers import AnyOfType, MappingType, OptionalType, SequenceType, TupleType
 from .scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
 from .sections import SectionType
-from .special import AnyType, FreeType, ImportPathType, PatternType, ScalarType
+from .special import AnyType, DataType, FreeType, ImportPathType, PatternType, ScalarType
 
 Shape = TypeVar("Shape")
 Result = TypeVar("Result")
@@ -188,12 +188,28 @@ def _union(arguments: tuple[Any, ...], where: str) -> FieldType:
         if len(classes) > 1 and untagged:
             raise DeclarationError(f"{where}: {untagged[0]} needs a type tag to be part of a union")
     else:
-        kinds = tuple(compile_annotation(item, where) for item in parts)
-        # A whole number fits a float as well, so the narrower type is asked first.
-        order = (BoolType, IntType, FloatType, ScalarType, LiteralType, EnumType)
-        rank: dict[type[FieldType], int] = {kind: at for at, kind in enumerate(order)}
-        kinds = tuple(sorted(kinds, key=lambda kind: rank.get(type(kind), len(order))))
+        kinds = sorted((compile_annotation(item, where) for item in parts), key=_rank)
+        if any(isinstance(kind, DataType) for kind in kinds):
+            # Any text is data, so that a number means the same wherever it is typed.
+            kinds = [kind for kind in kinds if not isinstance(kind, StrType)]
         if any(kind.nested for kind in kinds) and len(kinds) > 1:
             raise DeclarationError(f"{where}: sections and plain values cannot share one field")
         inner = kinds[0] if len(kinds) == 1 else AnyOfType(kinds)
-    return OptionalType(inner) if len(parts) < len(arguments) else inner
+    if len(parts) == len(arguments):
+        return inner
+    if "null" in inner.candidates():
+        raise DeclarationError(f"{where}: null stands for None, and cannot be a word as well")
+    return OptionalType(inner)
+
+
+# A whole number fits a float as well, so the narrower type is asked first.
+_ORDER = (BoolType, IntType, FloatType, ScalarType, LiteralType, EnumType)
+_RANKS: dict[type[FieldType], int] = {kind: at for at, kind in enumerate(_ORDER)}
+
+
+def _rank(kind: FieldType) -> tuple[int, ...]:
+    """The place of a type among alternatives; lists and mappings stand by what is in them."""
+    if isinstance(kind, DataType):
+        return (len(_ORDER) + 1,)
+    inner = kind.inner_types()
+    return (_RANKS.get(type(kind), len(_ORDER)), *(_rank(inner[0]) if inner else ()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from ..words.names import Path
 
 K = TypeVar("K", int, str)
+T = TypeVar("T")
 # The word that takes items out of a list or a mapping; a mapping can therefore not hold it.
 REMOVE = "remove"
+# The words that put items into a list.
+ADDING = ("append", "extend", "insert")
 
 
 class OptionalType(FieldType):
@@ -43,7 +46,8 @@ class OptionalType(FieldType):
     def read(self, value: object, origin: Origin) -> Any:
         if value is None or (isinstance(value, str) and value == "null"):
             return None
-        return self.inner.read(value, origin)
+        result = self.inner.read(value, origin)
+        return None if isinstance(result, str) and result == "null" else result
 
     def own(self, value: Any) -> Any:
         return None if value is None else self.inner.own(value)
@@ -65,35 +69,68 @@ class OptionalType(FieldType):
 
 
 class AnyOfType(FieldType):
-    """Alternatives of plain types, tried in the order of the annotation.
+    """Alternatives of plain types, the narrowest first.
+
+    A typed text that begins with `[` or `{` is a list or mapping where one is among them. Where a
+    text is among them as well, any other typed text is one, and one in quotes is what they hold.
 
     Arguments:
         options: the types; a value belongs to the first that takes it.
     """
 
-    __slots__ = ("options", "takes_text")
+    __slots__ = ("opening", "options", "takes_text")
 
-    def __init__(self, options: tuple[FieldType, ...]) -> None:
+    def __init__(self, options: Sequence[FieldType]) -> None:
         self.options = options
         self.takes_text = any(option.takes_text for option in options)
+        self.opening = tuple(sign for option in options for sign in option.opening)
 
     def describe(self) -> str:
         return " or ".join(option.describe() for option in self.options)
 
     def inner_types(self) -> tuple[FieldType, ...]:
-        return self.options
+        return tuple(self.options)
 
     def candidates(self) -> tuple[str, ...]:
         return tuple(text for option in self.options for text in option.candidates())
 
+    def lists_items(self, text: str) -> bool:
+        return text.startswith(self.opening) or (not self.takes_text and super().lists_items(text))
+
+    def with_items(self, value: Any, key: object) -> FieldType:
+        if isinstance(value, list | tuple | dict):
+            return self._owner(value).with_items(value, key)
+        first: tuple[type[FieldType], ...] = (SequenceType, MappingType)
+        for wanted in first if key in ADDING else first[::-1]:
+            found = None if value else self.option(wanted)
+            if found is not None:
+                return found
+        return self
+
+    def option(self, wanted: type[FieldType]) -> FieldType | None:
+        """The first alternative of a kind."""
+        return next((kind for kind in self.options if isinstance(kind, wanted)), None)
+
     def read(self, value: object, origin: Origin) -> Any:
-        for option in self.options:
+        options = self.options
+        if isinstance(value, PlainScalar) and self.opening:
+            if self.takes_text and value.startswith(("'", '"')):
+                value = typed_data(self, parse_flow, value)
+            elif value.startswith(self.opening):
+                options = [kind for kind in options if value.startswith(kind.opening)]
+            elif self.takes_text:
+                options = [kind for kind in options if not kind.opening]
+        for option in options:
             try:
                 return option.read(value, origin)
             except Invalid as error:
-                if error.secret:
-                    raise  # no other alternative may take it, or show it
+                # No other alternative may take a secret, or show it.
+                if error.secret or len(options) == 1 < len(self.options):
+                    raise
         raise self.refuse(value)
+
+    def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
+        return self._owner(value).items(value) if isinstance(value, list | tuple | dict) else ()
 
     def dump(self, value: Any) -> Any:
         return self._owner(value).dump(value)
@@ -120,6 +157,9 @@ class ContainerType(FieldType):
     __slots__ = ()
 
     def is_container(self) -> bool:
+        return True
+
+    def lists_items(self, text: str) -> bool:
         return True
 
     def dump(self, value: Any) -> Any:
@@ -154,6 +194,7 @@ class SequenceType(ContainerType):
         mutable: True for `list[...]`, whose drafts can be changed in place.
     """
 
+    opening = ("[",)
     __slots__ = ("item", "mutable", "nested", "title")
 
     def __init__(self, item: FieldType, mutable: bool) -> None:
@@ -193,6 +234,7 @@ class SequenceType(ContainerType):
 class TupleType(ContainerType):
     """Tuples of a fixed length with a type for each place."""
 
+    opening = ("[",)
     __slots__ = ("kinds", "nested")
 
     def __init__(self, kinds: tuple[FieldType, ...]) -> None:
@@ -226,6 +268,7 @@ class TupleType(ContainerType):
 class MappingType(ContainerType):
     """Mappings from texts to values of one type."""
 
+    opening = ("{",)
     __slots__ = ("item", "nested", "title")
 
     def __init__(self, item: FieldType) -> None:
@@ -267,7 +310,7 @@ class MappingType(ContainerType):
 
     def read(self, value: object, origin: Origin) -> Any:
         if isinstance(value, PlainScalar):
-            value = parse_flow(value)
+            value = typed_data(self, parse_flow, value)
         if not isinstance(value, Mapping):
             raise self.refuse(value)
         errors: list[Invalid] = []
@@ -316,10 +359,22 @@ def read_items(kind: FieldType, value: object) -> Iterable[object]:
         Invalid: if the value is not a sequence.
     """
     if isinstance(value, PlainScalar):
-        return parse_list(value)
+        return typed_data(kind, parse_list, value)
     if isinstance(value, list | tuple):
         return cast(Iterable[object], value)
     raise kind.refuse(value)
+
+
+def typed_data(kind: FieldType, parse: Callable[[str], T], text: str) -> T:
+    """A list or mapping that is typed as a text.
+
+    Raises:
+        Invalid: if it cannot be read; of what may be a secret, without the text.
+    """
+    try:
+        return parse(text)
+    except Invalid as error:
+        raise Invalid(error.message, secret=kind.is_secret()) from None
 
 
 def each(items: Iterable[tuple[K, object]], read: Callable[[K, object], Any]) -> list[Any]:

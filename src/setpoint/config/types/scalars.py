@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..values.origin import REFERENCE
 from ..words.errors import Invalid
 from ..words.names import did_you_mean
-from ..words.shown import INFINITIES, MAX_BITS, plain_number, shown
+from ..words.shown import INFINITIES, MAX_BITS, flag_names, member_text, shown
 from ..words.texts import (
     TOO_BIG,
     LiteralText,
@@ -27,9 +27,9 @@ TRUTH = {
     **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
     **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
 }
+"""How other languages write bool: suggested in errors, never accepted."""
 TOO_LONG = "has more digits than can be written to a file"
 NOT_TEXT = "is not valid Unicode, which no file could record"
-"""How other languages write bool: suggested in errors, never accepted."""
 
 
 class IntType(FieldType):
@@ -41,8 +41,6 @@ class IntType(FieldType):
     def read(self, value: object, origin: Origin) -> int:
         if isinstance(value, PlainScalar):
             return self._parse(value, origin)
-        if not isinstance(value, int):
-            value = plain_number(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self._refuse(value, origin)
         if value.bit_length() > MAX_BITS:
@@ -83,8 +81,6 @@ class FloatType(FieldType):
     words = "a float"
 
     def read(self, value: object, origin: Origin) -> float:
-        if not isinstance(value, int | float | str):
-            value = plain_number(value)
         if isinstance(value, str):
             # A file format without infinities writes them as texts.
             if not isinstance(value, PlainScalar) and value not in ("inf", "-inf"):
@@ -124,8 +120,6 @@ class BoolType(FieldType):
     def read(self, value: object, origin: Origin) -> bool:
         if isinstance(value, bool):
             return value
-        if isinstance(plain_number(value), bool):
-            return plain_number(value)
         if isinstance(value, PlainScalar) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         error = self.refuse(value)
@@ -196,7 +190,7 @@ class LiteralType(FieldType):
         return tuple(plain_text(choice) for choice in self.choices)
 
     def read(self, value: object, origin: Origin) -> Any:
-        value = str(value) if isinstance(value, LiteralText) else plain_number(value)
+        value = str(value) if isinstance(value, LiteralText) else value
         for choice in self.choices:
             if isinstance(value, PlainScalar):
                 if plain_text(choice) == value:
@@ -210,7 +204,7 @@ class LiteralType(FieldType):
 
 
 class EnumType(FieldType):
-    """The members of an enum, by name."""
+    """The members of an enum, by name or alias; those of flags also combined, as `READ|WRITE`."""
 
     __slots__ = ("cls",)
 
@@ -218,18 +212,32 @@ class EnumType(FieldType):
         self.cls = cls
 
     def candidates(self) -> tuple[str, ...]:
-        return tuple(member.name for member in self.cls)
+        return tuple(self.cls.__members__)
 
     def read(self, value: object, origin: Origin) -> Any:
+        members = self.cls.__members__
         if isinstance(value, self.cls):
+            self._refuse_unnamed(value)
             return value
-        for member in self.cls:
-            if isinstance(value, str) and str(value) == member.name:
-                return member
+        if isinstance(value, str):
+            if str(value) in members:
+                return members[str(value)]
+            names = [] if value == "0" else [name.strip() for name in value.split("|")]
+            if issubclass(self.cls, enum.Flag) and members.keys() >= {*names}:
+                bits = 0
+                for name in names:
+                    bits |= members[name].value
+                return self.cls(bits)
         raise refuse_choice(value, self.candidates())
 
+    def _refuse_unnamed(self, value: Any) -> None:
+        """Refuse flags with bits that no member names, which no file could say."""
+        rest = flag_names(value)[1] if isinstance(value, enum.Flag) else 0
+        if rest:
+            raise Invalid(f"has the bits {rest:#b}, which no member names", self.candidates())
+
     def dump(self, value: Any) -> str:
-        return value.name
+        return member_text(value)
 
 
 def plain_text(value: object) -> str:

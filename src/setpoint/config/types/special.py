@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ..values.free import Free, plain_value
@@ -11,8 +12,9 @@ from ..values.import_path import ImportPath
 from ..values.scalar import Scalar
 from ..words.errors import Invalid
 from ..words.shown import listed, shown
-from ..words.texts import escaped, is_text, literal
+from ..words.texts import DATA, escaped, is_text, literal
 from .base import FieldType
+from .containers import ADDING, MappingType, SequenceType
 from .scalars import NOT_TEXT
 
 if TYPE_CHECKING:
@@ -73,18 +75,43 @@ class FreeType(FieldType):
         return value.copy(frozen)
 
 
-class AnyType(FieldType):
-    """Plain data of any kind, where a field is declared as `Any` or `object`."""
+class DataType(FieldType):
+    """Plain data inside a list or mapping of no declared type, where `${` is ordinary text."""
 
     __slots__ = ()
     words = "plain data"
+    opening = DATA
+
+    def is_container(self) -> bool:
+        return True
+
+    def lists_items(self, text: str) -> bool:
+        return text.startswith(DATA)
+
+    def with_items(self, value: Any, key: object) -> FieldType:
+        if isinstance(value, Mapping) or (value is None and key not in ADDING):
+            return MappingType(DataType())
+        return (
+            SequenceType(DataType(), False) if value is None or isinstance(value, tuple) else self
+        )
+
+    def read(self, value: object, origin: Origin) -> Any:
+        return plain_value(value)
+
+    def dump(self, value: Any) -> Any:
+        return listed(value)
+
+
+class AnyType(DataType):
+    """Plain data of any kind, where a field is declared as `Any` or `object`."""
+
+    __slots__ = ()
 
     def read(self, value: object, origin: Origin) -> Any:
         plain = plain_value(value)
         return literal(plain) if isinstance(plain, str) else plain
 
     def dump(self, value: Any) -> Any:
-        # Texts inside a list or mapping are taken as they are.
         return escaped(value) if isinstance(value, str) else listed(value)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from ..words.errors import Invalid, SetpointError
-from ..words.shown import MAX_BITS, children, listed, plain_number, same, shown
+from ..words.shown import MAX_BITS, children, listed, plain_scalar, same, shown
 from ..words.texts import (
+    DATA,
     MAX_DEPTH,
     TOO_DEEP,
     PlainScalar,
@@ -57,12 +59,25 @@ class Free:
     def __setattr__(self, key: str, value: object) -> None:
         self.put(key, value, python_origin(1))
 
-    __getitem__ = __getattr__
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.__getattr__(key)
+        except AttributeError:
+            raise KeyError(key) from None
+
+    def __contains__(self, key: object) -> bool:
+        return any(key == known for known in self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key, _ in self.items())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def __setitem__(self, key: str, value: object) -> None:
         self.put(key, value, python_origin(1))
 
-    def put(self, key: str, value: object, origin: Origin) -> None:
+    def put(self, key: object, value: object, origin: Origin) -> None:
         """Set one key from a known origin; a mapping is merged into the section of that name.
 
         Raises:
@@ -71,11 +86,11 @@ class Free:
         """
         if self._frozen:
             raise SetpointError(f"user.{key} cannot be set: a resolved configuration is immutable")
-        _check_key(key)
+        key = _check_key(key)
         if isinstance(value, Free):
             value = value.dump()
-        if isinstance(value, PlainScalar) and value.startswith(("{", "[")):
-            value = parse_flow(value)
+        if isinstance(value, PlainScalar):
+            value = _read_plain(value)
         if isinstance(value, Mapping):
             _refuse_depth(cast(object, value))
             inner = self._values.get(key)
@@ -91,9 +106,9 @@ class Free:
         """Set several keys; see `put`."""
         for key, item in values.items():
             try:
-                self.put(str(key), item, origin)
+                self.put(key, item, origin)
             except Invalid as error:
-                raise error.inside(str(key)) from None
+                raise (error.inside(key) if isinstance(key, str) else error) from None
 
     def is_frozen(self) -> bool:
         """Whether the area is part of a resolved config."""
@@ -105,8 +120,7 @@ class Free:
         Raises:
             Invalid: if no key is like that.
         """
-        _check_key(key)
-        return self[key]
+        return self[_check_key(key)]
 
     @classmethod
     def read(cls, value: object, origin: Origin) -> Free:
@@ -209,43 +223,69 @@ def plain_value(value: object) -> Any:
     return _plain(value)
 
 
-def _plain(value: object) -> Any:
+def _plain(given: object) -> Any:
+    value = plain_scalar(given)
+    if isinstance(value, PlainScalar):
+        value = _read_plain(value)
     if isinstance(value, list | tuple):
         return tuple(map(_plain, cast(list[object], value)))
     if isinstance(value, Mapping):
         entries = cast(Mapping[object, object], value)
-        for key in entries:
-            refuse_credentials(str(key))
-        return FrozenDict({str(key): _plain(item) for key, item in entries.items()})
-    if isinstance(value, PlainScalar):
-        if value == "null":
-            return None
-        try:
-            return _plain(guess(value))
-        except Invalid:
-            raise
-        except SetpointError as error:
-            raise Invalid(str(error)) from None
+        return FrozenDict({plain_key(key): _plain(item) for key, item in entries.items()})
+    # Of subclasses, such as enums, the plain value is kept: it is what a file would hold.
     if isinstance(value, str):
-        if not is_text(value):
+        text = str.__str__(value)
+        if not is_text(text):
             raise Invalid("is not valid Unicode, which no file could record")
-        refuse_credentials(value)
-        return None if value == "null" else str(value)
+        refuse_credentials(text)
+        return None if text == "null" else text
     if isinstance(value, float):
-        if value - value != 0:
+        number = float(value)
+        if not isfinite(number):
             raise Invalid("is not a finite number, which not every file format could record")
-        return value + 0.0  # minus zero equals zero, and must be recorded alike
-    if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise Invalid("has more digits than can be written to a file")
-    if value is None or isinstance(value, bool | int):
+        return number + 0.0  # minus zero equals zero, and must be recorded alike
+    if value is None or isinstance(value, bool):
         return value
-    number = plain_number(value)
-    if number is not value:
-        return _plain(number)
+    if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise Invalid("has more digits than can be written to a file")
+        return int(value)
     raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
 
 
-def _check_key(key: str) -> None:
-    if not key or "." in key or key.startswith("_") or not is_text(key):
-        raise Invalid(f"{key!r} cannot be a key: it is empty, dotted or begins with _")
-    refuse_credentials(key)
+def _read_plain(text: PlainScalar) -> object:
+    """A text that no quotes stand around: a list, a mapping, a quoted text, or a scalar.
+
+    Raises:
+        Invalid: if it begins like a list, a mapping or a quoted text and is none.
+    """
+    if text.startswith(DATA):
+        return parse_flow(text)
+    if text == "null":
+        return None
+    try:
+        return guess(text)
+    except SetpointError as error:
+        raise Invalid(str(error)) from None
+
+
+def plain_key(key: object) -> str:
+    """A key of a mapping.
+
+    Raises:
+        Invalid: if it is no text: as a text it could be equal to another key.
+    """
+    if not isinstance(key, str):
+        raise Invalid(f"has a key that is not a str: {shown(key)}", hint=f"Write {str(key)!r}.")
+    text = str.__str__(key)
+    if not is_text(text):
+        raise Invalid(f"has a key that cannot be written to a file: {text!r}")
+    refuse_credentials(text)
+    return text
+
+
+def _check_key(key: object) -> str:
+    text = plain_key(key)
+    if not text or "." in text or text.startswith("_"):
+        raise Invalid(f"{text!r} cannot be a key: it is empty, dotted or begins with _")
+    return text

@@ -6,11 +6,13 @@ import keyword
 import re
 from collections.abc import Callable
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from ..words.errors import Invalid
 from ..words.names import Path
-from ..words.texts import OPENING, LiteralText, literal, refers
+from ..words.shown import INFINITIES, member_text
+from ..words.texts import OPENING, TOO_BIG, LiteralText, literal, refers
 
 if TYPE_CHECKING:
     import ast
@@ -129,7 +131,7 @@ class Template(Reference):
                 texts.append(part)
                 continue
             value = evaluate(part, look_up)
-            text = _text_of(value)
+            text = text_of(value)
             if text is None:
                 raise Invalid(
                     f"cannot be formatted: {ast.unparse(part)} is {_kind_of(value)}; a text "
@@ -145,7 +147,9 @@ def reference(text: str, in_text: bool) -> Reference:
     Raises:
         Invalid: if it is neither.
     """
-    return Template(text) if in_text and not is_reference(text) else Reference(text)
+    # In a text, the spaces around a reference are part of it.
+    alone = is_reference(text) and (not in_text or text == text.strip())
+    return Reference(text) if alone else Template(text) if in_text else Reference(text)
 
 
 def _parse(expression: str, hint: str = "") -> ast.expr:
@@ -162,11 +166,16 @@ def _parse(expression: str, hint: str = "") -> ast.expr:
         ) from None
 
 
-def from_environment(name: str, prefix: str = "SETPOINT") -> str:
-    """How a variable of the environment gets into a value, for who refers to it like a field."""
+def from_environment(name: str, prefix: str = "") -> str:
+    """How a variable of the environment gets into a value, for who refers to it like a field.
+
+    Arguments:
+        prefix: of the variables of the root, where that is known.
+    """
+    variable = f"{prefix}__SECTION__FIELD=VALUE" if prefix else "its own environment variable"
     return (
         f'References name fields, not environment variables. In a shell write "${name}", '
-        f"which the shell expands; or set the field by {prefix}__SECTION__FIELD=VALUE."
+        f"which the shell expands; or set the field by {variable}."
     )
 
 
@@ -184,12 +193,12 @@ def _closing(text: str, start: int) -> int:
     return -1
 
 
-def _text_of(value: object) -> str | None:
+def text_of(value: object) -> str | None:
     """A value inside a text, as `show` writes it; None for what no text can hold."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Enum):
-        return value.name
+        return member_text(value)
     if isinstance(value, str | int | float):
         return str(value)
     as_posix: Any = getattr(value, "as_posix", None)  # `pathlib` is not free to import
@@ -376,7 +385,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     if path is not None:
         return look_up(path)
     if isinstance(node, ast.Constant):
-        return node.value
+        return _finite(node.value, "a number in it")
     if isinstance(node, ast.UnaryOp):
         operand = _operand(node.operand, look_up, combines=False)
         return -operand if isinstance(node.op, ast.USub) else operand
@@ -389,11 +398,23 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
                 _SIGNS.get(type(node.op).__name__, "**"), left, right
             )
         result = _BINARY[type(node.op).__name__](left, right)
-    except (ZeroDivisionError, OverflowError) as error:
+    except ZeroDivisionError as error:
         raise Invalid(f"cannot be computed: {error}") from None
+    except OverflowError:
+        result = inf
     if isinstance(result, complex) or (isinstance(result, int) and result.bit_length() > BITS):
         raise Invalid(f"cannot be computed: the result is not a real number of at most {BITS} bits")
-    return result
+    if result != result:
+        raise Invalid("cannot be computed: the result is not a number")
+    # What is computed of an infinity that a field holds may be one.
+    return result if {left, right} & {*INFINITIES} else _finite(result, "the result")
+
+
+def _finite(number: Any, name: str) -> Any:
+    """Refuse a number beyond the largest float, which must not become infinite unseen."""
+    if number in INFINITIES:
+        raise Invalid(f"cannot be computed: {name} {TOO_BIG}")
+    return number
 
 
 def _operand(node: ast.expr, look_up: Callable[[Path], object], combines: bool = True) -> Any:

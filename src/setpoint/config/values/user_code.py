@@ -37,7 +37,10 @@ ENGINE = (
     "<frozen importlib",
 )
 VARIABLE = "SETPOINT_IMPORTS"
+LOG_OF = "setpoint_log"
+"""The attribute of an exception that names the log file which has its whole traceback."""
 _named: set[str] = set()
+_shows_all_frames = False
 
 
 def import_user_module(name: str, source: str, *, trusted: bool = True) -> ModuleType:
@@ -167,7 +170,7 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
         ) from error
 
 
-def error_in_words(error: Exception) -> str:
+def error_in_words(error: BaseException) -> str:
     """An exception with the line that raised it.
 
     Returns:
@@ -176,7 +179,7 @@ def error_in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{place_of(error)}"
 
 
-def place_of(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
     """The line that raised an exception, or called what did inside the configuration's engine.
 
     Returns:
@@ -269,18 +272,37 @@ def not_allowed(name: str, modules: Sequence[str]) -> str:
     )
 
 
+def show_all_frames(wanted: bool) -> None:
+    """Let `users_traceback` keep Setpoint's own frames, as `--traceback` asks for."""
+    global _shows_all_frames
+    _shows_all_frames = wanted
+
+
+def whole_traceback(error: BaseException) -> str:
+    """The traceback of an exception and of its causes with all frames, without secrets.
+
+    Returns:
+        lines as Python prints them, without the last line break.
+    """
+    return printable(hide_secrets(_shortened(error, lambda frames: frames)))
+
+
 def users_traceback(error: BaseException, program: bool = False) -> str:
     """The traceback of an exception that was raised in, or below, code of the user's.
 
     Arguments:
         error: the exception; what it was caused by is shown as well.
+        program: whether the outermost frames are of the script that starts the program.
 
     Returns:
         lines as Python prints them, without Setpoint's frames above the innermost frame of the
-        user's; empty if there is no such frame, and the fault is Setpoint's own.
+        user's, unless `show_all_frames` was called; empty if there is no such frame, and the fault
+        is Setpoint's own.
     """
     import traceback
 
+    if _shows_all_frames:
+        return whole_traceback(error)
     if _users(traceback.extract_tb(error.__traceback__), program) is None:
         return ""
 
@@ -295,6 +317,28 @@ def users_traceback(error: BaseException, program: bool = False) -> str:
         ]
 
     return printable(hide_secrets(_shortened(error, kept)))
+
+
+def traceback_to_show(error: BaseException) -> str:
+    """The traceback that goes with an error that ends a command.
+
+    Returns:
+        that of an exception in the user's code: of the error itself, or of what it was raised
+        from, such as the call of a model that is refused; empty where only Setpoint is involved.
+    """
+    if isinstance(error, UserCodeError) and not _shows_all_frames:
+        return error.traceback
+    if not isinstance(error, SetpointError) or _shows_all_frames:
+        return users_traceback(error, program=True)
+    cause = error.__cause__
+    while isinstance(cause, SetpointError):
+        cause = cause.__cause__
+    return "" if cause is None else users_traceback(cause, program=True)
+
+
+def log_of(error: BaseException) -> str:
+    """Where all frames of an error that ends a run are; empty where it was not logged."""
+    return getattr(error, LOG_OF, "")
 
 
 def _users(frames: Sequence[FrameSummary], program: bool) -> int | None:

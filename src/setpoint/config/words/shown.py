@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, Flag
 from itertools import islice
 from typing import Any, cast
 
@@ -123,16 +124,37 @@ def is_own(value: object) -> bool:
     return brings and callable(getattr(cls, "dump", None))
 
 
-def plain_number(value: Any) -> Any:
-    """A number of another package as Python's own number, where that is exact.
+def plain_scalar(value: Any) -> Any:
+    """A scalar of numpy or torch as Python's own number or text, where that is exact.
 
     Returns:
-        a whole number, a float or a truth value for a scalar of numpy; else the value itself.
+        an int, float, bool or str, also for an array or tensor without dimensions; any other
+        value as it is.
     """
-    if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
+    if type(value).__module__ not in ("numpy", "torch") or getattr(value, "shape", None) != ():
         return value
-    number = value.item()
-    return number if type(number) in (int, float, bool) else value
+    scalar = value.item()
+    return scalar if type(scalar) in (int, float, bool, str) else value
+
+
+def member_text(member: Enum) -> str:
+    """A member of an enum by name; of flags the names of all that are set, or `0` for none."""
+    return "|".join(flag_names(member)[0]) or "0" if isinstance(member, Flag) else member.name
+
+
+def flag_names(flags: Flag) -> tuple[list[str], int]:
+    """The members that a combination of flags is made of, and the bits that no member names."""
+    if flags.name in type(flags).__members__:
+        return [str(flags.name)], 0
+    names: list[str] = []
+    rest: int = flags.value
+    for name, one in sorted(
+        type(flags).__members__.items(), key=lambda item: item[1].value.bit_count()
+    ):
+        if one.value & rest and one.value & flags.value == one.value:
+            names.append(name)
+            rest &= ~one.value
+    return names, rest
 
 
 def shown_plain(value: Any) -> str:

@@ -285,6 +285,7 @@ def can_be_path(text: str) -> bool:
     return len(data) < MAX_PATH and all(len(part) <= MAX_NAME for part in data.split(b"/"))
 
 
+DATA = ("[", "{", '"', "'")  # how a list, a mapping or a quoted text begins
 DEPTH = 32
 ENDS = ",]}\n"
 

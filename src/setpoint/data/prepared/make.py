@@ -13,11 +13,12 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from setpoint.checkpoint.durable import SHA256, Written, sync_directory, write_file
 from setpoint.config import RunError, SetpointError
@@ -36,7 +37,7 @@ from setpoint.data.prepared.pieces import (
 )
 from setpoint.data.prepared.store import INPUTS, Manifest, Side, shard_name, write_seen
 from setpoint.data.prepared.worker import Workers
-from setpoint.data.split import empty_side, require_more, split_documents, split_position
+from setpoint.data.split import FEW, held_out_count, split_group
 
 if TYPE_CHECKING:
     from setpoint.data.document import Document
@@ -76,8 +77,8 @@ def prepare(
     try:
         pieces.mkdir(parents=True, exist_ok=True)
         with Workers(tokenizer, workers) as pool:
-            done, cut, limited = _tokenize(pieces, request, tokenizer, pool, show)
-            sides, files = _gather(partial, len(done), done, request, tokenizer, pool, cut, show)
+            done, few, notes = _tokenize(pieces, request, tokenizer, pool, show)
+            sides, files = _gather(partial, done, few, request, tokenizer, pool, show)
         data = "".join(f"{line}\n" for line in inputs).encode("utf-8", "surrogateescape")
         files[INPUTS] = _write(partial / INPUTS, data)
         manifest = Manifest(
@@ -88,7 +89,7 @@ def prepare(
             dtype=np.min_scalar_type(tokenizer.vocab_size - 1).str,
             sides=tuple(sides),
             files={name: (each.size, each.digest) for name, each in sorted(files.items())},
-            limited=limited,
+            notes=notes,
         )
         _write(partial / MANIFEST, manifest.text().encode())
         write_seen(
@@ -126,22 +127,22 @@ def _write(path: Path, data: bytes) -> Written:
 
 def _tokenize(
     pieces: Path, request: Request, tokenizer: Tokenizer, pool: Workers, show: Show | None
-) -> tuple[list[Done], bool, tuple[str, ...]]:
+) -> tuple[list[Done], set[int], tuple[str, ...]]:
     """Tokenize all documents; pieces of a process before are kept.
 
     Returns:
-        what each piece holds, whether a document was cut in two, and what filters left out.
+        what each piece holds, the groups of few documents, and what filters left out.
     """
     total = _size(request)
     what = f"tokenizing {request.side}, tokens"
-    cut: list[bool] = []
-    limited: list[str] = []
+    few: set[int] = set()
+    notes: list[str] = []
     bytes_done = tokens = 0
     results: list[Done] = []
     works = (
         _Kept(done) if (done := _already(pieces, number, items)) is not None
         else Piece(pieces, number, items, request.where)
-        for number, items in enumerate(_pieces(_items(request, tokenizer, cut, limited)))
+        for number, items in enumerate(_pieces(_items(request, tokenizer, few, notes)))
     )  # fmt: skip
     for _, done in pool.run(works):
         results.append(done)
@@ -156,7 +157,7 @@ def _tokenize(
         raise SetpointError(
             f"{request.where}: no source holds a single byte of text.\nValid: a source with text."
         )
-    return results, bool(cut), tuple(limited)
+    return results, few, tuple(notes)
 
 
 class _Kept:
@@ -185,40 +186,35 @@ def _size(request: Request) -> int | None:
 
 
 def _items(
-    request: Request, tokenizer: Tokenizer, cut: list[bool], limited: list[str]
+    request: Request, tokenizer: Tokenizer, few: set[int], notes: list[str]
 ) -> Iterator[Item]:
-    """The documents with their sides; a single one is cut in two, of which `cut` is told.
+    """The documents; a group of few is split at once, and `few` gets its number.
 
-    The sources of a mixture are split each by itself.
+    A group is what is split together: a source of a mixture, or all sources.
     """
-    sources = (_found(request, index, tokenizer, limited) for index in range(len(request.sources)))
-    # By number, documents have their sides when all are known; see `_limit`.
+    sources = (_found(request, index, tokenizer, notes) for index in range(len(request.sources)))
     share = request.held_out if request.held_out < 1 else 0.0
-    for found in sources if request.mixed else [chain.from_iterable(sources)]:
-        yield from _sided(found, share, cut)
+    for group, found in enumerate(sources if request.mixed else [chain.from_iterable(sources)]):
+        first = list(islice(found, FEW + 1))
+        if share and len(first) <= FEW:
+            few.add(group)
+            split = split_group(first, share)
+            yield from (_item(document, request, False) for document in split.train)
+            yield from (_item(document, request, True) for document in split.held_out)
+        else:
+            yield from (_item(document, request, False) for document in chain(first, found))
+
+
+def _item(document: Document, request: Request, held_out: bool) -> Item:
+    return Item(document, source_of(document.name, request.names), held_out)
 
 
 def _found(
-    request: Request, index: int, tokenizer: Tokenizer, limited: list[str]
-) -> Iterator[tuple[Document, int]]:
+    request: Request, index: int, tokenizer: Tokenizer, notes: list[str]
+) -> Iterator[Document]:
     where = request.where_of(index)
-    for document in documents_of(request.sources[index], where, tokenizer, limited):
-        if document.size:
-            yield document, source_of(document.name, request.names)
-
-
-def _sided(found: Iterator[tuple[Document, int]], share: float, cut: list[bool]) -> Iterator[Item]:
-    first, second = next(found, None), next(found, None)
-    if first is None:
-        return
-    if second is None and share:
-        cut.append(True)
-        train, held_out = split_documents([first[0]], share)
-        yield Item(train[0], first[1], False)
-        yield Item(held_out[0], first[1], True)
-        return
-    for document, source in chain([first], [second] if second else [], found):
-        yield Item(document, source, bool(share) and split_position(document.name) < share)
+    documents = documents_of(request.sources[index], where, tokenizer, notes)
+    return (document for document in documents if document.size)
 
 
 def _pieces(items: Iterator[Item]) -> Iterator[list[Item]]:
@@ -236,16 +232,16 @@ def _pieces(items: Iterator[Item]) -> Iterator[list[Item]]:
 
 def _gather(
     folder: Path,
-    count: int,
     done: Sequence[Done],
+    few: set[int],
     request: Request,
     tokenizer: Tokenizer,
     pool: Workers,
-    cut: bool,
     show: Show | None,
 ) -> tuple[list[Side], dict[str, Written]]:
     """Write the sides."""
-    limit = 0 if cut else _limit(folder / "pieces", done, request.held_out)
+    count = len(done)
+    limits = _limits(folder / "pieces", count, few, request)
     masked = any(each.masked for each in done)
     itemsize = np.min_scalar_type(tokenizer.vocab_size - 1).itemsize
     tokens = sum(each.tokens for each in done)
@@ -259,14 +255,15 @@ def _gather(
     if request.held_out:
         parts.append(("held_out", "held_out", None, True))
     for name, side, source, held_out in parts:
-        below, above = (0, TOP) if cut else ((0, limit) if held_out else (limit, TOP))
-        share = 1.0 if cut else (above - below) / TOP
-        shards = max(1, math.ceil(tokens * itemsize * share / SHARD))
+        below, above = (0, max(limits)) if held_out else (min(limits), TOP)
+        if few:
+            below, above = 0, TOP
+        shards = max(1, math.ceil(tokens * itemsize * (above - below) / TOP / SHARD))
         bounds = [below + (above - below) * k // shards for k in range(shards + 1)]
         works = [
             Shard(
                 folder / "pieces", count, folder, shard_name(name, k), bounds[k], bounds[k + 1],
-                held_out if cut else None, source, masked,
+                held_out, limits, source, masked,
             )
             for k in range(shards)
         ]  # fmt: skip
@@ -290,18 +287,34 @@ def _gather(
     return sides, files
 
 
-def _limit(pieces: Path, done: Sequence[Done], held_out: float) -> int:
-    """The first 53 bits of a hash below which documents are held out, by share or by number."""
-    if held_out < 1:
-        return math.ceil(held_out * TOP)
-    require_more(sum(each.documents for each in done), held_out)
-    wanted = int(held_out) + 1
-    lowest = np.zeros(0, np.uint64)
-    for number in range(len(done)):
+def _limits(pieces: Path, count: int, few: set[int], request: Request) -> tuple[int, ...]:
+    """By source, the first 53 bits of a hash below which documents are held out.
+
+    0 for a group of few, whose documents say it themselves.
+    """
+    separate = request.mixed and request.held_out < 1
+    groups = range(len(request.sources) if separate else 1)
+    if not request.held_out:
+        return (0,) * len(request.sources)
+
+    def hashes(number: int, group: int) -> npt.NDArray[np.uint64]:
         index = np.load(f"{piece_stem(pieces, number)}.index.npy", mmap_mode="r")
-        lowest = np.concatenate([lowest, index["hash"][:wanted, 0]])
-        lowest = np.sort(lowest, kind="stable")[:wanted]
-    return int(lowest[-1]) >> 11
+        hashes = index["hash"][:, 0]
+        return hashes[index["source"] == group] if separate else hashes
+
+    limits: list[int] = []
+    for group in groups:
+        documents = sum(len(hashes(number, group)) for number in range(count))
+        if group in few or not documents:
+            limits.append(0)
+            continue
+        wanted = held_out_count(documents, request.held_out) + 1
+        lowest = np.zeros(0, np.uint64)
+        for number in range(count):
+            lowest = np.concatenate([lowest, hashes(number, group)[:wanted]])
+            lowest = np.sort(lowest, kind="stable")[:wanted]
+        limits.append(int(lowest[-1]) >> 11)
+    return tuple(limits) if separate else (limits[0],) * len(request.sources)
 
 
 class _Sum:
@@ -367,10 +380,8 @@ def _empty(pieces: Path, count: int, request: Request, source: int | None) -> st
             f"on, with data.held_out = {request.held_out:.15g}.\n"
             "Valid: more documents, or a smaller number or share."
         )
-    ends: list[int] = []
-    documents = 0
-    for number in range(count):
-        index = np.load(f"{piece_stem(pieces, number)}.index.npy", mmap_mode="r")
-        documents += len(index)
-        ends += [int(index["hash"][0, 0]) >> 11, int(index["hash"][-1, 0]) >> 11]
-    return empty_side(min(ends) / TOP, max(ends) / TOP, documents, request.held_out)
+    return (
+        f"{request.where}: data.held_out = {request.held_out:g} holds nothing out: there are one "
+        "or two documents, too short to be cut or conversations, which are not cut.\n"
+        "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
+    )

@@ -230,7 +230,9 @@ class Shard:
 
     Arguments:
         below, above: the range of the first 53 bits of the hash, above left out.
-        held_out: only documents of this side; None: the range is of one side.
+        held_out: the side; only documents of it are gathered.
+        limits: by source, the first 53 bits of a hash below which documents are held out, beside
+            those that say it themselves.
         source: only documents of this source; None: of all.
     """
 
@@ -240,7 +242,8 @@ class Shard:
     name: str
     below: int
     above: int
-    held_out: bool | None
+    held_out: bool
+    limits: tuple[int, ...]
     source: int | None
     masked: bool
 
@@ -305,8 +308,9 @@ class Shard:
             if self.above < 2**53:
                 last = int(np.searchsorted(highest, np.uint64(self.above << 11)))
             rows = np.array(index[first:last])
-            if self.held_out is not None:
-                rows = rows[rows["held_out"] == self.held_out]
+            limits = np.array(self.limits, np.uint64)[rows["source"]]
+            held_out = rows["held_out"] | (rows["hash"][:, 0] >> np.uint64(11) < limits)
+            rows = rows[held_out == self.held_out]
             if self.source is not None:
                 rows = rows[rows["source"] == self.source]
             if len(rows):

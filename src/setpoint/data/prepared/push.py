@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -111,7 +112,7 @@ def card(
     keys = ", ".join(f"`{name}` {manifest.key}" for name, manifest in manifests.items())
     branch = "" if target.revision == "main" else f"@{target.revision}"
     url = f"hf://datasets/{target.repository}{branch}"
-    fields = {str(name): value for name, value in section.to_dict().items() if value is not None}
+    fields = {str(name): value for name, value in section.to_dict().items() if value}
     fetch = ""
     if with_tokenizer:
         fields["path"] = TOKENIZER
@@ -128,7 +129,7 @@ def card(
         held_out = manifests[TRAIN].described["held_out"]
         held_out = held_out if held_out < 1 else int(held_out)
         data = f"[data]\nheld_out = {held_out}\n\n{data}"
-    settings = "\n".join(f'{name} = "{value}"' for name, value in fields.items())
+    settings = "\n".join(f"{name} = {json.dumps(value)}" for name, value in fields.items())
     return f"""\
 ---
 tags: [setpoint, tokenized]

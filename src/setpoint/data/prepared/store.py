@@ -31,7 +31,7 @@ from setpoint.data.token_row import JoinedRow
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 2
+FORMAT = 3
 SEEN = "verified.json"
 """What a machine has verified: modification time of each file then."""
 INPUTS = "inputs.txt"
@@ -68,7 +68,7 @@ class Manifest:
         described: the same for people, such as the sources.
         tokenizer: `Tokenizer.name`.
         files: by name, size and SHA-256.
-        limited: as `Corpus.limited`.
+        notes: as `Corpus.notes`.
     """
 
     key: str
@@ -78,7 +78,7 @@ class Manifest:
     dtype: str
     sides: tuple[Side, ...]
     files: dict[str, tuple[int, str]]
-    limited: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def text(self) -> str:
         """As it is written."""
@@ -122,8 +122,8 @@ def read_manifest(folder: Path) -> Manifest:
         for name in files:  # they are copied and pushed under these names
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise ValueError(f"it names the file {name!r}, which lies elsewhere")
-        limited = tuple(str(each) for each in found.pop("limited"))
-        return Manifest(**found, sides=sides, files=files, limited=limited)
+        notes = tuple(str(each) for each in found.pop("notes"))
+        return Manifest(**found, sides=sides, files=files, notes=notes)
     except OSError as error:
         raise DamagedData(
             f"{folder / MANIFEST} cannot be read: {error.strerror}.\n"
@@ -237,7 +237,7 @@ def open_side(folder: Path, manifest: Manifest, side: Side, tokenizer: Tokenizer
         starts=_mapped(folder / f"{side.name}.starts.npy", np.dtype("<i8"), side.documents),
         source=_sources(folder, side),
         trained=mask,
-        limited=manifest.limited if side == manifest.sides[0] else (),
+        notes=manifest.notes if side == manifest.sides[0] else (),
         prepared=str(folder),
     )
 
@@ -366,7 +366,7 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
         for start, count, record in corpus.files.rows():
             trained = None
             if corpus.trained is not None:
-                # The separator is a target where the document said nothing.
+                # The separator is a target behind plain text, and none behind what is complete.
                 mask = corpus.trained[start : start + count + 1]
                 trained = None if mask[-1] else mask[:-1]
             yield Document(

@@ -32,7 +32,7 @@ from setpoint.data.prepared.store import (
 )
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.token_files import prepared_folders
-from setpoint.data.stream import Stream, held_out_corpus, open_streams
+from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.track.lock import holder, write_owner
 
 if TYPE_CHECKING:
@@ -83,8 +83,9 @@ def corpora(
             ),
         )
     else:
-        others = ()
-        held_out = held_out_corpus(streams, tokenizer, show) if config.held_out else None
+        others, held_out = (), None
+        if config.held_out:
+            streams, held_out = hold_out(streams, tokenizer, show)
     if not mixed:
         return Sides((*others, *streams), held_out)
     rest, streamed = iter(others), iter(streams)
@@ -348,7 +349,7 @@ def find_stale(root: Path, key: Key, inputs: Sequence[str]) -> str:
 
 
 def _say(text: str) -> None:
-    if text and not int(os.environ.get("LOCAL_RANK") or 0):
+    if text and os.environ.get("LOCAL_RANK", "0") in ("", "0"):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from setpoint.config import SetpointError
@@ -36,10 +37,13 @@ class Rendered:
     Arguments:
         pieces: the text in a row.
         answers: (first, last + 1) character of each wanted answer with its end of turn.
+        end: the control token that a model is to write behind the text, which ends in an answer
+            without an end of its own; None: there is none to write.
     """
 
     pieces: tuple[Piece, ...]
     answers: tuple[tuple[int, int], ...]
+    end: str | None = None
 
     @property
     def text(self) -> str:
@@ -74,6 +78,7 @@ class ChatTemplate:
         self.title = title
         self.variables = dict(variables)
         self.controls = sorted(controls, key=len, reverse=True)
+        self.source = source
         self.template = compile_template(source, title)
         self.has_generation = bool(re.search(r"\{%-?\+?\s*generation\b", source))
         alternatives = "|".join(map(re.escape, self.controls))
@@ -112,7 +117,66 @@ class ChatTemplate:
         else:
             layout = _layout(safe)
             spans = [self._span(safe, layout, text, ends, k) for k in answers]
-        return self._rendered(text, sorted(set(spans)))
+        limits = [min((e for k, e in ends.items() if k > n), default=len(text)) for n in answers]
+        spans = [
+            self._ended(text, span, ends[k], limit)
+            for span, k, limit in zip(spans, answers, limits, strict=True)
+        ]
+        last = len(conversation.messages) - 1
+        open_end = last in conversation.answers and not self._ends_last_turn
+        rendered = self._rendered(text, sorted(set(spans)))
+        return replace(rendered, end=self.turn_end if open_end else None)
+
+    def prompt(self, conversation: Conversation) -> tuple[Piece, ...]:
+        """Write out a conversation up to the answer that a model is to give.
+
+        Raises:
+            RowError: the template raises.
+        """
+        safe = self._safe(conversation)
+        return self._rendered(self._render(safe.messages, safe.tools, prompt=True).text, ()).pieces
+
+    @cached_property
+    def turn_end(self) -> str | None:
+        """The control token that ends an answer; None: the template writes none behind one.
+
+        It is the first one between an answer and the text of the user that follows: <|im_end|> in
+        ChatML, and where answers have no end, the marker of the next role.
+        """
+        return self._behind_answer(PROBE)
+
+    @cached_property
+    def _ends_last_turn(self) -> bool:
+        """Whether a control token ends an answer that nothing follows."""
+        return self._behind_answer([]) is not None
+
+    def _behind_answer(self, following: list[dict[str, str]]) -> str | None:
+        """The first control token between an answer and the end of the text that follows."""
+        messages, _ = _with_marks([*PROBE, {"role": "assistant", "content": "x"}, *following])
+        try:
+            marked = self._render(messages, None)
+        except RowError:
+            return None
+        if self._control is None or 1 not in marked.marks:
+            return None
+        end = marked.marks.get(2, len(marked.text))
+        match = self._control.search(marked.text, marked.marks[1], end)
+        return match[0] if match else None
+
+    def _ended(self, text: str, span: tuple[int, int], end: int, limit: int) -> tuple[int, int]:
+        """An answer with the control token that ends it, where the answer has none of its own.
+
+        Arguments:
+            end: where the text of the message ends.
+            limit: where that of the next one does.
+        """
+        if self._control is None:
+            return span
+        own = self._control.search(text, end, span[1]) is not None
+        if own if self.has_generation else self._ends_last_turn:
+            return span
+        match = self._control.search(text, max(span[1], end), limit)
+        return (span[0], match.end()) if match else span
 
     def _safe(self, conversation: Conversation) -> Conversation:
         """The conversation with the control tokens that it spells replaced by signs."""

@@ -95,6 +95,9 @@ class SourceConfig(Config, role=IDENTITY):
         """Whether documents are read while training runs."""
         return False
 
+    has_answers: ClassVar[bool] = False
+    """Whether documents are questions with answers, so that rows hold them whole by default."""
+
     sized_by: ClassVar[str] = ""
     """`module:function` that `most_tokens` calls with the section; empty: the size is unknown."""
 
@@ -229,6 +232,8 @@ class Conversations(
     ),
 ):  # fmt: skip
     """Conversations, one a row, written out by a chat template, with the loss on the answers."""
+
+    has_answers = True
 
     name: str = field(default="conversations", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
@@ -382,6 +387,8 @@ class Questions(
 ):
     """Synthetic questions about words with known answers, with the loss on the answers."""
 
+    has_answers = True
+
     name: str = field(default="questions", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
 
@@ -392,8 +399,8 @@ class Questions(
     """Seed of the words, apart from the job's."""
 
     def most_tokens(self) -> int:
-        """See `SourceConfig.most_tokens`: the longest, with an end of text."""
-        return self.documents * len("upper('abcd') == 'ABCD'.")
+        """See `SourceConfig.most_tokens`: the longest, between two ends of text."""
+        return self.documents * len(".upper('abcd') == 'ABCD'.")
 
 
 def _path_problems(paths: tuple[str, ...], *valid: str) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -11,16 +12,36 @@ import numpy.typing as npt
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.sources.chat_template import ChatTemplate
-from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.config import Conversations, Text
 from setpoint.data.sources.files import inputs_of
-from setpoint.data.sources.formats import conversation_files, record_format
+from setpoint.data.sources.formats import conversation_files, record_format, text_files
 from setpoint.data.sources.messages import Conversation, read_row
 from setpoint.data.sources.named_templates import fitting_template
 from setpoint.data.sources.records import Row, read_rows
-from setpoint.data.sources.suffixes import ARROW, PARQUET
+from setpoint.data.sources.suffixes import ARROW, PARQUET, TEXT, format_of
 from setpoint.data.sources.token_rows import RowError, TokenizedRow
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
+
+
+def holds_conversations(config: Text) -> bool:
+    """Whether the first row of files has no text, and is a conversation or its tokens.
+
+    Files that cannot be read hold none; reading them says why.
+    """
+    try:
+        for name, file in text_files(config, "paths").checked().items():
+            kind = config.format or format_of(str(file))
+            if kind == TEXT:
+                return False
+            row = next(read_rows(name, file, kind, where="text"))
+            if config.field in row.values:
+                return False
+            read_row(row.values, kind in (PARQUET, ARROW))
+            return True
+    except (SetpointError, RowError):
+        return False
+    return False
 
 
 class ConversationsSource:
@@ -118,19 +139,30 @@ class ConversationsSource:
         wanted = found.answers[-1:] if loss_on == "last_answer" else found.answers
         rendered = template.render(found, () if loss_on == "all" else wanted)
         tokens, places = tokenizer.encode_pieces(rendered.pieces)
-        trained = None
-        if loss_on != "all":
-            trained = answer_mask(places, rendered.answers)
-            if not trained.any():
-                yield from self._untrained("no answer of the assistant in it has a token")
-                return
+        whole = np.ones(len(tokens), np.bool_)
+        trained = whole if loss_on == "all" else answer_mask(places, rendered.answers)
+        ended = loss_on == "all" or wanted[-1:] == (len(found.messages) - 1,)
+        if rendered.end is not None and ended:
+            tokens = np.append(tokens, tokenizer.chat.tokens[rendered.end])
+            trained = np.append(trained, trained.any())
+        trained[:1] = False  # nothing is before it to predict it from
+        if not trained.any():
+            yield from self._untrained("no answer of the assistant in it has a token")
+            return
         yield Document(name, rendered.text.encode(), tokens, trained)
 
     def _given(self, name: str, found: TokenizedRow) -> Iterator[Document]:
-        if found.trained is not None and not found.trained.any():
+        trained = found.trained
+        if trained is None:
+            trained = np.ones(len(found.tokens), np.bool_)
+        elif not trained.any():
             yield from self._untrained("all of its labels are -100")
             return
-        yield from found.documents(name)
+        trained[list(found.starts)] = False
+        if not trained.any():
+            yield from self._untrained("its first token is the only one")
+            return
+        yield from replace(found, trained=trained).documents(name)
 
     def _untrained(self, reason: str) -> Iterator[Document]:
         """What becomes of a row without a token to train on."""
@@ -162,4 +194,8 @@ def answer_mask(
     return mask
 
 
-VALID_ROW = "Valid: rows as docs/data/conversations.md shows them."
+VALID_ROW = (
+    'Valid: a row such as {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", '
+    '"content": "..."}]}, or with the keys prompt and completion, instruction and output, or '
+    "input_ids and labels."
+)

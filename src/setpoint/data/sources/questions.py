@@ -30,7 +30,8 @@ class QuestionsSource:
     """Documents of which each is a question: `setpoint.data.document.TokenSource`.
 
     They are drawn from a seed alone. The answer and the end of text behind it are trained on, as
-    those of conversations under the chat template `plain`.
+    those of conversations under the chat template `plain`; an end of text stands before the
+    question as well, as before any text.
 
     Arguments:
         where: the path of `config` in the job, for messages.
@@ -51,7 +52,7 @@ class QuestionsSource:
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
         """Encode each question."""
         for number, (asked, answer) in enumerate(self.questions()):
-            first = tokenizer.encode(asked.encode())
+            first = np.append(tokenizer.separator, tokenizer.encode(asked.encode()))
             tokens = np.concatenate([first, tokenizer.encode(answer.encode())])
             tokens = np.append(tokens, tokenizer.separator)
             trained = np.arange(len(tokens)) >= len(first)

@@ -23,6 +23,7 @@ CSV_BLOCKS = (1 << 20, 1 << 24, 1 << 28)
 BUFFER = 1 << 20  # bytes of a column of a Parquet file that are read at a time
 BATCH = 256  # rows of a Parquet file that are decoded at a time
 SHOWN_KEYS = 12
+UTF_16_LE, UTF_16_BE = b"\xff\xfe", b"\xfe\xff"  # byte order marks
 TOKENS = "input_ids"
 """The field of tokens, as data sets that are tokenized already call it."""
 BESIDE = ("labels", "attention_mask", "position_ids")
@@ -196,7 +197,7 @@ def _json_lines(
                 text = line.decode("utf-8-sig" if number == 0 else "utf-8")
             except UnicodeDecodeError as error:
                 place = f"{name}, line {number + 1:,}"
-                raise SetpointError(not_utf8(where, place, line, error)) from None
+                raise not_utf8(where, place, line, error.start, error.reason) from None
             if not text.strip():
                 continue
             try:
@@ -208,12 +209,22 @@ def _json_lines(
             yield Row(name, "line", number, cast(dict[str, object], values), behind)
 
 
-def not_utf8(where: str, place: str, data: bytes, error: UnicodeDecodeError) -> str:
-    """The message about bytes that are not UTF-8."""
-    return (
-        f"{where}: {place} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} "
-        f"({error.reason}).\n"
-        "Valid: UTF-8 text; convert it (iconv -f LATIN1 -t UTF-8) or leave the file out."
+def not_utf8(
+    where: str, place: str, data: bytes, start: int, reason: str, before: int = 0
+) -> SetpointError:
+    """The error about bytes that are not UTF-8; the byte order mark of UTF-16 is recognized.
+
+    Arguments:
+        start: place in `data` of the wrong byte.
+        before: bytes of the file before `data`.
+    """
+    offset = before + start
+    encoding = "UTF-16" if not offset and data[:2] in (UTF_16_LE, UTF_16_BE) else "LATIN1"
+    named = "" if encoding == "LATIN1" else "; its byte order mark says UTF-16"
+    return SetpointError(
+        f"{where}: {place} is not UTF-8: byte 0x{data[start]:02x} at offset {offset} ({reason})"
+        f"{named}.\n"
+        f"Valid: UTF-8 text; convert it (iconv -f {encoding} -t UTF-8) or leave the file out."
     )
 
 
@@ -418,7 +429,7 @@ def _values(column: Any, name: str, first: int, where: str) -> list[object]:
                 values[index] = value.decode()
             except UnicodeDecodeError as error:
                 place = f"{name}, row {first + index + 1:,}"
-                raise SetpointError(not_utf8(where, place, value, error)) from None
+                raise not_utf8(where, place, value, error.start, error.reason) from None
     return values
 
 

@@ -11,6 +11,9 @@ from typing import Any
 from setpoint.config import SetpointError
 from setpoint.hub.urls import open_file_system, reason_of
 
+IN_MEMORY = "memory://setpoint/"
+"""The folder of the data that `train(data=...)` was given; the digest of its content follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Remote:
@@ -38,6 +41,8 @@ class Remote:
 
     def state(self) -> str:
         """What the service tells that changes with the content, as far as it does."""
+        if self.url.startswith(IN_MEMORY):
+            return self.url  # which holds the digest of the content
         system, path = open_file_system(self.url)
         known = system.info(path)
         return " ".join(f"{name}={known[name]}" for name in _STATES if known.get(name) is not None)
@@ -63,6 +68,12 @@ def find_remote(pattern: str, where: str) -> Iterator[tuple[str, Remote, bool]]:
             "Valid: a URL that can be reached; credentials are those of the environment, as the "
             "package of the service reads them."
         ) from error
+    if not found and pattern.startswith(IN_MEMORY):
+        raise SetpointError(
+            f"{where}: {pattern} is data that a Python program has passed to train(data=...), and "
+            f"this process does not have it.\nValid: train(..., data=...) with the same data; or "
+            f"the same rows in a file data.jsonl: --{where} data.jsonl --accept data"
+        )
     if not found:
         raise SetpointError(
             f"{where}: '{pattern}' leads to no file.\n"

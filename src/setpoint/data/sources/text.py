@@ -13,7 +13,7 @@ from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.files import File, inputs_of, opened
 from setpoint.data.sources.formats import text_files
-from setpoint.data.sources.records import Start, read_rows
+from setpoint.data.sources.records import Start, not_utf8, read_rows
 from setpoint.data.sources.suffixes import TEXT, format_of
 from setpoint.data.sources.token_rows import placed_documents
 
@@ -132,12 +132,13 @@ class TextSource:
         return f"{text}.\nValid: text that stands between documents, or null."
 
     def _read(self, file: File) -> bytes:
-        with opened(file, f"{self.where}.paths") as stream:
+        where = f"{self.where}.paths"
+        with opened(file, where) as stream:
             data = stream.read()
         try:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self._not_utf8(file, data[error.start], error.start, error.reason) from error
+            raise not_utf8(where, str(file), data, error.start, error.reason) from error
         return data
 
     def _pieces(self, file: File, separator: bytes, start: int = 0) -> Iterator[tuple[bytes, int]]:
@@ -149,17 +150,24 @@ class TextSource:
         if start < 0:
             return
         decoder = codecs.getincrementaldecoder("utf-8")()
-        rest, offset = b"", start
+        # The last bytes read, in which a separator may begin, and what lies before them in its
+        # piece: each byte is searched once, however rare separators are.
+        tail, before, offset = b"", [b""], start
         with opened(file, f"{self.where}.paths", start) as stream:
             while block := stream.read(BLOCK):
                 self._decode(decoder, file, block, offset)
                 offset += len(block)
-                *pieces, rest = (rest + block).split(separator)
+                *pieces, last = (tail + block).split(separator)
                 for piece in pieces:
-                    start += len(piece) + len(separator)
-                    yield piece, start
+                    whole = b"".join([*before, piece])
+                    start += len(whole) + len(separator)
+                    yield whole, start
+                    before = []
+                cut = max(len(last) - len(separator) + 1, 0)
+                tail = last[cut:]
+                before.append(last[:cut])
             self._decode(decoder, file, b"", offset)
-        yield rest, -1
+        yield b"".join([*before, tail]), -1
 
     def _decode(
         self, decoder: codecs.IncrementalDecoder, file: File, block: bytes, offset: int
@@ -168,12 +176,7 @@ class TextSource:
         try:
             decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            at = offset - before + error.start
-            raise self._not_utf8(file, error.object[error.start], at, error.reason) from error
-
-    def _not_utf8(self, file: File, byte: int, offset: int, reason: str) -> SetpointError:
-        return SetpointError(
-            f"{self.where}.paths: {file} is not UTF-8: byte 0x{byte:02x} at offset {offset} "
-            f"({reason}).\n"
-            "Valid: UTF-8 text; convert it (iconv -f LATIN1 -t UTF-8) or narrow the glob."
-        )
+            where, data = f"{self.where}.paths", bytes(error.object)
+            raise not_utf8(
+                where, str(file), data, error.start, error.reason, offset - before
+            ) from error

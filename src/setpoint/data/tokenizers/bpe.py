@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-
-import numpy as np
 
 from setpoint import __version__
 from setpoint.config import SetpointError
@@ -19,7 +17,7 @@ from setpoint.data.document import Document
 from setpoint.data.sources.config import Filter
 from setpoint.data.sources.limits import Limits
 from setpoint.data.sources.named_templates import NAMED, template_tokens
-from setpoint.data.split import require_more, split_documents, split_position
+from setpoint.data.split import training_documents
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
 
@@ -94,49 +92,14 @@ def training_side(config: Data) -> Iterator[Document]:
         SetpointError: a source cannot be read, or holds tokens and no text.
     """
     held_out = 0.0 if config.validation else config.held_out
-    sources = (_texts(config, index) for index in range(len(config.sources)))
-    if held_out >= 1:
-        yield from _all_but(config, held_out)
-    elif config.is_mixture:
-        for source in sources:
-            yield from _training_part(source, held_out)
-    else:
-        yield from _training_part(chain.from_iterable(sources), held_out)
+    sources = range(len(config.sources))
+    separate = config.is_mixture and held_out < 1
+    for group in [[index] for index in sources] if separate else [sources]:
 
+        def read(group: Sequence[int] = group) -> Iterator[Document]:
+            return chain.from_iterable(_texts(config, index) for index in group)
 
-def _all_but(config: Data, count: float) -> Iterator[Document]:
-    """All documents but a number that are held out; they are read twice, for their names first."""
-
-    def placed() -> Iterator[tuple[Document, float]]:
-        for index in range(len(config.sources)):
-            for document in _texts(config, index):
-                if document.size:
-                    yield document, split_position(document.name)
-
-    positions = np.fromiter((position for _, position in placed()), np.float64)
-    require_more(len(positions), count)
-    limit = np.partition(positions, int(count))[int(count)]
-    yield from (document for document, position in placed() if position >= limit)
-
-
-def _training_part(documents: Iterable[Document], held_out: float) -> Iterator[Document]:
-    """Those of documents that are split together which are trained on."""
-    first: Document | None = None
-    single = True
-    for document in documents:
-        if not document.size:
-            continue
-        if first is None:
-            first = document
-            continue
-        if single:
-            single = False
-            if split_position(first.name) >= held_out:
-                yield first
-        if split_position(document.name) >= held_out:
-            yield document
-    if first is not None and single:
-        yield from split_documents([first], held_out).train
+        yield from training_documents(read, held_out) if held_out else read()
 
 
 def _texts(config: Data, index: int) -> Iterator[Document]:

@@ -5,12 +5,15 @@ Nothing here imports numpy or torch: `setpoint check` reads this file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
-from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
+from setpoint.config import IDENTITY, Config, Given, Ours, Problem, Rule, check, field
 
 # 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
 BYTES_VOCABULARY = 257
+
+GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # ids of the hub from before it had owners
 
 
 class TokenizerConfig(Config, role=IDENTITY):
@@ -28,8 +31,9 @@ class HuggingFace(
     type="huggingface",
     owner="setpoint.data.tokenizers.huggingface:HuggingFaceTokenizer",
     rules=(
-        Rule("setpoint.data.tokenizers.vocabulary:file_problems", ("path", "separator"),
-             "Whether the tokenizer's files are there and name the separator", needs="files"),
+        Rule("setpoint.data.tokenizers.vocabulary:file_problems", ("path", "separator", "added"),
+             "Whether the tokenizer's files are there, name the separator and lack added tokens",
+             needs="files"),
     ),
 ):  # fmt: skip
     """Tokenizer in Hugging Face's format, byte-level BPE or SentencePiece, for text in UTF-8."""
@@ -42,7 +46,36 @@ class HuggingFace(
     """Document separator token, before, between and after documents; null: the tokenizer's
     end-of-text token, else its beginning-of-text token."""
 
+    added: tuple[str, ...] = field(
+        default=(), also_called=("new_tokens", "additional_special_tokens", "extra_special_tokens")
+    )
+    """Control tokens that are added to the vocabulary, with the ids behind its last; chat templates
+    can write them. The model needs rows for them: see model.vocab_size."""
+
+    @check
+    def _check_added(self) -> Iterator[Problem]:
+        for index, token in enumerate(self.added):
+            if not token:
+                yield Problem(f"added.{index}", "is empty", hint="Give the text of a token.")
+            elif token in self.added[:index]:
+                yield Problem(f"added.{index}", f"is added.{self.added.index(token)} again")
+
     @check
     def _check_path(self) -> Iterator[Problem]:
         if not self.path:
             yield Problem("path", "is empty", valid=("a directory", "Qwen/Qwen3-0.6B"))
+
+
+def tokenizer_value(given: Given) -> Ours | str | None:
+    """What is to be written for a tokenizer that is named by its files or its kind."""
+    name = given.text
+    if name in GPT2:  # a preset, too, whose tokenizer is not meant
+        name = f"openai-community/{name}"
+    if "/" in name or os.path.exists(name):
+        return Ours({"tokenizer": "huggingface", "tokenizer.path": name})
+    if name.lower() in ("bpe", "byte_level_bpe"):
+        return (
+            "Train one with `setpoint tokenizer train SOURCE --vocab-size N -o DIR`, then "
+            "tokenizer.type = huggingface with tokenizer.path = DIR."
+        )
+    return None

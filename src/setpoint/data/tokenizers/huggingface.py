@@ -43,7 +43,9 @@ class HuggingFaceTokenizer:
 
     def __init__(self, config: Section, *, directory: Path | None = None) -> None:
         path = config.path if directory is None else str(directory)
-        vocabulary = read_vocabulary(path)
+        if directory is None and config.added:
+            read_vocabulary(path).require_new(config.added)
+        vocabulary = read_vocabulary(path, config.added)
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError as error:
@@ -60,7 +62,7 @@ class HuggingFaceTokenizer:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True
-        self.path = path
+        self.path, self.added, self.document = path, config.added, vocabulary.text
         self.vocab_size = vocabulary.size
         separator = vocabulary.separator(config.separator)
         self.separator = vocabulary.ids[separator]
@@ -120,7 +122,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def _chat_encoder(self) -> ChatEncoder:
-        return ChatEncoder(read_vocabulary(self.path), self.chat)
+        return ChatEncoder(read_vocabulary(self.path, self.added), self.chat)
 
     def _opening(self) -> tuple[int, ...]:
         """What the tokenizer itself puts before a text, such as a beginning-of-text token."""

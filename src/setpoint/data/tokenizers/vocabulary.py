@@ -101,18 +101,43 @@ class Vocabulary:
     @property
     def templates(self) -> dict[str, str]:
         """Its chat templates by name; the one it takes by itself is called `default`."""
-        if self.template is not None:
-            return {"default": self.template}
         found = self.settings.get("chat_template")
-        if isinstance(found, str):
-            return {"default": found}
         pairs = found if isinstance(found, list) else []
-        return {str(pair["name"]): str(pair["template"]) for pair in pairs}
+        templates = {str(pair["name"]): str(pair["template"]) for pair in pairs}
+        own = found if self.template is None else self.template
+        return {**templates, "default": own} if isinstance(own, str) else templates
 
     @property
     def size(self) -> int:
         """One more than the highest id."""
         return max(self.ids.values()) + 1
+
+    def with_tokens(self, added: Sequence[str]) -> Vocabulary:
+        """The vocabulary with control tokens behind its last id; those that it has stay."""
+        new = [token for token in added if token not in self.ids]
+        if not new:
+            return self
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        entries = [
+            {"id": number, "content": token, **flags, "special": True}
+            for number, token in enumerate(new, self.size)
+        ]
+        grown = {**self.json, "added_tokens": [*(self.json.get("added_tokens") or ()), *entries]}
+        text = json.dumps(grown, ensure_ascii=False, indent=2)
+        return Vocabulary(self.where, text, self.settings, self.template)
+
+    def require_new(self, added: Sequence[str]) -> None:
+        """Refuse to add tokens that are there already.
+
+        Raises:
+            SetpointError: with the token and its id.
+        """
+        for token in added:
+            if token in self.ids:
+                raise SetpointError(
+                    f"tokenizer.added: {token!r} is a token of {self.where} already, with id "
+                    f"{self.ids[token]}.\nValid: tokens that it does not have."
+                )
 
     def separator(self, wanted: str | None) -> str:
         """The token that separates documents.
@@ -169,11 +194,12 @@ class Vocabulary:
         return shown or "any token of its vocabulary"
 
 
-def read_vocabulary(path: str) -> Vocabulary:
+def read_vocabulary(path: str, added: Sequence[str] = ()) -> Vocabulary:
     """Read the files of a tokenizer, from a directory or the hub.
 
     Arguments:
         path: a directory with `tokenizer.json`, that file itself, or the id of a repository.
+        added: see `Vocabulary.with_tokens`.
 
     Raises:
         SetpointError: they are not there, or not what they should be.
@@ -182,7 +208,8 @@ def read_vocabulary(path: str) -> Vocabulary:
     beside = file.with_name(SETTINGS)
     settings = _mapping(_read(beside), str(beside)) if beside.is_file() else {}
     chat = file.with_name(TEMPLATE)
-    return Vocabulary(path, _read(file), settings, _read(chat) if chat.is_file() else None)
+    found = Vocabulary(path, _read(file), settings, _read(chat) if chat.is_file() else None)
+    return found.with_tokens(added)
 
 
 def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
@@ -218,7 +245,7 @@ def _of_files(tokenizer: TokenizerConfig, ask: Callable[[Vocabulary, HuggingFace
     """What the files of a tokenizer say, where they are on this machine."""
     if isinstance(tokenizer, HuggingFace) and os.path.exists(os.path.expanduser(tokenizer.path)):
         with suppress(SetpointError):
-            return ask(read_vocabulary(tokenizer.path), tokenizer)
+            return ask(read_vocabulary(tokenizer.path, tokenizer.added), tokenizer)
     return None
 
 
@@ -276,12 +303,14 @@ def _mapping(text: str, title: str) -> dict[str, Any]:
 
 
 def file_problems(config: HuggingFace) -> Iterator[Problem]:
-    """Find files that are not there, and a separator that they do not name."""
+    """Find files that are not there, a separator that they do not name, and tokens added twice."""
     # What is on the hub is looked for when the run starts.
     if not config.path or (not os.path.exists(config.path) and split_hub_id(config.path)):
         return
     try:
-        read_vocabulary(config.path).separator(config.separator)
+        vocabulary = read_vocabulary(config.path)
+        vocabulary.require_new(config.added)
+        vocabulary.with_tokens(config.added).separator(config.separator)
     except SetpointError as error:
         message, _, valid = str(error).partition("\nValid: ")
         name, colon, rest = message.partition(": ")

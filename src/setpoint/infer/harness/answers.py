@@ -3,19 +3,26 @@
 Nothing here needs the harness, so that the answers can be tested without it.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.data.sources.messages import Conversation
+from setpoint.data.sources.token_rows import RowError
+from setpoint.data.tokenizers.chat import ALIAS, Piece
+from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 from setpoint.infer.load import Loaded
-from setpoint.infer.tasks import Generation
+from setpoint.infer.prompts import Prompt, chat_template
+from setpoint.infer.tasks import Chat, Generation
 from setpoint.infer.text import continue_prompts
 from setpoint.model.layers import evaluating
 
 MAX_TOKENS = 256
+_MARKED = re.compile(ALIAS.format("(.*?)"), re.DOTALL)
 IGNORED = ("do_sample",)
 """Settings of a task that say nothing beyond the temperature."""
 
@@ -32,12 +39,40 @@ class Likelihood(NamedTuple):
 
 
 class Answers:
-    """Answers of one model."""
+    """Answers of one model.
 
-    def __init__(self, loaded: Loaded, micro_size: int, seed: int) -> None:
+    Arguments:
+        chat: how conversations are written out; None: contexts are text.
+    """
+
+    def __init__(
+        self, loaded: Loaded, micro_size: int, seed: int, chat: Chat | None = None
+    ) -> None:
         self.loaded = loaded
         self.micro_size = micro_size
         self.seed = seed
+        self.template = None
+        if chat is not None:
+            self.template = chat_template(chat, loaded.facts, loaded.place.directory)
+
+    def written(self, messages: Sequence[Mapping[str, Any]], is_open: bool = False) -> str:
+        """A conversation as a context, in which control tokens are marked.
+
+        Arguments:
+            is_open: whether the last message is an answer to go on with.
+
+        Raises:
+            SetpointError: the chat template refuses the messages.
+        """
+        assert self.template is not None
+        asked = [*map(dict, messages)]
+        begun = asked.pop()["content"] if is_open else ""
+        try:
+            pieces = self.template.prompt(Conversation(asked, ()))
+        except RowError as error:
+            raise SetpointError(f"harness: {error}") from error
+        marked = (ALIAS.format(text) if control else text for text, control in pieces)
+        return "".join(marked) + begun
 
     def loglikelihood(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
         """How likely each continuation is after its context."""
@@ -85,13 +120,14 @@ class Answers:
             groups.setdefault(section_of(settings), []).append(number)
         found: dict[int, str] = {}
         for section, numbers in groups.items():
-            prompts = tuple(requests[number][0] for number in numbers)
-            texts = continue_prompts(
-                self.loaded,
-                _resolved(section.evolve(prompts=prompts)),
-                seed=self.seed,
-                micro_size=self.micro_size,
-            )
+            asked = [self._prompt(requests[number][0]) for number in numbers]
+            try:
+                texts = continue_prompts(
+                    self.loaded, section, asked, seed=self.seed, micro_size=self.micro_size
+                )
+            except ConfigError as error:
+                reasons = "; ".join(problem.message for problem in error.problems)
+                raise SetpointError(f"a task of the harness sets until: {reasons}") from error
             found.update(zip(numbers, (text.text for text in texts), strict=True))
         return [found[number] for number in range(len(requests))]
 
@@ -106,14 +142,26 @@ class Answers:
         whole = self._encoded(context + continuation)
         if before >= len(whole):
             raise SetpointError(f"the continuation {continuation!r} adds no token to its context")
-        seen = [*self.loaded.opening, *whole[:before]] or list(self._opening())
+        opening = () if self._prompt(context).is_whole else self.loaded.opening
+        seen = [*opening, *whole[:before]] or list(self._opening())
         return seen, whole[before:]
+
+    def _prompt(self, context: str) -> Prompt:
+        if self.template is None:
+            return Prompt((Piece(context),), is_whole=False)
+        parts = _MARKED.split(context)
+        return Prompt(tuple(Piece(part, at % 2 == 1) for at, part in enumerate(parts) if part))
 
     def _opening(self) -> tuple[int, ...]:
         return self.loaded.opening or (self.loaded.tokenizer.separator,)
 
     def _encoded(self, text: str) -> list[int]:
-        return self.loaded.tokenizer.encode(text.encode()).tolist()
+        prompt = self._prompt(text)
+        if not prompt.is_whole:
+            return self.loaded.tokenizer.encode(text.encode()).tolist()
+        return (
+            cast(ChatTokenizer, self.loaded.tokenizer).encode_pieces(prompt.pieces).tokens.tolist()
+        )
 
     def _likelihoods(
         self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -178,11 +226,7 @@ def section_of(settings: Mapping[str, Any]) -> Generation:
         # The likeliest token each time: what a draw would be limited to has no effect.
         found["temperature"] = 0.0
         found = {k: v for k, v in found.items() if k not in ("top_k", "top_p", "min_p")}
-    return _resolved(Generation(prompts=("-",), **found))
-
-
-def _resolved(section: Generation) -> Generation:
-    return resolve(section)
+    return resolve(Generation(prompts=("-",), **found))
 
 
 def _groups(order: Sequence[int], size: int) -> Iterable[Sequence[int]]:

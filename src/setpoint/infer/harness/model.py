@@ -25,6 +25,22 @@ class SetpointLM(LM):
         """How likely whole texts are."""
         return self.answers.loglikelihood_rolling([request.args[0] for request in requests])
 
+    @property
+    def tokenizer_name(self) -> str:
+        """What tells apart the requests that the harness keeps."""
+        return self.answers.loaded.tokenizer.name
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """The template that conversations are written out by."""
+        template = self.answers.template
+        return "" if template is None else template.source
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """A conversation as a context; without a generation prompt its last message goes on."""
+        return self.answers.written(chat_history, is_open=not add_generation_prompt)
+
     def generate_until(self, requests: list[Any]) -> list[str]:
         """Continue contexts."""
         return self.answers.generate_until([request.args for request in requests])

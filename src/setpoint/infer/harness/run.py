@@ -41,8 +41,15 @@ def open_harness(section: Harness) -> Callable[[Loaded, Inference], Metrics]:
 
         from setpoint.infer.harness.model import SetpointLM
 
+        as_chat: dict[str, Any] = {}
+        if job.chat is not None:
+            as_chat = {
+                "apply_chat_template": True,
+                "system_instruction": job.chat.system,
+                "fewshot_as_multiturn": section.few_shot_turns,
+            }
         found = simple_evaluate(
-            model=SetpointLM(Answers(loaded, job.batch.micro_size, job.seed)),
+            model=SetpointLM(Answers(loaded, job.batch.micro_size, job.seed, job.chat)),
             tasks=list(section.tasks),
             num_fewshot=section.few_shot,
             limit=section.limit,
@@ -54,6 +61,7 @@ def open_harness(section: Harness) -> Callable[[Loaded, Inference], Metrics]:
             fewshot_random_seed=job.seed,
             log_samples=False,
             verbosity="ERROR",
+            **as_chat,
         )
         assert found is not None, "only other ranks of a group get nothing"
         return {task: _numbers(metrics) for task, metrics in found["results"].items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,24 @@ from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel as HuggingFaceConfig
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.huggingface import HuggingFaceModel
-from setpoint.model.pretrained.check import foreign_names
-from setpoint.model.pretrained.fill import PlacedWeights, Weights
+from setpoint.model.pretrained.check import foreign_names, vocabulary_of
+from setpoint.model.pretrained.fill import Growth, PlacedWeights, Weights
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.pieces import Piece
-from setpoint.model.pretrained.read_config import read_config
+from setpoint.model.pretrained.read_config import config_of, read_config
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.run import (
     description_of,
     job_of,
     list_weights,
+    model_of,
     tokenizer_of,
     weights_in_parts,
 )
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
+from setpoint.model.vocabulary import embedding_rows
 from setpoint.shapes.placed import Named, Placeable
 from setpoint.shapes.stored import StoredPart, places_of_parts, stored_parts
 
@@ -60,8 +63,13 @@ def is_ours(config: ModelConfig) -> bool:
     return isinstance(config, Transformer) and not isinstance(config.norm, Foreign)
 
 
-def checkpoint_weights(directory: Path, model: nn.Module, config: Transformer) -> Weights:
+def checkpoint_weights(
+    directory: Path, model: nn.Module, config: Transformer, growth: Growth | None = None
+) -> Weights:
     """The weights of a checkpoint, held against a model.
+
+    Arguments:
+        growth: see `Weights`.
 
     Raises:
         DamagedCheckpoint: if the file is not what was saved.
@@ -73,21 +81,37 @@ def checkpoint_weights(directory: Path, model: nn.Module, config: Transformer) -
         found = load_directory(directory, only=("model",))
         assert found.base is not None
         place = find_base(directory, found.base, config.pretrained)
-        frozen = _frozen_in(place, found.base.tensors, config, _words_of(model), model)
+        words = _words_of(model)
+        if growth is not None:  # they are of the size that the checkpoint's own model has
+            saved = model_of(directory)
+            assert isinstance(saved, Transformer)
+            config, words = saved, growth.known
+        frozen = _frozen_in(place, found.base.tensors, config, words, model)
         tensors = _with(found, frozen, place).tensors["model"]
-        return PlacedWeights(directory, tensors, shapes, coded)
+        return PlacedWeights(directory, tensors, shapes, coded, growth)
     parts = weights_in_parts(directory)
     if parts is not None:
-        return PlacedWeights(directory, parts, shapes, coded)
+        return PlacedWeights(directory, parts, shapes, coded, growth)
     pieces = [Piece(n, n) for n in shapes]
-    return Weights(directory, pieces, list_weights(directory), shapes, coded=coded)
+    return Weights(directory, pieces, list_weights(directory), shapes, coded=coded, growth=growth)
 
 
-def _weights_at(place: Place, model: nn.Module, config: Transformer) -> Weights:
-    """The weights that a run started from, held against its model."""
+def start_weights(place: Place, model: nn.Module, config: Transformer) -> Weights:
+    """The weights that a run starts from, held against its model.
+
+    A model with more tokens than they have grows rows for these, or takes those of padding.
+    """
+    known, words = vocabulary_of(place), _words_of(model)
+    growth = None
+    if known is not None:
+        stored = embedding_rows(config_of(place), known)
+        is_padded = place.kind == "checkpoint" and stored != embedding_rows(config, words)
+        if known < words or is_padded:
+            growth = Growth(known, words, stored)
     if place.kind == "checkpoint":
-        return checkpoint_weights(place.directory, model, config)
-    return weights_of(place.directory, read_config(place.directory)[1], model, config)
+        return checkpoint_weights(place.directory, model, config, growth)
+    family = read_config(place.directory)[1]
+    return weights_of(place.directory, family, model, config, growth)
 
 
 def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
@@ -116,10 +140,13 @@ def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
         SetpointError: if they are of another model.
         RunError: if the files are damaged.
     """
-    if place.kind == "checkpoint":
+    if isinstance(model, HuggingFaceModel):
+        load = partial(model.load_from, place.directory)
+        if place.kind == "checkpoint":
+            load = partial(restore, place.directory, model, config)
+        model.fill(load, vocabulary_of(place))
+    elif place.kind == "checkpoint":
         restore(place.directory, model, config)
-    elif isinstance(model, HuggingFaceModel):
-        model.load_from(place.directory)
     else:
         raise SetpointError(f"model.pretrained = {place.name}: {foreign_names(config)}")
 
@@ -298,7 +325,7 @@ class Requantized(Placeable):
 def _frozen_in(
     place: Place, names: Dtypes, config: Transformer, vocab_size: int, model: nn.Module | None
 ) -> dict[str, Placeable]:
-    weights = _weights_at(place, skeleton(config, vocab_size), config)
+    weights = start_weights(place, skeleton(config, vocab_size), config)
     parts = {} if model is None else places_of_parts(model)
     last: dict[tuple[str, int], dict[str, Tensor]] = {}
     found: dict[str, Placeable] = {}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from setpoint.config import Problem, SetpointError
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
-from setpoint.model.pretrained.difference import differences
+from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.read_config import config_of
-from setpoint.model.pretrained.run import require_no_adapter
+from setpoint.model.pretrained.run import description_of, job_of, require_no_adapter, tokenizer_of
 from setpoint.model.pretrained.tensor_files import list_tensors
+from setpoint.model.vocabulary import embedding_rows
 
 
 def check_directory(config: ModelConfig) -> Iterator[Problem]:
@@ -87,6 +90,76 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
         yield Problem("pretrained", foreign_names(config))
     if place.kind == "huggingface":
         list_tensors(place.directory)
+
+
+def vocabulary_of(place: Place) -> int | None:
+    """How many tokens weights have rows for; None where only the model itself knows.
+
+    Raises:
+        SetpointError: if files of theirs cannot be read.
+    """
+    if place.kind == "huggingface":
+        return _declared(read_keys(place.directory))
+    job = job_of(place.directory)
+    model, tokenizer = job.model, job.tokenizer
+    if isinstance(model, HuggingFaceModel):
+        return model.overrides.dump().get("vocab_size") or _declared(
+            description_of(place.directory) or {}
+        )
+    if not isinstance(model, Transformer):
+        return None
+    if model.vocab_size is not None:
+        return model.vocab_size
+    if isinstance(tokenizer, Bytes):
+        return BYTES_VOCABULARY
+    return tokenizer_of(place.directory, tokenizer).vocab_size
+
+
+def vocabulary_difference(config: Transformer, tokens: int, place: Place) -> Different | None:
+    """What hinders a model from taking the rows of weights: it has fewer.
+
+    Arguments:
+        tokens: for which it has rows, without those of padding.
+
+    Raises:
+        SetpointError: see `vocabulary_of`.
+    """
+    known = vocabulary_of(place)
+    if known is None:
+        return None
+    if tokens < known:
+        ours = f"null, {tokens} tokens" if config.vocab_size is None else str(tokens)
+        return Different("vocab_size", ours, str(known))
+    rows, theirs = embedding_rows(config, tokens), config_of(place)
+    stored = embedding_rows(theirs, known)
+    if place.kind == "huggingface" or rows >= stored:
+        return None
+    if config.vocab_size is not None:
+        return Different("vocab_size", str(rows), str(stored))
+    ours = f"{config.vocab_multiple_of}, {rows} rows"
+    return Different("vocab_multiple_of", ours, str(theirs.vocab_multiple_of))
+
+
+def declared_vocabulary(config: HuggingFaceModel) -> int | None:
+    """The vocabulary of a model of transformers; None where its config.json is not on this machine.
+
+    Raises:
+        SetpointError: if the file cannot be read.
+    """
+    rows = config.overrides.dump().get("vocab_size")
+    if isinstance(rows, int) or config.names_a_kind:
+        return rows if isinstance(rows, int) else None
+    place = locate_here(config.config)
+    if place is None or place.kind == "checkpoint":
+        return None
+    return _declared(read_keys(place.directory))
+
+
+def _declared(keys: Mapping[str, Any]) -> int | None:
+    """The vocabulary of a config.json, which models for images and text have in a section."""
+    text = keys.get("text_config")
+    rows = keys.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    return rows if isinstance(rows, int) else None
 
 
 def foreign_names(config: ModelConfig) -> str:

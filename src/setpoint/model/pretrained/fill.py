@@ -1,7 +1,9 @@
 """Parameters filled from files, one after the other."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,35 @@ from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import STORED, TensorReader
 from setpoint.model.skeleton import materialize
-from setpoint.shapes.placed import Placeable, as_placed, held_here, put
+from setpoint.shapes.placed import Placeable, as_placed, held_here, in_memory, put
 from setpoint.shapes.stored import stored_weights
+
+ROWS = ("embedding.weight", "output.weight")
+"""The matrices with a row for each token."""
+
+
+class Growth(NamedTuple):
+    """Rows of the embedding and the output matrix for tokens that files do not have.
+
+    Arguments:
+        known: tokens of the files; the rows of others are the mean of theirs.
+        tokens: of the model.
+        stored: rows of the files, with those of padding.
+    """
+
+    known: int
+    tokens: int
+    stored: int
+
+    def fill(self, local: Tensor, first: int, row: Tensor) -> None:
+        """Give new rows their values.
+
+        Arguments:
+            local: rows of the matrix from `first` on.
+            row: the mean, of the columns that `local` has.
+        """
+        start, end = max(self.known - first, 0), max(self.tokens - first, 0)
+        local[start:end] = row.to(local)
 
 
 class Weights:
@@ -21,6 +50,7 @@ class Weights:
 
     Arguments:
         coded: names of tensors that are parts of quantized weights, which keep their dtypes.
+        growth: of the matrices with a row for each token; None: the files have all tokens.
 
     Raises:
         RunError: if the files hold other tensors than the model has.
@@ -34,9 +64,14 @@ class Weights:
         shapes: Mapping[str, Shape],
         surplus: Iterable[str] = (),
         coded: Collection[str] = (),
+        growth: Growth | None = None,
     ) -> None:
         self.held, self.shapes, self.coded = held, dict(shapes), frozenset(coded)
+        self.growth = growth
         self.pieces: dict[str, list[Piece]] = {}
+        if growth is not None:
+            stored = Part(0, 0, growth.stored)
+            pieces = [p._replace(of_ours=stored) if p.ours in ROWS else p for p in pieces]
         for piece in pieces:
             self.pieces.setdefault(piece.ours, []).append(piece)
         every = (piece for group in self.pieces.values() for piece in group)
@@ -155,6 +190,11 @@ class Weights:
                 info = self.held[piece.theirs]
                 theirs = reader.read_box(info, ranges) if ranges else reader.read(info)
                 local[within].copy_(theirs.T if piece.transposed else theirs)
+        if self.growth is not None and pieces[0].ours in ROWS:
+            (first, last), columns = box[0], slice(*box[1])
+            if first < self.growth.tokens and last > self.growth.known:
+                theirs = reader.read(self.held[pieces[0].theirs])[:, columns]
+                self.growth.fill(local, first, mean_row(theirs[: self.growth.known]))
 
     def _assemble(
         self,
@@ -173,6 +213,8 @@ class Weights:
         for piece in pieces:
             theirs = block(reader.read(self.held[piece.theirs]), piece.of_theirs)
             block(full, piece.of_ours).copy_(theirs.T if piece.transposed else theirs)
+            if self.growth is not None and piece.ours in ROWS:
+                self.growth.fill(full, 0, mean_row(theirs[: self.growth.known]))
         return full
 
 
@@ -189,7 +231,15 @@ class PlacedWeights(Weights):
         tensors: Mapping[str, Tensor | Placeable],
         shapes: Mapping[str, Shape],
         coded: Collection[str] = (),
+        growth: Growth | None = None,
     ) -> None:
+        if growth is not None:
+            tensors = {
+                name: _Grown(each, growth, shapes[name])
+                if name in ROWS and name in shapes
+                else each
+                for name, each in tensors.items()
+            }
         formats = {dtype: name for name, dtype in STORED.items()}
         held = {
             name: TensorInfo(where, formats.get(t.dtype, str(t.dtype)), tuple(t.shape), 0, 0)
@@ -239,6 +289,43 @@ class PlacedWeights(Weights):
             return as_placed(saved, target).to(device=device, dtype=dtype or saved.dtype)
         put(target, saved)
         return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grown(Placeable):
+    """A tensor with rows for new tokens, which is read when it is placed; see `Placeable`."""
+
+    saved: Tensor | Placeable
+    growth: Growth
+    full: Shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See `Placeable.dtype`."""
+        return self.saved.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        """See `Placeable.shape`."""
+        if self.saved.shape[0] == self.growth.stored:
+            return torch.Size(self.full)
+        return self.saved.shape  # of another model, which is said
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """See `Placeable.box`."""
+        saved, (first, left) = in_memory(self.saved), offset
+        columns = slice(left, left + shape[1])
+        found = saved.new_zeros(tuple(shape), device="cpu")
+        rows = saved[first : first + shape[0], columns]
+        found[: len(rows)] = rows
+        self.growth.fill(found, first, mean_row(saved[: self.growth.known, columns]))
+        return found
+
+
+def mean_row(rows: Tensor) -> Tensor:
+    """The mean of rows, in fp64, so that it depends on neither threads nor parts."""
+    sums = torch.stack([part.sum(0, dtype=torch.float64) for part in rows.split(1024)])
+    return sums.sum(0) / len(rows)
 
 
 def common(

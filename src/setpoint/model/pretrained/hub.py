@@ -8,7 +8,10 @@ from typing import Final
 from setpoint.config import SetpointError
 from setpoint.hub.fetch import fetch_files
 
-CONFIG_FILES: Final = ("config.json", "generation_config.json")
+GENERATION: Final = "generation_config.json"
+"""The file with what ends a text, and the settings that a model is best sampled with."""
+
+CONFIG_FILES: Final = ("config.json", GENERATION)
 """What describes a model beside its weights."""
 
 TOKENIZER_FILES: Final = (

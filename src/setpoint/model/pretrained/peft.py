@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,20 +14,24 @@ from setpoint.config import RunError, SetpointError
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.fill import block
 from setpoint.model.pretrained.header import read_header
-from setpoint.model.pretrained.peft_files import WEIGHTS, PeftFiles
+from setpoint.model.pretrained.peft_files import (
+    BASE,
+    BEFORE,
+    LOW_RANK,
+    VALID_TIED,
+    WEIGHTS,
+    PeftFiles,
+    changes_one,
+    saves_again,
+)
 from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.read_tensor import Unread
-from setpoint.model.pretrained.tensors import pieces_of
+from setpoint.model.pretrained.tensors import EMBEDDING, HEAD, pieces_of
 from setpoint.model.pretrained.write_config import family_for
 from setpoint.shapes.placed import put, whole_of
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
-
-_BEFORE = "base_model.model."
-_OWN = re.compile(
-    r"(?P<module>.+)\.lora_(?P<what>A|B|embedding_A|embedding_B|magnitude_vector)(\.weight)?"
-)
 
 
 class _Adapter(NamedTuple):
@@ -47,24 +50,40 @@ class _Adapter(NamedTuple):
     is_embedding: bool
 
 
-def read_adapter(files: PeftFiles) -> tuple[dict[str, _Adapter], dict[str, Tensor]]:
-    """Read the adapters by their modules, and the tensors of modules that were trained whole.
+class _Read(NamedTuple):
+    """The tensors of an adapter.
+
+    Arguments:
+        adapters: by module.
+        whole: of modules that were trained whole, by name.
+        base: matrices of the base, which PEFT writes beside adapters of embeddings.
+    """
+
+    adapters: dict[str, _Adapter]
+    whole: dict[str, Tensor]
+    base: dict[str, Tensor]
+
+
+def read_adapter(files: PeftFiles) -> _Read:
+    """Read the tensors of an adapter.
 
     Raises:
         RunError: the files are damaged or do not belong together.
     """
-    held = read_header(files.path / WEIGHTS)
-    tensors = {name: Unread(info, [])[...] for name, info in held.items()}
     parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
     whole: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        own = name.removeprefix(_BEFORE)
-        found = _OWN.fullmatch(own)
-        if found is None:
-            whole[own] = tensor
+    base: dict[str, Tensor] = {}
+    for name, info in read_header(files.path / WEIGHTS).items():
+        tensor, own = Unread(info, [])[...], name.removeprefix(BEFORE)
+        match = LOW_RANK.fullmatch(own)
+        if match is not None:
+            parts[match["module"]][match["what"]] = tensor.float()
+        elif BASE in own:
+            base[own.replace(BASE, "")] = tensor
         else:
-            parts[found["module"]][found["what"]] = tensor.float()
-    return {module: _adapter(files, module, of) for module, of in parts.items()}, whole
+            whole[own] = tensor
+    adapters = {module: _adapter(files, module, of) for module, of in parts.items()}
+    return _Read(adapters, whole, base)
 
 
 def _adapter(files: PeftFiles, module: str, of: Mapping[str, Tensor]) -> _Adapter:
@@ -102,16 +121,31 @@ def fold_adapters(config: Transformer, model: nn.Module, whole: nn.Module) -> li
         for piece in pieces_of(family_for(config, None), whole, config):
             pieces[piece.theirs].append(piece)
     held = {plain_name(name): each for name, each in model.named_parameters()}
+    read = [(PeftFiles(section.path), section) for section in config.adapters]
+    contents = [(section, files, read_adapter(files)) for files, section in read]
+    for _, _, content in contents:
+        # The base as it is filled now; another one, with more tokens perhaps, is a saved matrix.
+        for name, tensor in content.base.items():
+            tied = config.tie_embeddings and name == HEAD
+            current = pieces[_embedding_of(pieces) if tied else name]
+            if not all(_is_filled(held, piece, tensor) for piece in current):
+                content.whole[name] = tensor
     facts: list[dict[str, Any]] = []
-    for section in config.adapters:
-        files = PeftFiles(section.path)
-        adapters, tensors = read_adapter(files)
+    saved: dict[str, str] = {}
+    for section, files, (adapters, tensors, _) in contents:
+        if config.tie_embeddings:
+            _tie(held, pieces, section.path, adapters, tensors)
         known = {f"{module}.weight" for module in adapters} | tensors.keys()
         if strange := sorted(known - pieces.keys()):
             raise SetpointError(
                 f"model.adapters: {section.path} belongs to another model: it changes "
                 f"{strange[0]}, and this one has {', '.join([*pieces][:3])} and so on"
             )
+        for name in tensors:
+            if saved.setdefault(name, section.path) is not section.path:
+                raise SetpointError(
+                    f"model.adapters: {section.path} {saves_again(name, saved[name])}"
+                )
         if tensors and section.weight != 1:
             raise SetpointError(
                 f"model.adapters: {section.path} has modules that were trained whole, such as "
@@ -124,14 +158,64 @@ def fold_adapters(config: Transformer, model: nn.Module, whole: nn.Module) -> li
                 f"model.adapters: {section.path} has magnitudes (DoRA), which cannot be weighed "
                 f"with {section.weight:g}\nValid: weight = 1"
             )
-        for module, adapter in adapters.items():
-            for piece in pieces[f"{module}.weight"]:
-                _change(held, piece, partial(_merged, adapter, section.weight))
         for name, tensor in tensors.items():
             for piece in pieces[name]:
                 _change(held, piece, partial(_taken, tensor))
+        for module, adapter in adapters.items():
+            for piece in pieces[f"{module}.weight"]:
+                _change(held, piece, partial(_merged, adapter, section.weight))
         facts.append({"path": str(files.path), "weight": section.weight, "sha256": files.digest()})
     return facts
+
+
+def _is_filled(held: Mapping[str, Tensor], piece: Piece, tensor: Tensor) -> bool:
+    """Whether a parameter equals a tensor; those of other pipeline stages are not compared."""
+    if piece.ours not in held:
+        return True
+    ours = block(whole_of(held[piece.ours]), piece.of_ours)
+    theirs = block(tensor, piece.of_theirs).to(ours)
+    return torch.equal(ours.T if piece.transposed else ours, theirs)
+
+
+def _embedding_of(pieces: Mapping[str, list[Piece]]) -> str:
+    """Name of the embedding in transformers."""
+    return next(name for name, of in pieces.items() if any(p.ours == EMBEDDING for p in of))
+
+
+def _tie(
+    held: Mapping[str, Tensor],
+    pieces: Mapping[str, list[Piece]],
+    path: str,
+    adapters: dict[str, _Adapter],
+    tensors: dict[str, Tensor],
+) -> None:
+    """Leave one change of a tied matrix where embedding and output matrix are changed alike.
+
+    Raises:
+        SetpointError: they are not, as PEFT unties them.
+    """
+    embedding = _embedding_of(pieces)
+    names = [n for n in (embedding, HEAD) if n in tensors or n.removesuffix(".weight") in adapters]
+    if names and EMBEDDING in held:
+        filled = block(whole_of(held[EMBEDDING]), pieces[embedding][0].of_ours)
+        changed: list[Tensor] = []
+        for name in (embedding, HEAD):
+            matrix = tensors.get(name, filled).to(filled).float()
+            adapter = adapters.get(name.removesuffix(".weight"))
+            if adapter is not None:
+                matrix = _merged(adapter, 1.0, matrix, Piece(EMBEDDING, name))
+            changed.append(matrix)
+        if changed[0].shape != changed[1].shape or not torch.allclose(*changed, rtol=1e-5):
+            module = (names[0] if len(names) == 1 else embedding).removesuffix(".weight")
+            raise SetpointError(
+                f"model.adapters: {path} {changes_one(module.rpartition('.')[2])}\n"
+                f"Valid: {VALID_TIED}"
+                if len(names) == 1
+                else f"model.adapters: {path} changes {module} and {HEAD} differently, and here "
+                "both are one matrix\nValid: weights with model.tie_embeddings = false"
+            )
+    tensors.pop(HEAD, None)
+    adapters.pop(HEAD.removesuffix(".weight"), None)
 
 
 def _change(

@@ -10,13 +10,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import Problem, SetpointError
+from setpoint.config import Problem, RunError, SetpointError
+from setpoint.model.pretrained.header import read_header
 from setpoint.model.pretrained.locate import Place, is_on_hub, locate_here
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+BEFORE = "base_model.model."
+"""Beginning of the names of modules in the files."""
+LOW_RANK = re.compile(
+    r"(?P<module>.+)\.lora_(?P<what>A|B|embedding_A|embedding_B|magnitude_vector)(\.weight)?"
+)
+"""Names of an adapter's own tensors; others are of modules that were trained whole."""
+BASE = ".base_layer"
+"""In names of matrices of the base, which PEFT writes beside adapters of embeddings."""
+_EMBEDDINGS, _HEAD = ("embed_tokens", "wte"), "lm_head"
 _UNKNOWN = ("use_bdlora", "arrow_config", "alora_invocation_tokens", "trainable_token_indices",
             "layer_replication", "target_parameters", "use_qalora", "kasa_config",
             "monteclora_config")  # fmt: skip
@@ -62,6 +72,28 @@ class PeftFiles:
                 f"(.bin) are not read"
             )
 
+    def saved(self) -> list[str]:
+        """Names of the tensors that are saved whole, without those of the base.
+
+        Raises:
+            RunError: the weights are damaged.
+        """
+        names = [name.removeprefix(BEFORE) for name in read_header(self.path / WEIGHTS)]
+        return [name for name in names if not LOW_RANK.fullmatch(name) and BASE not in name]
+
+    def modules(self) -> set[str]:
+        """Last parts of the names of all modules that are adapted or saved whole.
+
+        Raises:
+            RunError: the weights are damaged.
+        """
+        found: set[str] = set()
+        for name in read_header(self.path / WEIGHTS):
+            match = LOW_RANK.fullmatch(name)
+            module = match["module"] if match else name.rpartition(".")[0].removesuffix(BASE)
+            found.add(module.rpartition(".")[2])
+        return found
+
     def digest(self) -> str:
         """SHA-256 of the weights."""
         return _sum(self.path / WEIGHTS)
@@ -80,14 +112,22 @@ class PeftFiles:
 
 def adapter_file_problems(config: Transformer) -> Iterator[Problem]:
     """Find adapters whose files are not there, or that belong to another base."""
+    saved: dict[str, int] = {}
     for index, each in enumerate(config.adapters):
         path = f"adapters.{index}.path"
         try:
-            base = PeftFiles(each.path).keys.get("base_model_name_or_path")
+            files = PeftFiles(each.path)
+            for name in files.saved():
+                if saved.setdefault(name, index) != index:
+                    yield Problem(path, saves_again(name, config.adapters[saved[name]].path))
+                    break
+            if config.tie_embeddings and (one := one_of_tied(files.modules())):
+                yield Problem(path, changes_one(one), also=("tie_embeddings",), valid=(VALID_TIED,))
+            base = files.keys.get("base_model_name_or_path")
             difference = None
             if isinstance(base, str) and base and config.pretrained is not None:
                 difference = _difference(base, config.pretrained)
-        except SetpointError as error:
+        except (SetpointError, RunError) as error:
             message, _, valid = str(error).partition("\nValid: ")
             yield Problem(path, message, valid=(valid,) if valid else ())
             continue
@@ -99,6 +139,29 @@ def adapter_file_problems(config: Transformer) -> Iterator[Problem]:
                 hint=f"Where these are the same weights, correct base_model_name_or_path in "
                 f"{CONFIG}.",
             )
+
+
+VALID_TIED = "an adapter of both, as PEFT's ensure_weight_tying makes it"
+
+
+def saves_again(name: str, other: str) -> str:
+    """Message for a second adapter that saves a matrix whole."""
+    return f"saves {name} whole, as {other} does: only one of the two can count"
+
+
+def one_of_tied(modules: set[str]) -> str | None:
+    """The embedding or the output matrix where an adapter changes only one of them."""
+    found = [name for name in (*_EMBEDDINGS, _HEAD) if name in modules]
+    return found[0] if len(found) == 1 else None
+
+
+def changes_one(name: str) -> str:
+    """Message for an adapter of one of two tied matrices."""
+    other = "embedding" if name == _HEAD else "output matrix"
+    return (
+        f"changes {name} and not the {other}, and here both are one matrix, so that folding it "
+        "in would change both"
+    )
 
 
 def _difference(base: str, pretrained: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,21 +20,18 @@ from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.fill import Weights, block
-from setpoint.model.pretrained.hub import TOKENIZER_FILES
+from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
 from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, MANIFEST, locate
 from setpoint.model.pretrained.pieces import Piece, their_shapes
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader, weight_dtype
 from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
 from setpoint.model.pretrained.tensors import pieces_of
-from setpoint.model.pretrained.write_config import family_for, write_config
+from setpoint.model.pretrained.write_config import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.write_tensor import Planned, write_tensors
 from setpoint.model.skeleton import skeleton
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
-
-GENERATION: Final = "generation_config.json"
-"""The file with the settings that a model is best sampled with."""
 
 SHARD: Final = 5_000_000_000
 """Bytes of a file, which is what the hub is used to."""
@@ -48,7 +45,8 @@ def save_pretrained(
     max_shard_size: int = SHARD,
     family: str | None = None,
     tokenizer: str | Path | None = None,
-    end: tuple[str, int] | None = None,
+    token_ids: Mapping[str, Any] | None = None,
+    eos_token: str | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a model in the format of Hugging Face.
@@ -66,8 +64,10 @@ def save_pretrained(
         family: `model_type` of transformers; None: the plainest that the model can be.
         tokenizer: a directory whose tokenizer files are copied, too; None: the one that the model
             was loaded from, if it has any.
-        end: text and id of the token that ends documents, which the files then call `eos_token`;
-            None: they stay as they are.
+        token_ids: see `special_tokens`; None: those of the checkpoint that the model was loaded
+            from, or else what the files of its origin say.
+        eos_token: text of the token that the tokenizer's files call so; None: they stay as they
+            are.
 
     Raises:
         SetpointError: if no family is such a model, or the directory cannot be written.
@@ -81,6 +81,8 @@ def save_pretrained(
         raise SetpointError(f"max_shard_size = {max_shard_size} must be at least 1 byte")
     _require_room(target, overwrite)
     origin = getattr(model, "loaded_from", None)
+    if token_ids is None and origin is not None and (origin / MANIFEST).is_file():
+        token_ids = special_tokens(origin, tokenizer_of(origin, job_of(origin).tokenizer))
     if isinstance(model, Transformer):
         held = _Held(model) if weights is None else _Stored(weights)
         write = _writer(model, held, wanted, max_shard_size, family, origin)
@@ -94,9 +96,12 @@ def save_pretrained(
 
     def write_all(directory: Path) -> None:
         write(directory)
-        copy_companions(Path(tokenizer) if tokenizer is not None else origin, directory)
-        if end is not None:
-            _name_end(directory, *end)
+        files = origin if tokenizer is None else Path(tokenizer)
+        copy_files(TOKENIZER_FILES, files, directory)
+        copy_files((GENERATION,), origin or files, directory)
+        if eos_token is not None:
+            _name_end(directory, eos_token)
+        _write_ids(directory, token_ids or {"eos_token_id": as_eos(ends_of(directory))})
 
     publish(target, write_all)
     return target
@@ -190,7 +195,7 @@ def _described(origin: Path) -> dict[str, Any]:
     """What config.json says of the model that weights were loaded or trained from."""
     if (origin / MANIFEST).is_file():
         return description_of(origin) or {}
-    return read_keys(origin)
+    return read_keys(origin) if (origin / CONFIG).is_file() else {}
 
 
 def _their_tensor(
@@ -207,8 +212,8 @@ def _their_tensor(
     return whole
 
 
-def copy_companions(origin: Path | None, directory: Path) -> None:
-    """Copy the files that go along with weights: those of the tokenizer, and for generation.
+def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> None:
+    """Copy files that go along with weights, where they are and the directory has none.
 
     Arguments:
         origin: where they are looked for; None: nothing is copied.
@@ -218,24 +223,91 @@ def copy_companions(origin: Path | None, directory: Path) -> None:
     """
     if origin is None:
         return
-    for name in (*TOKENIZER_FILES, GENERATION):
+    for name in names:
         if (origin / name).is_file() and not (directory / name).exists():
             shutil.copyfile(origin / name, directory / name)
 
 
-def _name_end(directory: Path, text: str, number: int) -> None:
-    """Make a token the `eos_token` in all files of a directory that name one."""
-    named: dict[str, tuple[str, object]] = {
-        CONFIG: ("eos_token_id", number),
-        GENERATION: ("eos_token_id", number),
-        "tokenizer_config.json": ("eos_token", text),
-        "special_tokens_map.json": ("eos_token", text),
-    }
-    for name, (key, value) in named.items():
+def special_tokens(directory: Path, tokenizer: Any) -> dict[str, Any]:
+    """The ids of special tokens as a config.json has them.
+
+    Arguments:
+        directory: of the weights.
+        tokenizer: the one of the weights, whose separator ends a text as well.
+
+    Returns:
+        `eos_token_id`, with all tokens that end a text; and of bos and pad what the tokenizer names
+        so.
+    """
+    ids: dict[str, Any] = {"eos_token_id": as_eos(ends_of(directory, tokenizer))}
+    facts = getattr(tokenizer, "chat", None)
+    for name in ("bos_token", "pad_token"):
+        if facts is not None and name in facts.variables:
+            ids[f"{name}_id"] = facts.tokens[facts.variables[name]]
+    return ids
+
+
+def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
+    """The tokens that end a text: those that the files of weights name, and the separator.
+
+    Arguments:
+        directory: a checkpoint, or a model in the format of Hugging Face.
+        tokenizer: the one of the weights; None: only what the files name.
+
+    Raises:
+        SetpointError: if a file cannot be read.
+    """
+    settings = directory / GENERATION
+    is_checkpoint = (directory / MANIFEST).is_file()  # whose config.json is that of its start
+    found = declared_ends(
+        read_keys(directory, GENERATION) if settings.is_file() else {},
+        {} if is_checkpoint else _described(directory),
+    )
+    separators = [] if tokenizer is None else [tokenizer.separator]
+    return tuple(dict.fromkeys([*found, *separators]))
+
+
+def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
+    """The end-of-text ids of a generation_config.json, or else of a config.json."""
+    for keys in (generation, config):
+        ends = keys.get("eos_token_id")
+        numbers = ends if isinstance(ends, list) else [ends]
+        found = [number for number in numbers if isinstance(number, int)]
+        if found:
+            return found
+    return []
+
+
+def fitting_ends(ends: Sequence[int], token_bytes: Sequence[int]) -> list[int]:
+    """Those that are control tokens of another tokenizer than the one that names them."""
+    return [token for token in ends if token < len(token_bytes) and not token_bytes[token]]
+
+
+def as_eos(ends: Sequence[int]) -> int | list[int] | None:
+    """The value of `eos_token_id`."""
+    return [*ends] if len(ends) > 1 else next(iter(ends), None)
+
+
+def _write_ids(directory: Path, ids: Mapping[str, Any]) -> None:
+    """Write special tokens into both files of a model; a bos or pad that it has stays."""
+    if ids.get("eos_token_id") is None:
+        return
+    for name in (CONFIG, GENERATION):
         file = directory / name
-        if file.is_file() or name == "tokenizer_config.json":
+        keys = json.loads(file.read_bytes()) if file.is_file() else {}
+        kept = {key: keys[key] for key in TOKEN_IDS if keys.get(key) is not None}
+        ids = {**ids, **kept, "eos_token_id": ids["eos_token_id"]}
+        file.write_text(json.dumps({**keys, **ids}, indent=2) + "\n")
+
+
+def _name_end(directory: Path, text: str) -> None:
+    """Make a token the `eos_token` in the tokenizer's files."""
+    settings = "tokenizer_config.json"
+    for name in (settings, "special_tokens_map.json"):
+        file = directory / name
+        if file.is_file() or name == settings:
             keys = json.loads(file.read_bytes()) if file.is_file() else {}
-            file.write_text(json.dumps({**keys, key: value}, indent=2) + "\n")
+            file.write_text(json.dumps({**keys, "eos_token": text}, indent=2) + "\n")
 
 
 def _require_room(target: Path, overwrite: bool) -> None:

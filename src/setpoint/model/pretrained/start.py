@@ -10,14 +10,14 @@ from torch import nn
 
 from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
-from setpoint.model.pretrained.base import checkpoint_weights, fill_from
-from setpoint.model.pretrained.difference import Different, differences
+from setpoint.model.pretrained.base import fill_from, start_weights
+from setpoint.model.pretrained.check import vocabulary_difference, vocabulary_of
+from setpoint.model.pretrained.difference import differences
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.peft import fold_adapters
-from setpoint.model.pretrained.read_config import config_of, read_config
+from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader
 from setpoint.model.pretrained.run import require_no_adapter
-from setpoint.model.pretrained.tensors import weights_of
 from setpoint.shapes.reading import OneReader
 
 
@@ -51,6 +51,9 @@ def start_from(
         require_no_adapter(place.directory)
     directory = str(place.directory.resolve())
     found: dict[str, Any] = {"name": place.name, "kind": place.kind, "directory": directory}
+    known, tokens = vocabulary_of(place), getattr(whole or model, "vocab_size", None)
+    if known is not None and tokens is not None and known < tokens:
+        found["grown"] = {"from": known, "to": tokens}
     if isinstance(config, Transformer):
         reader = None if one is None else SharedReader(one)
         _start_transformer(config, model, place, device, dtype, whole or model, reader)
@@ -77,9 +80,10 @@ def _start_transformer(
 ) -> None:
     theirs = config_of(place)
     found = differences(config, theirs)
-    tokens = model.vocab_size
-    if config.vocab_size is None and theirs.vocab_size not in (None, tokens):
-        found.append(Different("vocab_size", f"null, {tokens} tokens", str(theirs.vocab_size)))
+    tokens: int = whole.vocab_size  # pyright: ignore[reportAssignmentType]
+    rows = vocabulary_difference(config, tokens, place)
+    if rows is not None:
+        found.append(rows)
     if found:
         lines = "\n  ".join(
             f"model.{d.field} = {d.ours}; the weights have {d.theirs}" for d in found
@@ -88,8 +92,5 @@ def _start_transformer(
             f"model.pretrained = {place.name} holds weights of another model, and nothing was "
             f"loaded:\n  {lines}\n`setpoint import {place.name}` writes all that they ask for."
         )
-    if place.kind == "checkpoint":
-        weights = checkpoint_weights(place.directory, whole, config)
-    else:
-        weights = weights_of(place.directory, read_config(place.directory)[1], whole, config)
+    weights = start_weights(place, whole, config)
     weights.fill(model, device=device, dtype=dtype, reader=reader)

@@ -10,20 +10,28 @@ from torch import nn
 from setpoint.config import RunError
 from setpoint.model.config import Transformer
 from setpoint.model.pretrained.family import Family
-from setpoint.model.pretrained.fill import Weights
+from setpoint.model.pretrained.fill import ROWS, Growth, Weights
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, renamed
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
 from setpoint.model.pretrained.tensor_files import list_tensors
 
+EMBEDDING = "embedding.weight"
 HEAD = "lm_head.weight"
-"""Their name of the output matrix."""
-
-_ROWS = ("embedding.weight", "output.weight")
+"""Name of the output matrix in transformers."""
 
 
-def weights_of(directory: Path, family: Family, model: nn.Module, config: Transformer) -> Weights:
+def weights_of(
+    directory: Path,
+    family: Family,
+    model: nn.Module,
+    config: Transformer,
+    growth: Growth | None = None,
+) -> Weights:
     """The weights of a directory, held against a model of ours.
+
+    Arguments:
+        growth: see `Weights`.
 
     Raises:
         SetpointError: if there are no weights that can be read.
@@ -39,7 +47,7 @@ def weights_of(directory: Path, family: Family, model: nn.Module, config: Transf
         _require_tied(directory, held, pieces[0].theirs)
         surplus.append(HEAD)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    return Weights(directory, pieces, held, shapes, surplus)
+    return Weights(directory, pieces, held, shapes, surplus, growth=growth)
 
 
 def require_depth(directory: Path, config: Transformer) -> None:
@@ -59,12 +67,12 @@ def require_depth(directory: Path, config: Transformer) -> None:
 def pieces_of(family: Family, model: nn.Module, config: Transformer) -> list[Piece]:
     """How the tensors of a family and of a model are made of each other."""
     tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
-    rows = {name: each.shape[0] for name, each in model.named_parameters() if name in _ROWS}
+    rows = {name: each.shape[0] for name, each in model.named_parameters() if name in ROWS}
     if all(count == tokens for count in rows.values()):
         return family.pieces(config)
     kept = Part(0, 0, tokens)
     return [
-        piece._replace(of_ours=kept) if piece.ours in _ROWS else piece
+        piece._replace(of_ours=kept) if piece.ours in ROWS else piece
         for piece in family.pieces(config)
     ]
 

@@ -148,7 +148,7 @@ def _facts(run: RunData) -> Iterator[tuple[str, Any]]:
 
     yield "step", _json_number(largest(run.steps))
     yield "tokens", _json_number(largest(run.tokens))
-    yield "training loss", _json_number(last(run.columns.get("train.loss")))
+    yield "training loss", _json_number(last(run.columns.get("train.mean_loss")))
     for name, column in run.columns.items():
         if name.startswith("evaluation.") and name.endswith("_loss"):
             known = [value for value in column.values if math.isfinite(value)]

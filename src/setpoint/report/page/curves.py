@@ -17,7 +17,7 @@ AXES = frozenset(("step", "tokens", "epoch", "seconds"))
 """Columns that a curve is drawn over."""
 
 MAIN = (
-    ("Loss", ("train.loss",), ("evaluation.", "_loss")),
+    ("Loss", ("train.mean_loss",), ("evaluation.", "_loss")),
     ("Learning rate", ("train.lr",), ("train.lr_", "")),
     ("Gradient norm", ("train.grad_norm",), None),
     ("Tokens per second", ("train.tokens_per_second",), None),

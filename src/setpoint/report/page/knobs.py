@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .read import RunData
 
-USUAL = ("evaluation.held_out_loss", "train.loss")
+USUAL = ("evaluation.held_out_loss", "train.mean_loss")
 FEWEST = 3
 """Runs that make a comparison."""
 AXES = 12

@@ -19,13 +19,13 @@ from setpoint.checkpoint.optimizer_state import Options
 from setpoint.compile.apply import Compiled
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import EvaluationFeed
+from setpoint.data.evaluation import DocumentRows, EvaluationFeed, EvaluationRows
 from setpoint.data.feed import Feed
 from setpoint.data.loader import loader_options
 from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.windows import Windows, evaluation_windows, require_one_window
+from setpoint.data.windows import evaluation_windows
 from setpoint.model.layers import count_parameters
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
@@ -45,7 +45,7 @@ from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
-from setpoint.train.build.data import build_training_data, notes_of
+from setpoint.train.build.data import build_evaluation_rows, build_training_data, notes_of
 from setpoint.train.build.trained import build_trained
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
@@ -61,7 +61,7 @@ class Components:
 
     Arguments:
         corpora: what `train` is cut from: one, or of a mixture one for each source.
-        train, held_out: the two sides of the data; None where nothing is held out.
+        train, held_out: the two sides of the data in rows; None where nothing is held out.
         eval_sets: the data sets of the evaluation beside these, by their names.
         feed: gives each step its micro-batches of the training side, counted.
         eval_feed: gives evaluations their batches; None where nothing is evaluated.
@@ -90,7 +90,7 @@ class Components:
     tokenizer: Tokenizer
     corpora: tuple[Corpus | Stream, ...]
     train: Sequences
-    held_out: Windows | None
+    held_out: EvaluationRows | None
     feed: Feed
     model: nn.Module
     objective: Objective
@@ -107,7 +107,7 @@ class Components:
     adapter: AdapterReport | None = None
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
-    eval_sets: dict[str, Windows] = field(default_factory=dict)
+    eval_sets: dict[str, EvaluationRows] = field(default_factory=dict)
     eval_feed: EvaluationFeed | None = None
     companions: Companions = field(default_factory=Companions)
     spikes: SpikedSteps | None = None
@@ -162,9 +162,14 @@ def data_line(job: Job, parts: Components) -> str:
     else:
         found[-1] += held_out
     notes = [f"data: {', '.join(found)}", *notes_of(parts.train)]
-    limited = [said for corpus in corpora for said in corpus.limited]
+    notes += [
+        f"{rows.identity.side.replace('_', '-')}: {rows.note}"
+        for rows in (parts.held_out, *parts.eval_sets.values())
+        if isinstance(rows, DocumentRows) and rows.note
+    ]
+    lines = [note for corpus in corpora for note in corpus.notes]
     if parts.held_out is not None:
-        limited += parts.held_out.corpus.limited
+        lines += parts.held_out.corpus.notes
     # An epoch is all windows once, each of which is a sequence of a step.
     per_epoch = (parts.train.epoch_rows or 0) / job.batch.global_size
     for limit in job.duration.limits if per_epoch else ():
@@ -174,7 +179,7 @@ def data_line(job: Job, parts: Components) -> str:
             tokens = job.batch.global_size * job.batch.sequence_length
             steps = limit.count if limit.unit == "steps" else limit.count / tokens
             notes.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
-    return "\n".join(["; ".join(notes), *(f"filter: {said}" for said in limited)])
+    return "\n".join(["; ".join(notes), *lines])
 
 
 def _streamed(corpora: Sequence[Corpus | Stream]) -> list[str]:
@@ -221,24 +226,22 @@ def build_components(
     tokenizer = job.tokenizer.build(**elsewhere)
     require_tokens(job.loss, tokenizer.vocab_size)
     corpora, kept_back = job.data.build(tokenizer=tokenizer, mixed=job.data.is_mixture, show=show)
+    held_out: EvaluationRows | None = None
     if job.evaluation is not None:
         assert kept_back is not None, "the configuration is refused otherwise"
-        # Else it would come out at the first evaluation, when the training is paid for.
-        require_one_window(kept_back, job.batch.sequence_length)
+        held_out = build_evaluation_rows(job, kept_back, job.data.validation or job.data.sources)
+    elif kept_back is not None:  # for records: nothing reads its rows
+        held_out = evaluation_windows(kept_back, job.batch.sequence_length)
     eval_sets = build_datasets(job, tokenizer, show)
     keys = None if model_files is None else read_keys(model_files, DESCRIPTION)
-    (train, sampler), held_out = build_training_data(job, corpora), None
-    if kept_back is not None:
-        held_out = evaluation_windows(
-            kept_back, job.batch.sequence_length, job.data.packing.isolate
-        )
+    train, sampler = build_training_data(job, corpora)
     made = build_trained(job, tokenizer.vocab_size, world, len(train.sources), fresh, keys)
     model, objective = made.model, made.objective
-    if job.data.packing.isolate and not objective.has_head:
+    if job.data.packing.isolate and not objective.takes_documents:
         raise SetpointError(
             f"data.packing.isolate: true needs a model that takes documents, and a "
             f"{type(model).__name__} takes tokens alone.\nValid: false, or a model with "
-            "supports_head = True."
+            "takes_documents = True."
         )
     feed = Feed(
         train,
@@ -295,6 +298,6 @@ def build_components(
         pretrained=made.pretrained,
         eval_sets=eval_sets,
         eval_feed=eval_feed,
-        companions=companions_of(job.model, tokenizer, made.pretrained, keys),
+        companions=companions_of(job.model, tokenizer, made.pretrained, keys, job.data.sources),
         noise=noise_of(model),
     )

@@ -7,19 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
+from setpoint.data.evaluation import EvaluationRows, evaluation_rows
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
-from setpoint.data.packed import PackedSequences, build_packed
+from setpoint.data.packed import ConcatenatedSequences, PackedSequences, build_packed
 from setpoint.data.place import place_in_words
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.streamed import build_streamed
 from setpoint.data.windows import training_windows
-from setpoint.model.config import Transformer
+from setpoint.model.config import marks_padding
 from setpoint.train.batch import steps_before
 
 if TYPE_CHECKING:
     from setpoint.data.corpus import Corpus
+    from setpoint.data.sources.config import SourceConfig
     from setpoint.train.config import Job
 
 
@@ -52,7 +54,7 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
     section, length = job.data.packing, job.batch.sequence_length
     seed = job.seed if job.data.seed is None else job.data.seed
     assert seed is not None
-    marked = isinstance(job.model, Transformer) and job.model.moe is not None
+    marked = marks_padding(job.model)
     if isinstance(corpus, Stream):
         return build_streamed(corpus, section, length=length, seed=seed, marked=marked)
     if section.method != "concatenate":
@@ -65,13 +67,29 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
             marked=marked,
             name=name,
         )
-    windows = training_windows(corpus, length, bool(section.isolate))
+    isolated = bool(section.isolate)
+    if corpus.trained is not None:
+        cut = ConcatenatedSequences(corpus, length, isolated=isolated, marked=marked)
+        return cut, ShuffledSampler(cut, seed, name)
+    windows = training_windows(corpus, length, isolated)
     return windows, ShuffledSampler(windows, seed, name)
+
+
+def build_evaluation_rows(
+    job: Job, corpus: Corpus, sources: Sequence[SourceConfig]
+) -> EvaluationRows:
+    """Lay a text that is evaluated into rows, as training reads it.
+
+    Raises:
+        SetpointError: see `evaluation_rows`.
+    """
+    section, length = job.data.packing_of(sources), job.batch.sequence_length
+    return evaluation_rows(corpus, section, length, marked=marks_padding(job.model))
 
 
 def notes_of(sequences: Sequences) -> Iterator[str]:
     """What packing made of the documents, by source where they are mixed."""
-    if isinstance(sequences, PackedSequences):
+    if isinstance(sequences, PackedSequences) and sequences.note:
         yield sequences.note
     elif isinstance(sequences, Mixture):
         for name, member in zip(sequences.sources, sequences.members, strict=True):

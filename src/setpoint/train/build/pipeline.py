@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from setpoint.loss.forms import LossOutput
 from setpoint.parallel.pipeline import Pipeline, Stage
 from setpoint.shapes.outcome import Outcome
-from setpoint.train.step.objective import EvalSums, Objective
+from setpoint.shapes.scoring import EvalSums
+from setpoint.train.step.objective import Objective
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:

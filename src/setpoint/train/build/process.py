@@ -1,10 +1,13 @@
-"""What a job sets for the whole process, for as long as it is built and trained."""
+"""What a job sets for the whole process, and what it runs on."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import torch
 
 from setpoint.compile.settings import compiling
 from setpoint.memory.heap import keep_freed
@@ -28,3 +31,24 @@ def settings_of(job: Job) -> Iterator[None]:
     heap = keep_freed(job.memory.keep_freed)
     with heap, determinism(job.deterministic), compiling(job.compile):
         yield
+
+
+def device_line(job: Job, device: torch.device) -> str:
+    """What a run is about to run on, and how.
+
+    Returns:
+        for instance `device: cuda:0 (NVIDIA H100 80GB HBM3), 8 ranks: shard 8 (FSDP2), fp32
+        computed in bf16`.
+    """
+    name = str(device)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        name = f"cuda:{index} ({torch.cuda.get_device_name(index)})"
+    stored, compute = job.precision.params, job.precision.compute
+    formats = stored if stored == compute else f"{stored} computed in {compute}"
+    topology = job.parallel.topology
+    machine = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if machine.isdecimal() and 0 < int(machine) < job.parallel.world_size:
+        count = -(-job.parallel.world_size // int(machine))
+        topology = topology.replace("ranks", f"ranks on {count} machines", 1)
+    return f"device: {name}, {topology}, {formats}"

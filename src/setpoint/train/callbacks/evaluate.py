@@ -55,7 +55,8 @@ class EvaluateCallback(Callback):
         if loop.is_over:
             return
         apart = dict(loop.parts.eval_sets)
-        if loop.job.data.validation and loop.parts.held_out is not None:
+        streamed = loop.parts.train.identity.tokens is None
+        if loop.parts.held_out is not None and (loop.job.data.validation or not streamed):
             apart[HELD_OUT] = loop.parts.held_out
         for line in trained_on(loop.parts.train, apart):
             self.progress.note(line)

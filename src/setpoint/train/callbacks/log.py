@@ -21,6 +21,8 @@ from setpoint.train.step.position import is_due, share_done
 from setpoint.train.step.times import PARTS
 
 if TYPE_CHECKING:
+    from setpoint.parallel.world import World
+    from setpoint.shapes.logged import MetricLog
     from setpoint.train.step.loop import Loop, StepResult
     from setpoint.train.step.position import Position
 
@@ -43,7 +45,7 @@ class LogCallback(Callback):
         mean: of the losses since the last row.
     """
 
-    phase = Phase.OBSERVE
+    phase = Phase.LOG
 
     def __init__(
         self,
@@ -77,10 +79,11 @@ class LogCallback(Callback):
         at, every = loop.position, loop.job.tracking.every
         if math.isfinite(result.loss):  # a step that was skipped may have none
             self.mean.add(result.loss, result.by_source)
-        due = is_due(every, loop.before, at, loop.last) or (loop.last and every.unit != "never")
-        self.pending = None if due or every.unit == "never" else result
-        if due:
-            self.write(loop, result)
+        due = is_due(every, loop.before, at, loop.last)
+        written = due or (loop.last and every.unit != "never")
+        self.pending = None if written or every.unit == "never" else result
+        if written:
+            self.write(loop, result, due)
         else:
             self.progress.advance(at.step)
 
@@ -92,17 +95,23 @@ class LogCallback(Callback):
     def finish(self, loop: Loop) -> None:
         """Write the row of the last step where the loop was ended after it."""
         if loop.ended and self.pending is not None:
-            self.write(loop, self.pending)
+            self.write(loop, self.pending, due=False)
 
-    def write(self, loop: Loop, result: StepResult) -> None:
-        """Write a row and show it."""
+    def write(self, loop: Loop, result: StepResult, due: bool) -> None:
+        """Write a row and show it.
+
+        Arguments:
+            due: whether the logging interval asks for it, and not the end of the run alone.
+        """
         at = loop.position
         more = _metrics(loop) | _rates(loop, result) | self._by_source(loop) | self._times(loop)
         if self.mean.ema is not None:
             more["loss_ema"] = self.mean.ema
         if loop.engine.norms is not None:
             more |= loop.engine.norms.columns()
-        row = self.row(at, result, more, self._waited(loop))
+        meet(loop.metrics, loop.parts.world)
+        more |= loop.metrics.take()
+        row = self.row(at, result, more, self._waited(loop), due)
         self.start(loop)
         self.trackers.write(row)
         done = share_done(loop.job.duration, at)
@@ -156,11 +165,13 @@ class LogCallback(Callback):
         result: StepResult,
         more: Mapping[str, Any] | None = None,
         data_wait: float | None = None,
+        due: bool = True,
     ) -> dict[str, Any]:
         """The metrics of a step, with more of them.
 
         Arguments:
             data_wait: share of the time of the steps that this rank waited for data.
+            due: see `LossMean.take`.
 
         Returns:
             names and numbers; those in `TIMING` depend on the machine.
@@ -178,7 +189,7 @@ class LogCallback(Callback):
             "tokens": at.tokens,
             "epoch": at.epochs,
             "loss": result.loss,
-            "mean_loss": self.mean.take(),
+            "mean_loss": self.mean.take(due),
             "cross_entropy": result.nats,
             "grad_norm": result.grad_norm,
             "lr": result.lr,
@@ -188,6 +199,22 @@ class LogCallback(Callback):
             "mfu": mfu,
             **(more or {}),
         }
+
+
+def meet(metrics: MetricLog, world: World) -> None:
+    """Give the main rank what the code of all ranks has logged, and leave the others without it.
+
+    All ranks call it at the same point; they exchange something only where one of them has logged.
+    """
+    metrics.settle()
+    if world.size == 1 or not (metrics.meets or metrics.always):
+        return
+    # Ranks of the axis `tensor` compute the same.
+    alike = tuple(at for axis, at in world.at.items() if axis != "tensor")
+    metrics.merge(world.all_of((alike, metrics.totals)))
+    metrics.meets = False
+    if not world.is_main:
+        metrics.take()
 
 
 def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:

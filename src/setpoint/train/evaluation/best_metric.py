@@ -20,6 +20,7 @@ KEYS = {
     "measure": "measure",
     "step": "step",
     "best": "best",
+    "lowest": "lowest",
     "waited": "evals_without_gain",
     "due": "due",
 }
@@ -34,6 +35,7 @@ class BestMetric:
         measure: what the metric is and what it is measured on; two values of one measure compare.
         step: of the last evaluation; -1 before the first.
         best: the lowest value that was a gain; None before the first.
+        lowest: the lowest of all, by which the best checkpoint is chosen.
         due: an evaluation at the present step that a stop cut short: whether it counts for
             patience and plateaus; None where there is none.
         changed: in what the measure differs from that of the checkpoint.
@@ -47,6 +49,7 @@ class BestMetric:
     due: bool | None = None
     changed: list[str] = field(default_factory=list)
     is_known: bool = True
+    lowest: float | None = None
 
     def observe(self, value: float, least_gain: float = 0.0) -> None:
         """Take the value of one more evaluation.
@@ -54,6 +57,8 @@ class BestMetric:
         Arguments:
             value: lower is better; NaN is never a gain.
         """
+        if not math.isnan(value) and (self.lowest is None or value < self.lowest):
+            self.lowest = value
         first = self.best is None and not math.isnan(value)
         if first or (self.best is not None and value < self.best - least_gain):
             self.best, self.evals_without_gain = value, 0
@@ -74,9 +79,10 @@ class BestMetric:
             f"{best.metric.replace('_', ' ')} on {best.data} has not got better"
             f"{by * (stopping.least_gain > 0)} in {self.evals_without_gain} evaluations"
         )
-        if self.best is None:
+        lowest = self.best if self.lowest is None else self.lowest
+        if lowest is None:
             return f"{text}, and was never a number"
-        return f"{text}; the best was {-self.best if best.direction == 'max' else self.best:.6g}"
+        return f"{text}; the best was {-lowest if best.direction == 'max' else lowest:.6g}"
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -95,10 +101,10 @@ class BestMetric:
             self.changed = [key for key in today if before.get(key) != today[key]]
         # Without an evaluation all is kept for a session that evaluates again.
         if not today or (before and not self.changed):
-            self.measure, self.best = before, saved.best
+            self.measure, self.best, self.lowest = before, saved.best, saved.lowest
             self.evals_without_gain = saved.evals_without_gain
         else:
-            self.best, self.evals_without_gain = None, 0
+            self.best, self.lowest, self.evals_without_gain = None, None, 0
 
 
 def value_of(section: Evaluation, scores: Scores) -> float:
@@ -127,6 +133,7 @@ def measure_of(job: Job, parts: Components) -> dict[str, Any]:
         "direction": best.direction,
         "sequences": section.sequences_of(best.data),
         "sequence_length": job.batch.sequence_length,
+        "rows": data.layout,
         "text": data.identity.digest,
         "left_out": [*job.loss.left_out],
     }

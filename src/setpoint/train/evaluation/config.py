@@ -98,7 +98,7 @@ class Evaluation(Config, role=RUNTIME):
         tags=("cadence",),
         also_called=("eval_steps", "eval_strategy", "eval_interval", "val_check_interval"),
     )
-    """Evaluation interval; there is one evaluation at the end as well."""
+    """Evaluation interval; there is one evaluation at the end as well, with never only that."""
 
     sequences: int | None = field(
         default=SEQUENCES,
@@ -185,16 +185,6 @@ class Evaluation(Config, role=RUNTIME):
         return known and data in self.names
 
     @check
-    def _check_every(self) -> Iterator[Problem]:
-        if self.every.unit == "never":
-            yield Problem(
-                "every",
-                "a section that does nothing is written null",
-                valid=("last_step", "200 steps"),
-                hint="Switch evaluation off with --evaluation null.",
-            )
-
-    @check
     def _check_names(self) -> Iterator[Problem]:
         first: dict[str, int] = {}
         for index, each in enumerate(self.datasets):
@@ -207,7 +197,7 @@ class Evaluation(Config, role=RUNTIME):
 
     @check
     def _check_early_stopping(self) -> Iterator[Problem]:
-        if self.early_stopping is not None and self.every.unit == "last_step":
+        if self.early_stopping is not None and self.every.unit in ("last_step", "never"):
             yield Problem(
                 "early_stopping",
                 "has no effect: after the last step there is nothing left to end",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from setpoint.config import SetpointError
 from setpoint.data.prepared.use import named_corpus
-from setpoint.data.windows import Windows, evaluation_windows
 from setpoint.track.progress import Work, no_work
+from setpoint.train.build.data import build_evaluation_rows
 
 if TYPE_CHECKING:
+    from setpoint.data.evaluation import EvaluationRows
     from setpoint.data.sequences import Sequences
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
@@ -20,31 +20,25 @@ COMPARED = 10_000_000
 """Documents up to which it is looked up whether a text is trained on as well."""
 
 
-def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict[str, Windows]:
+def build_datasets(
+    job: Job, tokenizer: Tokenizer, show: Work = no_work
+) -> dict[str, EvaluationRows]:
     """Read and tokenize them, whole.
 
     Returns:
         each by its name, in the order given; empty without an evaluation.
 
     Raises:
-        SetpointError: a source cannot be read, or a text is empty or shorter than one sequence.
+        SetpointError: a source cannot be read, a text is empty, or none of its documents is left.
     """
-    built: dict[str, Windows] = {}
-    section, length = job.evaluation, job.batch.sequence_length
+    built: dict[str, EvaluationRows] = {}
+    section = job.evaluation
     for index, each in enumerate(section.datasets if section is not None else ()):
         where = f"evaluation.datasets.{index}.sources"
         corpus = named_corpus(
             each.name, each.sources, tokenizer, job.data.prepare, where=where, show=show
         )
-        have = len(corpus.tokens)
-        if have < length + 1:
-            raise SetpointError(
-                f"{where}: the text of {each.name} has {have} tokens ({len(corpus.files)} "
-                f"documents, {corpus.byte_count} bytes), and batch.sequence_length = {length} "
-                f"needs {length + 1} for one sequence.\n"
-                f"Valid: more text, or batch.sequence_length up to {have - 1}."
-            )
-        built[each.name] = evaluation_windows(corpus, length, job.data.packing.isolate)
+        built[each.name] = build_evaluation_rows(job, corpus, each.sources)
     return built
 
 
@@ -67,6 +61,6 @@ def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[
         shared = [file for file in files if file.sha256 in known]
         if shared:
             yield (
-                f"evaluation: {len(shared)} of {len(files)} documents of {name} "
-                f"are in the training data as well, such as {shared[0].name}"
+                f"caution: {len(shared):,} of {len(files):,} evaluated documents of {name} "
+                f"are also trained on, such as {shared[0].name}"
             )

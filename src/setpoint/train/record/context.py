@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.logged import MetricLog
+from setpoint.shapes.scoring import Score
 from setpoint.track.chain import Chain
 from setpoint.track.events import EventLog
 from setpoint.track.heartbeat import Heart
-from setpoint.track.progress import Progress
+from setpoint.track.jsonl import read_jsonl
+from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
@@ -19,7 +22,7 @@ from setpoint.train.build.utilization import Utilization
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.score import Score, Scores
+from setpoint.train.evaluation.score import Scores
 from setpoint.train.record.accepted import Accepted
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import Loaded
@@ -46,6 +49,7 @@ class Run:
         heart: writes the heartbeat of this rank; None where none is asked for.
         frozen: the parameters that checkpoints may leave out.
         system: samples the use of the machine; None where this rank does not.
+        objects: classes of the callbacks that are objects of a program, and in no record.
         uploads: what sends checkpoints to a URL; None where nothing is sent, or another rank does.
     """
 
@@ -55,7 +59,7 @@ class Run:
     directory: RunDirectory
     store: SharedStore
     events: EventLog
-    progress: Progress
+    progress: LoggedProgress
     trackers: Trackers
     chain: Chain
     stop: StopRequest
@@ -67,6 +71,7 @@ class Run:
     heart: Heart | None = None
     uploads: Cadence | None = None
     system: SystemSampler | None = None
+    objects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +92,24 @@ class Start:
     identity: Job
     best: BestMetric
     mean: LossMean
+    metrics: MetricLog
     states: States
     ended: str | None
     is_over: bool
     loaded: Loaded | None = None
 
 
-@dataclass(frozen=True, slots=True)
+ENDED = {0: "done", 75: "stopped with a checkpoint", 130: "interrupted"}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Outcome:
     """How a run ended.
 
     Arguments:
         status: the exit status: 0 done, 75 preempted, 130 interrupted.
         job: see `Start.identity`.
+        loss: the mean training loss of the last logging interval; None if no row has been written.
         scores: of the last evaluation by the name of the data set; empty if there was none.
         cause: what has stopped the session from outside; empty if nothing has.
         reason: why training ended before its duration was over; None if it did not.
@@ -112,11 +122,30 @@ class Outcome:
     job: Job
     started: Position
     ended: Position
+    loss: float | None
     scores: Scores
     reason: str | None
     cause: str
     head: str | None
-    parts: Components = field(repr=False)  # megabytes of text otherwise
+    parts: Components
+
+    def __repr__(self) -> str:
+        words = [f"{self.directory}: {ENDED.get(self.status, f'status {self.status}')}"]
+        words.append(f"at step {self.ended.step}")
+        if self.score is not None:
+            words.append(f"held-out loss {self.score.loss:.4f}")
+        return f"Outcome({', '.join(words)})"
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, of all sessions of the run.
+
+        Returns:
+            a row for each log and each evaluation, which `kind` tells apart; empty where the
+            tracker `jsonl` writes none.
+        """
+        path = RunDirectory(self.directory, None, False).metrics
+        return read_jsonl(path, damaged=[]) if path.exists() else []
 
     @property
     def score(self) -> Score | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import (
     ABSENT,
-    CONFIG,
+    BUDGET,
     DERIVED,
     IDENTITY,
     Difference,
@@ -27,7 +26,6 @@ from setpoint.precision.config import LossScale
 from setpoint.train.build.parameters import is_listed
 from setpoint.train.config import Job
 from setpoint.train.record.accepted import Accepted, accepted_path
-from setpoint.train.record.outlook import FINISHED, lengthened_from, standing
 from setpoint.train.record.refusal import (
     from_these_weights,
     identity_refusal,
@@ -84,7 +82,8 @@ def check_contract(
     reshaped = _other_shape(folder, job, identity)
     moved = _other_rows(folder, job, identity)
     if refused:
-        raise identity_refusal(folder, refused, late, given, reshaped, moved)
+        longer = [item for item in found if item.role is BUDGET]
+        raise identity_refusal(folder, refused, late, given, reshaped, moved, longer)
     if moved:
         raise SetpointError(
             f"--accept {','.join(paths)}: {folder} resumes from a checkpoint, {other_rows(moved)}."
@@ -238,46 +237,3 @@ def _in_tokens(duration: Duration, tokens_per_update: int) -> dict[str, float]:
         count = limit.count * tokens_per_update if steps else limit.count
         limits[unit] = min(count, limits.get(unit, count))
     return limits
-
-
-def runs_of_other_lengths(job: Job, path: Path) -> Iterator[str]:
-    """Look for runs beside a new one that differ from it only in how long they are.
-
-    A schedule that is drawn over the duration is part of the identity, so that another duration
-    makes a run of its own; and a run that was lengthened keeps the name of its directory.
-    """
-    for place in sorted(path.parent.glob(f"{job.name}-*")):
-        folder = str(place)
-        if place == path or not (place / CONFIG).is_file():
-            continue
-        try:
-            differing = {item.path: item for item in recorded_differences(folder, job)}
-        except SetpointError:
-            continue  # it is of another kind, or cannot be read, and is left alone
-        learned = [item for item in differing.values() if item.role is IDENTITY]
-        derived = all(
-            within(item.path, "schedule") and item.right_origin.startswith("derived")
-            for item in learned
-        )
-        if not derived or "name" in differing or (learned and "duration" not in differing):
-            continue
-        saved = differing["duration"].left if "duration" in differing else str(job.duration)
-        begun = lengthened_from(folder, saved)
-        if not learned and begun is None:
-            continue  # a copy, or a run that was moved here
-        facts = str(saved) + ("" if begun is None else f", lengthened from {begun}")
-        words = [f"setpoint train {shlex.quote(folder)}"]
-        outcome = "resumes it"
-        if saved != str(job.duration) and not _shrinks(saved, job):
-            words.append(f"--duration '{job.duration}'")
-            words += ["--accept schedule"] * bool(learned)
-        else:
-            there = standing(folder)
-            facts += f"; it {there}"
-            if there.startswith(FINISHED):
-                outcome = "has nothing left to train"
-        kin = f"is this run ({facts})"
-        if learned or "duration" in differing:
-            follows = " and in what follows from it" * bool(learned)
-            kin = f"differs only in its duration ({facts}){follows}"
-        yield f"{folder} {kin}: `{' '.join(words)}` {outcome}; this is a new run"

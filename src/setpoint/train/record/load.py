@@ -45,7 +45,7 @@ EXCLUDED = "excluded"
 NOT_HERE = "excluded, not in the model"
 BY_PARAMETER = ("model", "master", TRAINING)
 """The stems whose tensors have the names of parameters."""
-NOT_OF_THE_RUN = ("rows",)
+NOT_OF_THE_RUN = ("rows", "metrics")
 """States that belong to the files of the run that was saved."""
 OF_THE_PLACE = ("name", "experiment", "workspace", "checkpoint.load", "checkpoint.exclude")
 """Fields in which a new run differs from what it starts from in any case."""

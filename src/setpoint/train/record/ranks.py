@@ -25,7 +25,7 @@ from setpoint.checkpoint.loading import Checkpoint, Readers
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, verify
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.checkpoint.tensor_file import HostMemory, encode_tensors
-from setpoint.config import RunError, SetpointError, fingerprint
+from setpoint.config import RunError, SetpointError, fingerprint, log_of
 from setpoint.parallel.world import ToldByMain, World, described
 from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
@@ -41,34 +41,41 @@ ALIKE = ("code", "python", "packages")
 
 
 def refuse_alike(
-    world: World, job: Job, directory: str | Path | None, accept: Sequence[str]
+    world: World,
+    job: Job,
+    directory: str | Path | None,
+    accept: Sequence[str],
+    found: str | None = None,
 ) -> Plan:
     """Compare a job with the record on every rank, and go on on all of them or on none.
+
+    Arguments:
+        directory, found: see `refuse`.
 
     Raises:
         SetpointError: what `refuse` raises on any rank, or the ranks do not run the same job with
             the same code.
     """
     if world.size == 1:
-        return refuse(job, directory, accept)
+        return refuse(job, directory, accept, found)
     plan: Plan | None = None
     refused: SetpointError | None = None
     try:
-        plan = refuse(job, directory, accept)
+        plan = refuse(job, directory, accept, found)
     except SetpointError as error:
         refused = error
     here = environment()
     facts = {name: here.get(name) for name in ALIKE}
     if plan is not None:
         facts |= {"fingerprint": fingerprint(plan.job), "run directory": str(plan.path.resolve())}
-    found = world.all_of((None if refused is None else str(refused), facts))
-    for rank, (text, _) in enumerate(found):
+    answers = world.all_of((None if refused is None else str(refused), facts))
+    for rank, (text, _) in enumerate(answers):
         if text is not None:
             if refused is not None and rank == world.rank:
                 raise refused
             raise ToldByMain(f"rank {rank}: {text}")
-    for rank, (_, others) in enumerate(found):
-        for name, value in found[0][1].items():
+    for rank, (_, others) in enumerate(answers):
+        for name, value in answers[0][1].items():
             if others[name] != value:
                 raise SetpointError(
                     f"the ranks differ: {name} is {value!r} on rank 0 and {others[name]!r} on "
@@ -99,10 +106,9 @@ def opened(world: World, path: Path) -> Iterator[RunDirectory]:
         is_refused = True
         try:
             yield directory
-        except (SetpointError, KeyboardInterrupt):
-            raise
-        except BaseException:  # what the log says of it is wanted
-            is_refused = False
+        except BaseException as error:
+            # What the log says of a failure is wanted; a refusal says all of it.
+            is_refused = isinstance(error, SetpointError | KeyboardInterrupt) and not log_of(error)
             raise
         finally:
             if made and is_new and is_refused and not _is_of_use(directory):

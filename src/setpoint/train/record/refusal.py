@@ -62,6 +62,7 @@ def identity_refusal(
     given: bool,
     reshaped: str | None = None,
     moved: Sequence[str] = (),
+    longer: Sequence[Difference] = (),
 ) -> SetpointError:
     """Why a run does not go on with other identity values, and what to type instead.
 
@@ -70,14 +71,15 @@ def identity_refusal(
         given: whether the run directory was named, rather than found by the fingerprint.
         reshaped: how the weights of the checkpoints do not fit the model; None where they may.
         moved: fields that put rows of the data into another order.
+        longer: budget fields that differ, and may.
     """
     lines = [
         f"{folder} cannot be resumed: {len(refused)} identity value{'s' * (len(refused) != 1)} "
         f"differ{'s' * (len(refused) == 1)} from its record",
         "",
     ]
-    for item in refused:
-        lines.append(f"  {item.path}")
+    for item in (*longer, *refused):
+        lines.append(f"  {item.path}" + " (may be raised on resume)" * (item in longer))
         lines.append(f"    saved      {_side(item.left, item.left_origin)}")
         lines.append(f"    requested  {_side(item.right, item.right_origin)}")
     run = shlex.quote(folder)
@@ -88,6 +90,7 @@ def identity_refusal(
         )
     else:
         lines.append(f"  To resume it as it was saved: setpoint train {run}")
+        lines.append("  To train a new run: the same command with --name NAME")
     paths, command = _accepting(refused), ""
     hopeless = _hopeless(refused, late)
     if reshaped is not None:
@@ -99,7 +102,8 @@ def identity_refusal(
         lines += [f"  {from_these_weights(folder)}"] * bool(moved)
     else:
         # Of a directory that was given, what was typed beside it is known to who has read it.
-        changes = [] if given else [i for i in refused if not i.right_origin.startswith(DERIVED)]
+        typed = () if given else (*longer, *refused)
+        changes = [item for item in typed if not item.right_origin.startswith(DERIVED)]
         words = [f"--{item.path} {_typed(item.right)}" for item in changes]
         command = " ".join([f"setpoint train {run}", *words, f"--accept {','.join(paths)}"])
         lines.append(f"  To resume this run all the same: {command}")

@@ -24,7 +24,7 @@ from setpoint.train.record.accepted import Accepted, refuse_renaming, split_path
 from setpoint.train.record.contract import check_contract, other_division
 from setpoint.train.record.kept import Kept, kept_files
 from setpoint.train.record.limits import refuse_stopped
-from setpoint.train.record.run_name import draw_seed, run_directory_of
+from setpoint.train.record.run_name import draw_seed, find_run
 
 Stamp = tuple[int | None, tuple[int, ...]]
 
@@ -74,8 +74,14 @@ class Plan:
             )
 
 
-def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Plan:
+def refuse(
+    job: Job, directory: str | Path | None, accept: Sequence[str], found: str | None = None
+) -> Plan:
     """Compare a job with the record of its run directory.
+
+    Arguments:
+        directory: of the run, where it was given.
+        found: the directory of the run, where none was given; None: it is looked for.
 
     Raises:
         SetpointError: if they contradict each other, or the job cannot be trained here.
@@ -91,7 +97,7 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
     problems = verify(job, set(NEEDS) - {"files"}).problems
     if problems:
         raise ConfigError(problems)
-    path = Path(directory if directory is not None else run_directory_of(job))
+    path = Path(directory if directory is not None else found or find_run(job))
     refuse_stopped(job, path)
     looked_at, stamp = RunDirectory.look(path), stamp_of(path)
     kept = kept_files(job, path)
@@ -104,6 +110,11 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
             raise SetpointError(others)
         if directory is not None:
             refuse_renaming(str(path), accepted)
+    elif accept:
+        raise SetpointError(
+            f"--accept {accept[0]} has no effect: there is no run to resume in {path}, so there is "
+            f"no record to differ from. Leave --accept out, or give the directory of the run"
+        )
     return Plan(job, path, looked_at, accept, accepted, stamp, kept)
 
 

@@ -24,7 +24,6 @@ from setpoint.train.config import Job
 from setpoint.train.record.context import Run
 from setpoint.train.record.outlook import command_again, newest_whole
 from setpoint.train.record.ranks import opened
-from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.record.uploading import (
     EVENTS,
     RECORD,
@@ -117,13 +116,12 @@ def bring_back(
             to resume from here.
     """
     section = job.checkpoint.remote
-    # A seed that is yet to be drawn makes a run that is nowhere yet.
-    if section is None or (directory is None and job.seed is None):
+    if section is None or directory is None:
         return []
     problems = list(protocol_problems(job))
     if problems:
         raise ConfigError(problems)
-    path = Path(directory if directory is not None else run_directory_of(job))
+    path = Path(directory)
     remote, reports = remote_of(section, path), list[Report]()
 
     def newer() -> Found | None:
@@ -159,9 +157,9 @@ def would_fetch(job: Job, directory: str | Path | None) -> str | None:
         SetpointError: as `bring_back` does.
     """
     section = job.checkpoint.remote
-    if section is None or (directory is None and job.seed is None):
+    if section is None or directory is None:
         return None
-    path = Path(directory if directory is not None else run_directory_of(job))
+    path = Path(directory)
     remote = remote_of(section, path)
     found = _newer(remote, path / FOLDER, job, [])
     if found is None:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import Any
 
 from setpoint.config import (
+    DERIVED,
+    HEADER,
+    IDENTITY,
     MAX_NAME,
     MAX_PATH,
     PROGRAM,
+    REFERENCE,
     SHORT,
     Origin,
+    Path,
     Recorded,
     SetpointError,
     can_be_path,
     chain_of,
     fingerprint,
+    json_value,
+    leaves,
+    same,
     shown_plain,
+    within,
 )
 from setpoint.train.config import Job
 
@@ -48,6 +59,86 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
             f"shorten the field workspace, experiment or name"
         )
     return path
+
+
+def find_run(job: Job) -> str:
+    """The directory of the run that a job is, or is a longer or shorter one of.
+
+    A run keeps its directory when `--accept` changes its configuration, and a learning-rate curve
+    that follows from the duration gives a longer run another fingerprint. So where there is no
+    directory of the job's own name, the records of those beside it are read.
+
+    Returns:
+        the directory of the run with this very configuration; else that of one which differs in
+        its duration and in what its schedule derives from that; else the one of a new run.
+    """
+    path = run_directory_of(job)
+    if job.seed is None or os.path.isdir(path):
+        return path
+    digest = fingerprint(job)
+    folder, name = os.path.split(path)
+    pattern = re.compile(re.escape(name).replace(digest[:SHORT], f"[0-9a-f]{{{SHORT}}}", 1))
+    try:
+        beside = [each for each in sorted(os.listdir(folder or ".")) if pattern.fullmatch(each)]
+    except OSError:
+        return path
+    values = [
+        (leaf.path, json_value(leaf.value))
+        for leaf in (leaves(job) if beside else ())
+        if leaf.role is IDENTITY and not _follows_duration(leaf.key, leaf.origin.layer)
+    ]
+    of_other_length = None
+    for each in beside:
+        other = os.path.join(folder, each)
+        record = _recorded(other)
+        if _has(record, (HEADER, "fingerprint"), digest):
+            return other
+        # A quick look first: the comparison that counts reads the origins, too.
+        if of_other_length is None and all(_has(record, *value) for value in values):
+            of_other_length = other if _has_other_length(other, job) else None
+    return of_other_length or path
+
+
+def _follows_duration(key: str, layer: str) -> bool:
+    """Whether a value of an identity field is one of the schedule that follows from the length."""
+    computed = layer in (DERIVED, REFERENCE) and key != "schedule.evaluated_on"
+    return computed and within(key, "schedule")
+
+
+def _recorded(folder: str) -> dict[str, Any]:
+    """The configuration in a record; empty where there is none that can be read."""
+    # Records are read by few calls, and what reads them is not free to import.
+    import json
+
+    from setpoint.config import CONFIG
+
+    try:
+        with open(os.path.join(folder, CONFIG), "rb") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _has(record: Any, path: Path, value: object) -> bool:
+    for key in path:
+        try:
+            record = record[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return same(record, value)
+
+
+def _has_other_length(folder: str, job: Job) -> bool:
+    from setpoint.config import recorded_differences
+
+    try:
+        found = recorded_differences(folder, job)
+    except SetpointError:
+        return False  # what cannot be read is no run to continue
+    identity = [item for item in found if item.role is IDENTITY]
+    layers = {leaf.key: leaf.origin.layer for leaf in leaves(job)}
+    return all(_follows_duration(item.path, layers.get(item.path, "")) for item in identity)
 
 
 def draw_seed(draft: Job) -> None:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.pointers import read_pointer
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
-from setpoint.config import SetpointError, fingerprint, read_record, record_files, resolve
+from setpoint.config import (
+    LOG_OF,
+    RunError,
+    SetpointError,
+    error_in_words,
+    fingerprint,
+    read_record,
+    record_files,
+    resolve,
+    traceback_to_show,
+    whole_traceback,
+)
+from setpoint.parallel.rank import first_failure
 from setpoint.parallel.watch import keep_hangs_in
-from setpoint.parallel.world import World
+from setpoint.parallel.world import LostRanks, World, described, tells_of_others
 from setpoint.resilience.signals import PREEMPTED, StopRequest
+from setpoint.shapes.logged import MetricLog
 from setpoint.track.chain import Chain, NoChain
 from setpoint.track.config import Jsonl
 from setpoint.track.display import make_progress
@@ -27,17 +41,18 @@ from setpoint.track.heartbeat import Progress as Standing
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.progress_log import LoggedProgress
+from setpoint.track.redact import declared_secrets, without_values
 from setpoint.track.trackers import JSONL, Trackers
 from setpoint.train.build.companions import companions_in
 from setpoint.train.build.components import Components, data_line
 from setpoint.train.build.data import where_in_data
+from setpoint.train.build.process import device_line
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
-from setpoint.train.evaluation.score import Scores, scores_in
+from setpoint.train.evaluation.score import scores_in
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.context import Outcome, Run, Start
-from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other, other_frozen, refuse_changed
@@ -73,12 +88,14 @@ def open_run(
     stop: StopRequest,
     shown: Progress,
     began: float | None = None,
+    objects: Sequence[str] = (),
 ) -> Iterator[Run]:
     """Lock the run directory, compare its data, and open what is written to.
 
     Arguments:
         shown: shows the run to people.
         began: when this session did, in seconds since 1970; None: now.
+        objects: classes of the callbacks that are objects of a program.
 
     Raises:
         SetpointError: if the data does not belong to the run, or another process writes to the
@@ -94,9 +111,10 @@ def open_run(
             )
         events = EventLog(directory.events) if world.is_main else NoEvents()
         ending.callback(events.close)
-        log = directory.logs / f"rank-{parts.world.rank}.log"
+        log = directory.logs / _log_name(world)
         progress = LoggedProgress(shown, log, _total_steps(job))
         ending.callback(progress.close)
+        progress.log(device_line(job, parts.device))  # which is shown since it is known
         keep_hangs_in(directory.logs)
         heart, beats = None, job.resilience.heartbeat
         if beats is not None:
@@ -147,6 +165,7 @@ def open_run(
             environment=environment,
             utilization=use,
             began=time.time() if began is None else began,
+            objects=tuple(objects),
             frozen=FrozenParameters(job, parts),
             heart=heart,
             uploads=uploads,
@@ -173,13 +192,11 @@ def resume(run: Run) -> Start:
     best, mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
     refrozen = run.accepted is not None and run.accepted.has("optimizer.frozen")
     # The data has been compared with the record: a kill may lie between it and a checkpoint.
-    states = states_of(job, parts, best, mean, run.trackers, True, refrozen)
+    metrics = MetricLog()
+    states = states_of(job, parts, best, mean, run.trackers, True, refrozen, metrics)
     checkpoint, position, loaded = _newest_checkpoint(run), Position(), None
     if checkpoint is None and run.accepted is not None:
         parts.world.on_main(lambda: _start_again(run))
-    elif run.accepted is None:
-        for line in runs_of_other_lengths(job, run.directory.path):
-            run.progress.note(line)
     if checkpoint is not None:
         position = restore(job, states, checkpoint)
         # What the run began with; files may have moved or changed since.
@@ -213,7 +230,7 @@ def resume(run: Run) -> Start:
         # What was accepted by name is not trained with any more.
         identity = resolve(read_record(Job, str(run.directory.path))[0])
     resumed_at = None if checkpoint is None else checkpoint.step
-    start = Start(position, resumed_at, identity, best, mean, states, ended, over, loaded)
+    start = Start(position, resumed_at, identity, best, mean, metrics, states, ended, over, loaded)
     if not over:
         run.progress.note(data_line(job, parts))
         if position.step:
@@ -264,17 +281,80 @@ def run_loop(run: Run, loop: Loop) -> None:
     try:
         with run.progress, explain_oom(run.job):
             loop.run()
+    except SystemExit as error:
+        raise RunError(
+            f"training was left by {error_in_words(error)}, which no part of a run may raise; a "
+            f"callback ends a run by loop.end(reason)"
+        ) from error
     except Exception as error:
-        shown = explain(error) or error
-        reason = str(shown) if isinstance(shown, SetpointError) else repr(shown)
-        at = loop.position
-        run.events.write("fault", step=at.step, seconds=round(at.seconds, 3), error=reason)
-        with suppress(SetpointError):  # what ends the run is said, whatever else fails
-            run.chain.seal()
-        write_report(run)
-        if shown is not error:
-            raise shown from error
+        shown = explain(error)
+        if shown is None:
+            raise
+        raise shown from error
+
+
+@contextmanager
+def failures_recorded(run: Run) -> Iterator[list[Loop]]:
+    """Keep the traceback of what ends a session by force: in this rank's log, and in the events.
+
+    Returns:
+        a context; the list takes the loop, which knows the step.
+    """
+    loops: list[Loop] = []
+    try:
+        yield loops
+    except Exception as error:
+        is_refused = isinstance(error, SetpointError) and not loops
+        if not is_refused or traceback_to_show(error):
+            _record_failure(run, error, loops[0].position if loops else None)
         raise
+
+
+@contextmanager
+def build_failures_logged(job: Job, path: Path, world: World) -> Iterator[None]:
+    """Keep the traceback of what fails before the run directory is open, unless it is a refusal.
+
+    Arguments:
+        path: the run directory, of which nothing but the log is made then.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, SetpointError) or traceback_to_show(error):
+            with suppress(OSError, RunError):
+                (path / "logs").mkdir(parents=True, exist_ok=True)
+                log = LoggedProgress(Progress(), path / "logs" / _log_name(world), None)
+                keep_in_log(log, error, declared_secrets(job))
+                log.close()
+        raise
+
+
+def _log_name(world: World) -> str:
+    return f"rank-{world.rank}.log"
+
+
+def _record_failure(run: Run, error: Exception, at: Position | None) -> None:
+    known = [*declared_secrets(run.job)]
+    keep_in_log(run.progress, error, known)
+    details: dict[str, Any] = {"error": described(error), "traceback": whole_traceback(error)}
+    other = first_failure() if run.parts.world.is_main else None
+    if other is not None and (isinstance(error, LostRanks) or tells_of_others(error)):
+        details = {"rank": other.rank, "error": other.error, "traceback": other.frames}
+    if at is not None:
+        details = {"step": at.step, "seconds": round(at.seconds, 3), **details}
+    run.events.write("fault", **without_values(details, known))
+    with suppress(SetpointError):  # what ends the run is said, whatever else fails
+        run.chain.seal()
+    write_report(run)
+
+
+def keep_in_log(progress: LoggedProgress, error: Exception, secrets: Iterable[str]) -> None:
+    """Write all frames of an error into a rank's log, which the error names from then on."""
+    text = without_values(whole_traceback(error), secrets)
+    with suppress(RunError):  # what ends the run is said, whatever else fails
+        progress.log(f"failed:\n{text}")
+        with suppress(AttributeError):  # of a class with slots
+            setattr(error, LOG_OF, str(progress.path))
 
 
 def _standing(loop: Loop, root: Path) -> Standing:
@@ -302,7 +382,11 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
     why = {} if reason is None else {"reason": reason}
     if status and run.stop.signal is not None:
         why["signal"] = run.stop.cause
-    at = loop.position
+    at, loss, scores = loop.position, start.mean.last, loop.scores
+    if loss is None or not scores:  # of the sessions before
+        rows = _rows_at(run.directory.metrics, at.step)
+        loss = rows["train"].get("mean_loss") if loss is None and "train" in rows else loss
+        scores = scores or (scores_in(rows["evaluation"]) if "evaluation" in rows else {})
     run.chain.seal(events_alone=False)
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     write_report(run)
@@ -314,8 +398,9 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
         status=status,
         job=start.identity,
         started=start.position,
-        ended=loop.position,
-        scores=loop.scores or _scores_at(run.directory.metrics, loop.position.step),
+        ended=at,
+        loss=loss,
+        scores=scores,
         reason=reason,
         cause=run.stop.cause,
         parts=run.parts,
@@ -394,10 +479,7 @@ def _start_again(run: Run) -> None:
     run.events.write("restart", step=0, metrics=to and to.name, **lost)
 
 
-def _scores_at(path: Path, step: int) -> Scores:
-    """Look up an evaluation of the sessions before, for a run that is finished already."""
+def _rows_at(path: Path, step: int) -> dict[str, dict[str, Any]]:
+    """The rows of a step by kind."""
     rows = read_jsonl(path, damaged=[]) if path.exists() else []
-    for row in reversed(rows):
-        if row.get("kind") == "evaluation" and row["step"] == step:
-            return scores_in(row)
-    return {}
+    return {row["kind"]: row for row in rows if row.get("step") == step and "kind" in row}

@@ -155,6 +155,8 @@ def _facts(run: Run, start: Start) -> dict[str, Any]:
     if run.parts.adapter is not None:
         facts["adapter"] = run.parts.adapter.to_json()
     facts["utilization"] = run.utilization.record()
+    if run.objects:
+        facts["callbacks"] = list(run.objects)
     cautions = cautions_of(start.identity)
     if cautions:
         facts["cautions"] = [caution.to_json() for caution in cautions]
@@ -163,6 +165,12 @@ def _facts(run: Run, start: Start) -> dict[str, Any]:
 
 def _notes(run: Run, start: Start) -> Iterator[str]:
     """What people should know of the job before it trains."""
+    grown = (run.parts.pretrained or {}).get("grown")
+    if grown is not None:
+        yield (
+            f"model: the vocabulary grows from {grown['from']} to {grown['to']} tokens; new rows "
+            f"begin as the mean of those of {run.job.model.pretrained}"
+        )
     if run.parts.adapter is not None:
         yield f"adapter: {run.parts.adapter.line()}"
     use = run.utilization
@@ -170,8 +178,22 @@ def _notes(run: Run, start: Start) -> Iterator[str]:
         yield f"mfu will be null: {use.unknown}"
     for caution in cautions_of(start.identity):
         yield f"caution: {caution.line()}"
+    if lost := [name for name in _objects_before(run) if name not in run.objects]:
+        yield (
+            f"callbacks that the session before had as objects, train(callbacks=...), are in no "
+            f"record and not called: {', '.join(lost)}"
+        )
     for line in overridden(run.job):
         yield f"overridden: {line}"
+
+
+def _objects_before(run: Run) -> list[str]:
+    """The classes of the callbacks that the last session was given as objects."""
+    if run.accepted is None or not run.directory.events.exists():
+        return []
+    rows = [row for row in read_jsonl(run.directory.events, []) if row.get("event") in BEGINNINGS]
+    found = rows[-1].get("callbacks") if rows else None
+    return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def _finished(run: Run, accepted: Accepted, start: Start) -> str:

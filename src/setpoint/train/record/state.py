@@ -19,11 +19,14 @@ from setpoint.checkpoint.optimizer_state import (
 from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
+from setpoint.parallel.world import World
 from setpoint.precision.build import convert_state
+from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import part_here
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.data import where_in_data
+from setpoint.train.callbacks.log import meet
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.record.zero import (
@@ -235,6 +238,26 @@ class Rows:
         self.trackers.load_state_dict(saved.state)
 
 
+@dataclass(slots=True)
+class Logged:
+    """What code of the user's has logged since the last row, on all ranks."""
+
+    metrics: MetricLog
+    world: World
+    trained: bool = False
+
+    def capture(self, into: Snapshot, within: ExitStack) -> None:
+        """Take it, from all ranks, which the main rank has from then on."""
+        meet(self.metrics, self.world)
+        if state := self.metrics.state_dict():
+            into.state["metrics"] = state
+
+    def restore(self, saved: Checkpoint) -> None:
+        """See `Stateful.restore`."""
+        state = saved.state.get("metrics", {}) if self.world.is_main else {}
+        self.metrics.load_state_dict(state)
+
+
 States = dict[str, Stateful]
 """Everything that a checkpoint keeps, in the order in which it is restored."""
 
@@ -247,10 +270,12 @@ def states_of(
     trackers: Trackers,
     other_data: bool = False,
     other_frozen: bool = False,
+    metrics: MetricLog | None = None,
 ) -> States:
     """List all of a run that has a state.
 
     Arguments:
+        metrics: what code of the user's has logged; None: nothing is.
         other_data: whether other documents than those of the checkpoint are fine.
         other_frozen: whether other parameters than there may be frozen.
     """
@@ -267,6 +292,7 @@ def states_of(
         "rows": Rows(trackers),
         "evaluation": Values("evaluation", best, trained=False),
         "log": Values("log", mean, trained=False),
+        "metrics": Logged(MetricLog() if metrics is None else metrics, parts.world),
     }
 
 

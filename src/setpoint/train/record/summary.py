@@ -39,6 +39,8 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     if at.seconds > before.seconds:
         speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
         rows.append(("tokens/s", f"{speed:,.0f}"))
+    if outcome.loss is not None:
+        rows.append(("training loss", f"{outcome.loss:.4f}"))
     spent = goodput_of(outcome.directory)
     if spent.share is not None:
         rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))
@@ -72,7 +74,7 @@ def _print_baselines(job: Job, outcome: Outcome, bits: float, stream: TextIO | N
     parts = outcome.parts
     assert parts.held_out is not None
     corpora = [corpus for corpus in parts.corpora if isinstance(corpus, Corpus)]
-    counted = ngram_baselines(corpora, eval_slice(job, parts.held_out.corpus))
+    counted = ngram_baselines(corpora, eval_slice(job, parts.held_out))
     rows = [
         ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
         ("bigram (given the byte before)", f"{counted.bigram:.3f}"),

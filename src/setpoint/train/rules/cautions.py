@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Caution
+from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import Transformer
 from setpoint.optim.config import (
     ImportedOptimizer,
@@ -22,6 +24,7 @@ from setpoint.train.batch import limits_of
 from setpoint.units import Duration, Length
 
 if TYPE_CHECKING:
+    from setpoint.adapter.config import AdapterConfig
     from setpoint.train.config import Job
 
 # Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
@@ -47,6 +50,7 @@ def find_cautions(job: Job) -> Iterator[Caution]:
         )
     yield from _too_large(job)
     yield from _model_cautions(job)
+    yield from _packing_cautions(job)
     yield from _optimizer_cautions(job)
     yield from _best_cautions(job)
     warmup = _share_of_run(job, job.schedule.rises_over)
@@ -279,6 +283,40 @@ def _too_large(job: Job) -> Iterator[Caution]:
         )
 
 
+def _packing_cautions(job: Job) -> Iterator[Caution]:
+    """Questions apart from their answers, and beside those of other conversations."""
+    packing = job.data.packing
+    if not job.data.has_answers:
+        return
+    whole = ("next_fit", "first_fit_decreasing") if job.model.takes_documents else ()
+    if packing.method == "concatenate":
+        yield Caution(
+            "conversations-cut",
+            "data.packing.method",
+            "rows of concatenated conversations end anywhere, so answers are trained without their "
+            "questions",
+            valid=(*whole, "none"),
+            also=("data.sources",),
+        )
+    elif packing.method != "none" and not packing.isolate:
+        yield Caution(
+            "conversations-not-isolated",
+            "data.packing.isolate",
+            "conversations attend to those before them in their row",
+            valid=("true",) if whole else (),
+            also=("data.packing.method", "data.sources"),
+            hint="" if whole else "Or set data.packing.method to none.",
+        )
+
+
+def _reaches_embedding(adapter: AdapterConfig) -> bool:
+    if not adapter.can_be_searched:
+        return True  # which is said elsewhere
+    return any(re.search(each, "embedding.weight") for each in adapter.train) or any(
+        re.search(each, "embedding") for each in adapter.targets or ()
+    )
+
+
 def _model_cautions(job: Job) -> Iterator[Caution]:
     """Positions that are never trained, adapters of random weights, and muP without Adam."""
     model, length = job.model, job.batch.sequence_length
@@ -306,6 +344,16 @@ def _model_cautions(job: Job) -> Iterator[Caution]:
             "the weights beneath it are random, and stay so",
             also=("model.pretrained", "checkpoint.load"),
             hint="Set model.pretrained to the model that it is to adapt.",
+        )
+    added = job.tokenizer.added if isinstance(job.tokenizer, HuggingFace) else ()
+    if added and job.adapter is not None and not _reaches_embedding(job.adapter):
+        yield Caution(
+            "added-tokens-frozen",
+            "adapter.train",
+            f"the rows of {', '.join(added[:3])}{' ...' * (len(added) > 3)} stay as they begin: "
+            f"the adapter freezes the embedding",
+            valid=("[^embedding, ^output]",),
+            also=("tokenizer.added",),
         )
     if model.mup is None:
         return

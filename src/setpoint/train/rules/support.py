@@ -340,6 +340,9 @@ CONFLICTS = (
         "without sequence parallelism", ("0",),
         where=_has_tensor, hint="Or set parallel.sequence_parallel to true."),
     Conflict(
+        "model.attention_backend = flex_attention", (NO_GPU,),
+        "computes no gradients on a CPU, and {device}", ("sdpa", "eager")),
+    Conflict(
         "model = huggingface", (IN_CONTEXT,),
         "type = {model.type} takes whole sequences, and ranks divide them", ("transformer",),
         where=_divides_sequences, also=BOTH,
@@ -549,13 +552,9 @@ CONFLICTS = (
         "is never computed: nothing is evaluated",
         hint="Add an evaluation, or choose a schedule that needs none."),
     Conflict(
-        "evaluation.every = last_step", ("schedule.monitor = set",),
+        "evaluation.every = last_step or never", ("schedule.monitor = set",),
         "leaves the schedule nothing to act on: there is one evaluation, after the last step",
         ("100 steps",)),
-    Conflict(
-        "data.packing.isolate = true", ("model = huggingface",),
-        "needs a model that takes documents, and one of type = {model.type} takes tokens alone",
-        ("false",)),
     Conflict(
         "data.packing.isolate = true",
         ("model.attention_backend = sdpa_flash", "parallel.device = cuda or auto"),

@@ -13,7 +13,7 @@ from setpoint.config import Rule
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.loss.config import tokens_named
-from setpoint.model.config import Transformer, names_attention_backend
+from setpoint.model.config import HuggingFaceModel, Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.optim.config import AnyPrecisionAdamW, Plateau
 from setpoint.train.evaluation.config import LONG_EVALUATION, LONG_EVALUATION_MEANS
@@ -32,15 +32,19 @@ CAUTIONS = {
     "plateau-beyond-run": "the run is over before a plateau could lower the learning rate",
     "best-is-the-worst": "what is kept as the best is the worst by its metric",
     "adapter-on-random-weights": "an adapter is trained on weights that nothing has trained",
+    "added-tokens-frozen": "an adapter leaves the rows of added tokens as they begin",
     "mup-without-adam": "muP's learning rates are those for Adam, and the optimizer is another one",
     "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
     "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
     "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
     "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
+    "conversations-cut": "rows cut conversations, and answers are trained without their questions",
+    "conversations-not-isolated": "conversations that share a row attend to each other",
     "evaluated-but-not-saved": "most evaluated weights are not saved, so they cannot be the best",
 }
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 ROWS = {"vocabulary-mostly-unused": UNUSED_ROWS_MEANS}
+NO_STOP = {"no-stop-token": "no token that ends an answer is trained"}
 MEMORY = ("model", "batch", "optimizer", "precision", "memory", "parallel")
 ATTENTION = ("model", "parallel", "precision", "deterministic")
 
@@ -89,6 +93,13 @@ def may_be_large(job: Any) -> bool:
     tokens = batch.micro_size * batch.sequence_length
     return model.dim * (width + words) + tokens * (6 * width + words) > 10**8
 
+
+MEMORY_WITHOUT_GPU = "Whether the memory of this machine holds the job, where there is no GPU"
+BUILT = (
+    "Whether the optimizer's patterns match parameters of the model",
+    "Whether the adapter's patterns and ranks fit the modules of the model",
+)
+"""Checks that build a model, and so import what it names."""
 
 RULES = (
     Rule(f"{HERE}evaluation:long_evaluation", ("evaluation", "data", "batch"),
@@ -142,9 +153,18 @@ RULES = (
     Rule(f"{HERE}vocabulary:vocabulary_problems", ("model", "tokenizer"),
          "Whether the model's vocabulary holds that of the tokenizer's files",
          needs="files", cautions=ROWS, when=lambda job: not has_bytes(job)),
+    Rule(f"{HERE}vocabulary:row_problems", ("model", "tokenizer"),
+         "Whether the model has as many rows as the weights that it starts from, and a model of "
+         "transformers those of the tokenizer",
+         needs="files", when=lambda job: isinstance(job.model, HuggingFaceModel)
+         or (isinstance(job.model, Transformer) and job.model.pretrained is not None)),
+    Rule(f"{HERE}vocabulary:kind_problems", ("model", "tokenizer"),
+         "Whether the vocabulary that a kind of models of transformers has holds the tokenizer's",
+         needs="torch", when=lambda job: isinstance(job.model, HuggingFaceModel)
+         and job.model.names_a_kind and "vocab_size" not in job.model.overrides.dump()),
     Rule(f"{HERE}vocabulary:template_problems", ("data", "evaluation", "tokenizer"),
          "Whether chat templates are there, and write tokens that the tokenizer has",
-         needs="files", when=has_source(Conversations)),
+         needs="files", cautions=NO_STOP, when=has_source(Conversations)),
     Rule(f"{HERE}vocabulary:token_problems", ("data", "evaluation", "tokenizer"),
          "Whether prepared data and its separator are of the tokenizer",
          needs="files", when=has_source(Tokens)),
@@ -169,13 +189,13 @@ RULES = (
          "Whether the optimizer's patterns match parameters of a transformer",
          when=lambda job: job.optimizer.has_patterns),
     Rule(f"{HERE}optimizer:built_pattern_problems", ("optimizer", "model", "tokenizer", "adapter"),
-         "Whether the optimizer's patterns match parameters of the model",
+         BUILT[0],
          needs="torch", when=lambda job: job.optimizer.has_patterns and not is_listed(job)),
     Rule(f"{HERE}adapter:listed_adapter_problems", ("adapter", "model", "tokenizer"),
          "Whether the adapter's patterns and ranks fit the modules of a transformer",
          when=lambda job: job.adapter is not None),
     Rule(f"{HERE}adapter:built_adapter_problems", ("adapter", "model", "tokenizer"),
-         "Whether the adapter's patterns and ranks fit the modules of the model",
+         BUILT[1],
          needs="torch", when=lambda job: job.adapter is not None and not is_listed(job)),
     Rule(f"{HERE}sharding:unit_problems", ("parallel", "model"),
          "Whether the patterns of FSDP2 units match modules of a transformer",
@@ -211,7 +231,7 @@ RULES = (
          "Whether the memory of this machine holds a job on the CPU",
          needs="files", when=lambda job: job.parallel.device == "cpu" and may_be_large(job)),
     Rule("setpoint.plan.this_machine:memory_problems", MEMORY,
-         "Whether the memory of this machine holds the job, where there is no GPU",
+         MEMORY_WITHOUT_GPU,
          needs="torch", when=lambda job: job.parallel.device == "auto" and may_be_large(job)),
     Rule(f"{HERE}compile:compiler_problems", ("compile", "parallel"),
          "Whether what torch.compile needs is installed",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from setpoint.config import Caution, Problem, SetpointError
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
 
 if TYPE_CHECKING:
@@ -60,8 +60,66 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
         )
 
 
+def row_problems(job: Job) -> Iterator[Problem]:
+    """Hold a model's rows against the weights to start from, and those of transformers in files."""
+    from setpoint.model.pretrained import check
+    from setpoint.model.pretrained.difference import Different
+    from setpoint.model.pretrained.locate import locate_here
+
+    model, tokens, found = job.model, known_vocabulary(job.tokenizer), None
+    also = ("tokenizer", *(() if model.pretrained is None else ("model.pretrained",)))
+    try:
+        place = None if model.pretrained is None else locate_here(model.pretrained)
+        if isinstance(model, Transformer):
+            words = model.vocab_size or tokens
+            if place is not None and words is not None:
+                found = check.vocabulary_difference(model, words, place)
+        elif isinstance(model, HuggingFaceModel):
+            rows = check.declared_vocabulary(model)
+            known = None if place is None else check.vocabulary_of(place)
+            if rows is not None and tokens is not None and rows < tokens:
+                yield _too_few(rows, tokens, also)
+            elif rows is not None and known is not None and rows < known:
+                found = Different("overrides.vocab_size", str(rows), str(known))
+    except SetpointError:
+        return  # a check of the model's own says why
+    if found is not None:
+        field, size, theirs = found
+        given = f", and the tokenizer has {tokens} tokens" if size.startswith("null") else ""
+        yield Problem(
+            f"model.{field}",
+            f"the weights to start from have {theirs}{given}",
+            valid=(theirs,),
+            also=also,
+        )
+
+
+def kind_problems(job: Job) -> Iterator[Problem]:
+    """Hold the vocabulary that a kind of models has by default against the tokenizer's."""
+    from setpoint.model.huggingface import default_vocabulary
+
+    assert isinstance(job.model, HuggingFaceModel)
+    try:
+        rows, tokens = default_vocabulary(job.model), known_vocabulary(job.tokenizer)
+    except SetpointError as error:
+        yield Problem("model.config", str(error).partition(": ")[2])
+        return
+    if rows is not None and tokens is not None and rows < tokens:
+        yield _too_few(rows, tokens, ("tokenizer", "model.config"))
+
+
+def _too_few(rows: int, tokens: int, also: tuple[str, ...]) -> Problem:
+    return Problem(
+        "model.overrides.vocab_size",
+        f"{rows} rows of the embedding do not hold the {tokens} tokens of the tokenizer",
+        valid=(str(tokens),),
+        also=also,
+    )
+
+
 def template_problems(job: Job) -> Iterator[Problem]:
     """Find chat templates that are not there, or write tokens that the tokenizer does not have."""
+    from setpoint.data.sources.chat_template import ChatTemplate
     from setpoint.data.sources.named_templates import fitting_template
     from setpoint.data.tokenizers.vocabulary import chat_facts
 
@@ -72,7 +130,17 @@ def template_problems(job: Job) -> Iterator[Problem]:
         if facts is None or (source.template is None and not needs_template(source)):
             continue
         try:
-            fitting_template(source.template, "", facts)
+            found = fitting_template(source.template, "", facts)
+            template = ChatTemplate(*found, facts.variables, facts.controls)
+            if path.startswith("data.sources.") and template.turn_end is None:
+                yield Caution(
+                    "no-stop-token",
+                    f"{path}.template",
+                    f"{found.title} writes no control token of {facts.title} behind an answer, so "
+                    "that none is trained that ends generation",
+                    also=("tokenizer",),
+                    hint="End the assistant's messages with a control token, such as eos_token.",
+                )
         except SetpointError as error:
             message, _, valid = str(error).removeprefix(": ").partition("\nValid: ")
             yield Problem(f"{path}.template", message, hint=f"Valid: {valid}", also=("tokenizer",))

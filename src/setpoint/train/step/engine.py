@@ -22,6 +22,7 @@ from setpoint.train.step.objective import Share, add_routing, sum_by_source
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.shapes.batch import Batch, Count, StepBatch
+    from setpoint.shapes.logged import MetricLog
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.step.norms import NormMetrics
@@ -62,11 +63,13 @@ class Report(NamedTuple):
         stop: whether it was asked to stop.
         save: whether it was asked to save a checkpoint and go on.
         seconds: that it spent since its last report.
+        logs: whether its code has logged metrics since the last row.
     """
 
     stop: bool = False
     save: bool = False
     seconds: float = 0.0
+    logs: bool = False
 
 
 NOTHING = Report()
@@ -79,10 +82,11 @@ class Finished:
     Arguments:
         loss, nats: means over the global batch.
         grad_norm: global norm of the gradients before clipping.
-        stop, save: whether any rank was asked to.
+        stop, save, logs: whether any rank was asked to, or has logged metrics.
         seconds: the mean of what the ranks reported.
         routing: how the tokens of all ranks chose experts; None unless the step was taken.
         by_source: sums of the cross-entropy over the global batch; empty where not known.
+        logged: the values of `MetricLog.on_device`.
     """
 
     verdict: Verdict
@@ -92,8 +96,10 @@ class Finished:
     stop: bool = False
     save: bool = False
     seconds: float = 0.0
+    logs: bool = False
     routing: Routing | None = None
     by_source: tuple[float, ...] = ()
+    logged: Sequence[float] = ()
 
 
 class Engine(Protocol):
@@ -102,10 +108,12 @@ class Engine(Protocol):
     Arguments:
         span: measures the parts of a step, and names them in the traces of a profiler.
         norms: measures gradients, weights and updates; None: nothing does.
+        metrics: collects what the model and the loss log; None: nothing does.
     """
 
     span: Callable[[str], AbstractContextManager[Any]]
     norms: NormMetrics | None
+    metrics: MetricLog | None
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
         """Compute the gradients of the mean over the whole global batch.
@@ -134,6 +142,7 @@ class PlainEngine:
         self.job, self.parts = job, parts
         self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self.norms: NormMetrics | None = None
+        self.metrics: MetricLog | None = None
         self.clip_norm = job.optimizer.clip_norm
         self.clip_value = job.optimizer.clip_value
         self.is_graph = job.compile is not None and job.compile.scope == "graph"
@@ -166,7 +175,7 @@ class PlainEngine:
         parts, formats = self.parts, self.job.precision
         computing = compute_in(formats.compute, formats.params, parts.device)
         numbers = self._numbers(count, whole)
-        with self.span("forward"), computing:
+        with self.span("forward"), computing, collecting(self.metrics):
             share = parts.objective.share(batch, *numbers)
         with self.span("backward"):
             parts.scaler.scale(share.loss).backward()
@@ -227,14 +236,16 @@ class PlainEngine:
     def _agree(self, sums: Sums, norm: Tensor, overflows: list[Tensor], report: Report) -> _Agreed:
         """Bring the numbers of a step to the host, those of all ranks where there are several."""
         world, (losses, routing, by_source) = self.parts.world, sums
+        on_device = [] if self.metrics is None else self.metrics.on_device
         sources = 0 if by_source is None else len(by_source)
         if world.size == 1:
             numbers = losses if by_source is None else torch.cat((losses, by_source))
             with self.span("device"):
-                loss, nats, *found = self.to_host(numbers, norm, *overflows)
-            own, over = found[sources], found[sources + 1 :]
-            broken = not math.isfinite(own)
-            return _Agreed(loss, nats, own, broken, any(over), *report, found[:sources], routing)
+                loss, nats, *found = self.to_host(numbers, norm, *overflows, *on_device)
+            own, rest = found[sources], found[sources + 1 :]
+            broken, over = not math.isfinite(own), any(rest[: len(overflows)])
+            by, logged = found[:sources], rest[len(overflows) :]
+            return _Agreed(loss, nats, own, broken, over, *report, by, routing, logged)
         told = torch.tensor(report, dtype=torch.float64, device=losses.device)
         broken = (~norm.isfinite()).to(losses.device)
         over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
@@ -253,11 +264,11 @@ class PlainEngine:
         for flag in overflows:  # by which the scale of the loss follows
             flag.copy_(shared[-1] > 0)
         with self.span("device"):
-            found = self.to_host(shared, norm)
-        loss, nats, stop, save, seconds, broken, over, own_norm = found[sources:]
-        agreed = Report(stop > 0, save > 0, seconds / world.size)
+            found = self.to_host(shared, norm, *on_device)
+        loss, nats, stop, save, seconds, logs, broken, over, own_norm, *logged = found[sources:]
+        agreed = Report(stop > 0, save > 0, seconds / world.size, logs > 0)
         return _Agreed(
-            loss, nats, own_norm, broken > 0, over > 0, *agreed, found[:sources], routing
+            loss, nats, own_norm, broken > 0, over > 0, *agreed, found[:sources], routing, logged
         )
 
 
@@ -309,15 +320,22 @@ class _Agreed(NamedTuple):
     stop: bool
     save: bool
     seconds: float
+    logs: bool
     by_source: list[float]
     routing: Routing | None
+    logged: list[float]
 
     def ended(self, verdict: Verdict) -> Finished:
         """How the step ended, as far as no bias of a router has moved."""
         return Finished(
-            verdict, self.loss, self.nats, self.norm, self.stop, self.save, self.seconds,
-            by_source=tuple(self.by_source),
+            verdict, self.loss, self.nats, self.norm, self.stop, self.save, self.seconds, self.logs,
+            by_source=tuple(self.by_source), logged=self.logged,
         )  # fmt: skip
+
+
+def collecting(metrics: MetricLog | None) -> AbstractContextManager[None]:
+    """Collect what is logged in a forward pass."""
+    return nullcontext() if metrics is None else metrics
 
 
 def to_host(first: Tensor, *scalars: Tensor) -> list[float]:

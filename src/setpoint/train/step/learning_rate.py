@@ -10,7 +10,7 @@ from typing import Any
 from setpoint.adapter.config import Merge
 from setpoint.optim.schedule.build import Place, PlateauCurve
 from setpoint.optim.schedule.config import ScheduleConfig
-from setpoint.train.evaluation.score import Score
+from setpoint.shapes.scoring import Score
 from setpoint.train.step.position import UNITS, Position
 
 

@@ -16,6 +16,7 @@ from setpoint.parallel.seeds import seed_step
 from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
+from setpoint.shapes.logged import MetricLog
 from setpoint.train.step.bad_steps import BadSteps, Verdict
 from setpoint.train.step.engine import Engine, Rates, Report
 from setpoint.train.step.freezing import Freezing
@@ -26,8 +27,11 @@ from setpoint.train.step.position import Position, is_due, is_over, share_done
 from setpoint.train.step.times import StepTimes, telling_waits_apart
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.batch import Count, StepBatch
+    from setpoint.shapes.logged import Reduce
     from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
@@ -78,14 +82,16 @@ class Phase(IntEnum):
     STEP = 0
     """Belongs to the step itself, such as the end of a profile."""
     OBSERVE = 1
-    """Reads what the step did, and writes rows and events."""
-    EVALUATE = 2
+    """Reads what the step did, logs metrics, and writes events."""
+    LOG = 2
+    """Writes the row of metrics."""
+    EVALUATE = 3
     """Evaluates the model."""
-    KEEP = 3
+    KEEP = 4
     """Saves what the ones before have left."""
-    TIDY = 4
+    TIDY = 5
     """Frees what is not needed any more."""
-    LAST = 5
+    LAST = 6
     """After everything that Setpoint does itself."""
 
 
@@ -96,13 +102,15 @@ NO_PART = nullcontext()
 class Callback:
     """Does nothing; subclasses override what they need.
 
-    Callbacks of one phase run in the order in which they were added.
+    Callbacks of one phase run in the order in which they were added. Without one of its own, a
+    callback runs before the row of the step is written and the checkpoint saved, so that both have
+    what it logs and changes.
 
     Raises:
         SetpointError: a subclass has a method of an older version, which nothing would call.
     """
 
-    phase: Phase = Phase.LAST
+    phase: Phase = Phase.OBSERVE
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -148,6 +156,10 @@ class Callback:
         """
 
 
+def _is_ours(callback: Callback) -> bool:
+    return type(callback).__module__.partition(".")[0] == "setpoint"
+
+
 class Loop:
     """Takes steps until the duration is over or a stop is requested.
 
@@ -161,6 +173,7 @@ class Loop:
             spike, and returns its position; None where nothing was saved.
         keep_bad: keeps the batch of a step that is not trained on; None: nothing does.
         until: the step after which a session ends, as by a request to stop; None: at the end.
+        metrics: collects what the user's code logs; None: one that begins empty.
         liveness: whether all ranks answer before a step, where `resilience.liveness_every` is due.
     """
 
@@ -176,6 +189,7 @@ class Loop:
         liveness: Callable[[int], None] | None = None,
         keep_bad: KeepBad | None = None,
         until: int | None = None,
+        metrics: MetricLog | None = None,
     ) -> None:
         self.job = job
         self.parts = parts
@@ -190,9 +204,13 @@ class Loop:
         # How the experts were chosen in the last step that was taken, by all ranks.
         self.routing: Routing | None = None
         self.engine: Engine = engine_of(job, parts)
-        metrics = job.tracking.metrics
-        self.times = StepTimes(metrics.step_time != "none", metrics.step_time == "device")
+        measured = job.tracking.metrics.step_time
+        self.times = StepTimes(measured != "none", measured == "device")
         self.engine.span = self.times
+        self.metrics = self.engine.metrics = MetricLog() if metrics is None else metrics
+        self.metrics.always = any(not _is_ours(callback) for callback in callbacks)
+        # Whether a row for the present step is still to come, for `log`.
+        self.logs = False
         names = [name for name, each in parts.weights.named_parameters() if each.requires_grad]
         self.freezing = Freezing(job.optimizer.frozen_spans, names)
         self.roll_back = roll_back
@@ -254,6 +272,7 @@ class Loop:
                     self.doing = callback.phase
                     with self.part_of(callback):
                         callback.after_step(self, result)
+                self.logs = False
             self.stop.answer()
             for callback in self.callbacks:
                 self.doing = callback.phase
@@ -325,6 +344,27 @@ class Loop:
             self.stop.agree(*first)
         self.stopping = stopping
 
+    def log(self, *, reduce: Reduce = "mean", **metrics: float | Tensor) -> None:
+        """Log metrics for the next row; for callbacks, in `before_update` and `after_step`.
+
+        They need not be logged by all ranks or in all steps.
+
+        Arguments:
+            reduce: see `MetricLog.add`; models and losses use `setpoint.shapes.logged.log`.
+            metrics: numbers or tensors of one element, by name; a device is not waited for.
+
+        Raises:
+            RunError: the row of the step is written already, or there is none; or see
+                `MetricLog.add`.
+        """
+        if not self.logs or self.doing >= Phase.LOG:
+            raise RunError(
+                f"loop.log({next(iter(metrics), '')}=...): metrics are logged in before_update and "
+                f"after_step, before the row of the step is written. Valid: one of these methods, "
+                f"with phase = Phase.OBSERVE, the default, or Phase.STEP"
+            )
+        self.metrics.add(reduce, metrics)
+
     def end(self, reason: str) -> None:
         """End training in order before its duration is over; for callbacks, on all ranks alike.
 
@@ -334,7 +374,8 @@ class Loop:
 
     def step(self) -> StepResult:
         """Take a step, and move the position past it unless it does not count."""
-        self.doing = Phase.STEP
+        self.doing, self.logs = Phase.STEP, True
+        self.metrics.begin(self.position.step + 1)
         if self.liveness is not None:
             every = self.job.resilience.liveness_every
             if is_due(every, self.before, self.position, last=False):
@@ -383,6 +424,7 @@ class Loop:
             if result.verdict is not Verdict.RETAKEN:
                 return result
             feed.load_state_dict(before)
+            self.metrics.drop()
 
     def try_step(self) -> StepResult:
         """Draw the batches of one step, and let the engine take it.
@@ -424,8 +466,14 @@ class Loop:
         if self.engine.norms is not None:
             self.engine.norms.is_on = self.has_row(at, after)
         self.reported = time.perf_counter() - self.began
-        own = Report(self.stop.requested, self.stop.saves_now, self.reported)
+        stops, saves, logs = self.stop.requested, self.stop.saves_now, bool(self.metrics)
+        own = Report(stops, saves, self.reported, logs)
         ended = self.engine.finish(sums, Rates(lr, done, self.freezing.now(at)), own)
+        if self.engine.norms is not None:
+            self.engine.norms.before = {}  # of a step that was not taken
+        if ended.verdict is not Verdict.RETAKEN:
+            self.metrics.settle(ended.logged)
+            self.metrics.meets = ended.logs
         self.saves_now = ended.save
         if ended.save:
             self.stop.answer_save()
@@ -501,6 +549,7 @@ class Loop:
             RunError: if there is none, or the run has gone back to it too often.
         """
         assert self.roll_back is not None
+        self.logs = False
         self.go_on_at(self.roll_back(self, result))
         self.rewound = {"step": self.position.step, "data": self.parts.feed.state_dict()}
 

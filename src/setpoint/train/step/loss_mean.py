@@ -22,6 +22,9 @@ class LossMean:
 
     def __init__(self, smoothing: float | None = None) -> None:
         self.sum, self.steps = 0.0, 0
+        # Of the last whole logging interval; and what the last row of this session has.
+        self.before: tuple[float, int] = (0.0, 0)
+        self.last: float | None = None
         self.by_source = BySource()
         self.smoothing = smoothing
         # The average as if it had begun at 0, and how far it is from having forgotten that.
@@ -54,11 +57,21 @@ class LossMean:
             return None
         return self._average / self._weight if self._weight else math.nan
 
-    def take(self) -> float:
-        """Return the mean, NaN where no step had a finite loss, and begin anew."""
-        mean = self.sum / self.steps if self.steps else math.nan
+    def take(self, due: bool = True) -> float:
+        """Return the mean, NaN where no step had a finite loss, and begin anew.
+
+        Arguments:
+            due: whether a logging interval ends here; else a run does, maybe after one step of it,
+                and the mean is over the interval before as well.
+        """
+        total, steps = self.sum, self.steps
+        if due:
+            self.before = total, steps
+        else:
+            total, steps = total + self.before[0], steps + self.before[1]
         self.sum, self.steps, self.by_source = 0.0, 0, BySource()
-        return mean
+        self.last = total / steps if steps else math.nan
+        return self.last
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -66,11 +79,14 @@ class LossMean:
         of_sources = {key: list(getattr(self.by_source, name)) for key, name in names}
         several = {key: numbers for key, numbers in of_sources.items() if numbers}
         smooth = {} if self.smoothing is None else {"ema": [self._average, self._weight]}
-        return {"sum": self.sum, "updates": self.steps, **several, **smooth}
+        before = {"before": [*self.before]} if self.before[1] else {}
+        return {"sum": self.sum, "updates": self.steps, **before, **several, **smooth}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a sum; checkpoints of older versions have none."""
         self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("updates", 0))
+        total, steps = state.get("before", (0.0, 0))
+        self.before = float(total), int(steps)
         keys = ("by_source", "targets", "nats")
         self.by_source = BySource(*(tuple(state.get(key, ())) for key in keys))
         self._average, self._weight = map(float, state.get("ema", (0.0, 0.0)))

@@ -13,24 +13,14 @@ from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.forms import FromHidden, LossOutput, PerToken, Weighs
 from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
-from setpoint.shapes.outcome import Outcome, Routing, supports_head
+from setpoint.shapes.outcome import Outcome, Routing, supports_head, takes_documents
+from setpoint.shapes.scoring import EvalSums
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.parallel.world import World
     from setpoint.shapes.batch import Batch, StepBatch
     from setpoint.shapes.outcome import Columns, Projection
-
-
-class EvalSums(NamedTuple):
-    """Sums over the targets of a batch that count.
-
-    Arguments:
-        correct: int64 scalar, for how many the most probable token was the right one.
-    """
-
-    nats: Tensor
-    correct: Tensor
 
 
 class Share(NamedTuple):
@@ -57,8 +47,8 @@ class Objective:
     `Outcome` with logits.
 
     Arguments:
-        model: maps (B, S) tokens to (B, S, V) logits; one that supports a head also takes the
-            batch's positions and documents.
+        model: maps (B, S) tokens to (B, S, V) logits, with the batch's positions and documents
+            where it takes these.
         loss: is called with (logits, targets, weights), or is a `FromHidden`. Without weights in
             the data the last one is left out; unless it is a `Weighs`, it takes none.
         sources: of the training data; with several the loss gives single tokens if it can.
@@ -80,6 +70,7 @@ class Objective:
         if isinstance(loss, PerToken):
             loss.per_token = sources > 1
         self.has_head = supports_head(model)
+        self.takes_documents = takes_documents(model)
         self.from_hidden = isinstance(loss, FromHidden)
         self.weigh = loss.weigh if isinstance(loss, Weighs) else None
         if self.from_hidden and not self.has_head:
@@ -172,13 +163,13 @@ class Objective:
             return EvalSums(output.nats, count_correct_from_hidden(hidden, projection, wanted))
 
         if not self.has_head:
-            if places:
+            if places and not self.takes_documents:
                 raise SetpointError(
                     f"model: a {type(self.model).__name__} is called with tokens alone, and the "
-                    f"data gives {' and '.join(places)}\nValid: a model with supports_head = True, "
-                    f"which takes them"
+                    f"data gives {' and '.join(places)}\nValid: a model with takes_documents = "
+                    f"True, which takes them"
                 )
-            found = self.runs(batch.inputs)
+            found = self.runs(batch.inputs, **places)
             if not isinstance(found, Outcome):
                 return Outcome(of_logits(found))
             return found._replace(result=of_logits(found.result))

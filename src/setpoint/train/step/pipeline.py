@@ -14,7 +14,7 @@ from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
-from setpoint.train.step.engine import Engine, PlainEngine, Sums
+from setpoint.train.step.engine import Engine, PlainEngine, Sums, collecting
 from setpoint.train.step.norms import NormMetrics
 from setpoint.train.step.objective import Objective, add_routing, sum_by_source
 from setpoint.train.step.zero import ZeroEngine
@@ -63,7 +63,8 @@ class PipelineEngine(PlainEngine):
             if x is not None:
                 batch = replace(batch, inputs=x)
             computing = compute_in(formats.compute, formats.params, parts.device)
-            with self.span(f"forward of stage {stage.number}"), computing:
+            span = self.span(f"forward of stage {stage.number}")
+            with span, computing, collecting(self.metrics):
                 output, auxiliary, chosen = self.objectives[stage](batch)
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.tokens / whole.tokens)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
 from setpoint.train.step.bad_steps import Verdict
-from setpoint.train.step.engine import NOTHING, Finished, PlainEngine, Rates, Report, Sums
+from setpoint.train.step.engine import (
+    NOTHING,
+    Finished,
+    PlainEngine,
+    Rates,
+    Report,
+    Sums,
+    collecting,
+)
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import Share
 
@@ -34,7 +42,7 @@ class ZeroEngine(PlainEngine):
         """Forward and backward of one micro-batch; gradients add up."""
         parts, formats = self.parts, self.job.precision
         computing = compute_in(formats.compute, formats.params, parts.device)
-        with self.span("forward"), computing:
+        with self.span("forward"), computing, collecting(self.metrics):
             share = parts.objective.share(batch, *self._numbers(count, whole))
         with self.span("backward"):
             self.zero.backward(share.loss)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from setpoint.loss.figures import bits_per_byte, perplexity
+from setpoint.shapes.scoring import bits_per_byte, perplexity
 
 
 @pytest.mark.parametrize("classes", [2, 257, 50_304])

@@ -1,0 +1,319 @@
+"""Metrics that code of the user's logs in a step, until they stand in a row."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError, short_name
+
+Reduce = Literal["mean", "sum", "min", "max", "last"]
+REDUCTIONS: tuple[str, ...] = get_args(Reduce)
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+TAKEN = frozenset(
+    (
+        *("kind", "time", "session", "step", "tokens", "epoch", "loss", "mean_loss", "loss_ema"),
+        *("cross_entropy", "grad_norm", "lr", "seconds", "tokens_per_second", "data_wait", "mfu"),
+        *("peak_rss", "peak_gpu_memory", "loss_scale", "skipped_steps", "balance_loss"),
+        *("sequence_balance_loss", "router_z_loss", "experts_idle"),
+    )
+)
+"""Columns of the rows of training that Setpoint writes."""
+BEGINNINGS = (
+    *("seconds_", "share_", "lr_", "grad_norm_", "param_norm", "update_ratio", "sequences_"),
+    *("target_tokens_", "cross_entropy_", "expert_"),
+)
+"""How those begin that are named after parts, groups, layers or sources."""
+OURS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+
+_collecting: MetricLog | None = None
+
+
+def log(*, reduce: Reduce = "mean", **metrics: float | Tensor) -> None:
+    """Log metrics from the forward pass of a model or a loss, as `Loop.log` does from a callback.
+
+    Outside of the forward passes of a training step, as in evaluations, in generation and where
+    activations are recomputed, nothing is logged.
+
+    Arguments:
+        reduce: see `MetricLog.add`.
+        metrics: numbers or tensors of one element, by name; a device is not waited for.
+
+    Raises:
+        RunError: see `MetricLog.add`.
+    """
+    _collect(reduce, metrics)
+
+
+def _add(reduce: Reduce, metrics: Mapping[str, float | Tensor]) -> None:
+    if _collecting is not None:
+        _collecting.add(reduce, metrics)
+
+
+_collect: Any = _add
+
+
+def keep_out_of_graphs() -> None:
+    """Let compiled code call `log` eagerly; this imports the compiler, which takes seconds."""
+    global _collect
+    reason = "a metric is logged outside of a graph, and fullgraph has one only"
+    _collect = torch.compiler.disable(_add, reason=reason)
+
+
+@dataclass(slots=True)
+class Total:
+    """The values of a metric since the last row, reduced.
+
+    Sums are exact, so that neither the order of ranks nor a checkpoint between two rows matters.
+
+    Arguments:
+        count: how many values there are.
+        exact: the sum of those that are finite.
+        odd: the sum of the others, 0 without any.
+        value: the smallest, the largest or the last one.
+        step: of the last one.
+        whole: whether all are of type `int`.
+    """
+
+    reduce: Reduce
+    count: int = 0
+    exact: Fraction = Fraction()
+    odd: float = 0.0
+    value: float = math.nan
+    step: int = -1
+    whole: bool = True
+
+    def add(self, value: float, step: int) -> None:
+        """Take one more value."""
+        self.whole = self.whole and isinstance(value, int)
+        if self.reduce in ("mean", "sum"):
+            if isinstance(value, int) or math.isfinite(value):
+                self.exact += Fraction(value)
+            else:
+                self.odd += value
+        elif self._replaces(value):
+            self.value, self.step = value, step
+        self.count += 1
+
+    def merge(self, other: Total) -> None:
+        """Take what another rank has, whose number is higher."""
+        self.exact += other.exact
+        self.odd += other.odd
+        newer = self.reduce != "last" or other.step > self.step
+        if other.count and newer and self._replaces(other.value):
+            self.value, self.step = other.value, other.step
+        self.whole = self.whole and other.whole
+        self.count += other.count
+
+    def _replaces(self, value: float) -> bool:
+        if not self.count or self.reduce == "last":
+            return True
+        if math.isnan(self.value) or math.isnan(value):
+            return not math.isnan(self.value)
+        return value < self.value if self.reduce == "min" else value > self.value
+
+    def result(self) -> float:
+        """The metric; NaN and infinite values are not left out."""
+        if self.reduce not in ("mean", "sum"):
+            return self.value
+        if self.odd:
+            return self.odd
+        exact = self.exact / self.count if self.reduce == "mean" else self.exact
+        if self.whole and self.reduce == "sum":
+            return int(exact)
+        try:
+            return float(exact)
+        except OverflowError:
+            return math.inf if exact > 0 else -math.inf
+
+    def state(self) -> list[Any]:
+        """What a checkpoint keeps, as JSON has it."""
+        texts = (str(self.exact), repr(self.odd), repr(self.value))
+        return [self.reduce, self.count, *texts, self.step, self.whole]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Self:
+        """Undo `state`."""
+        reduce, count, exact, odd, value, step, whole = state
+        number = int if whole and value.lstrip("-").isdecimal() else float
+        return cls(reduce, count, Fraction(exact), float(odd), number(value), step, whole)
+
+
+class MetricLog:
+    """Collects the metrics of one rank until a row takes those of all ranks.
+
+    As a context it collects what `log` is called with.
+
+    Arguments:
+        meets: whether the ranks exchange their metrics at the next row: all ranks agree on it.
+        always: whether they do so at each row, as callbacks of the user's may log after the
+            collective of a step, by which the others hear of metrics.
+    """
+
+    def __init__(self) -> None:
+        self.totals: dict[str, Total] = {}
+        self.meets = self.always = False
+        self.step = 0
+        # Values in the order in which they were logged; those before the first were logged before
+        # the present step.
+        self._values: list[tuple[str, float | Tensor]] = []
+        self._first = 0
+        self._reductions: dict[str, Reduce] = {}
+        self._outer: MetricLog | None = None
+
+    def __enter__(self) -> None:
+        global _collecting
+        self._outer, _collecting = _collecting, self
+
+    def __exit__(self, *_: object) -> None:
+        global _collecting
+        _collecting = self._outer
+
+    def __bool__(self) -> bool:
+        return bool(self._values or self.totals)
+
+    def add(self, reduce: Reduce, metrics: Mapping[str, float | Tensor]) -> None:
+        """Take values of metrics, which the next row has.
+
+        Arguments:
+            reduce: what the row has of all values since the last row, from all micro-batches,
+                steps and ranks: their mean, sum, min or max, or the last one. Ranks that divide
+                matrices (`parallel.tensor`) log the same, and count once.
+
+        Raises:
+            RunError: a name is that of a column which Setpoint writes, or cannot be one; a value
+                is no number; or a metric was logged with another reduction before.
+        """
+        for name, value in metrics.items():
+            if self._reductions.get(name) != reduce:
+                self._check(name, reduce)
+            self._values.append((name, _number(name, value)))
+
+    def begin(self, step: int) -> None:
+        """Begin a step."""
+        self.step, self._first = step, len(self._values)
+
+    def drop(self) -> None:
+        """Forget what was logged in a step that is taken again."""
+        del self._values[self._first :]
+
+    @property
+    def on_device(self) -> list[Tensor]:
+        """The values that are still on a device."""
+        return [value for _, value in self._values if isinstance(value, Tensor)]
+
+    def settle(self, numbers: Iterable[float] | None = None) -> None:
+        """Reduce what was logged.
+
+        Arguments:
+            numbers: what the tensors of `on_device` hold; None: it is read, for which the device is
+                waited for.
+        """
+        known = iter(self.on_device if numbers is None else numbers)
+        for name, value in self._values:
+            number = float(next(known)) if isinstance(value, Tensor) else value
+            total = self.totals.setdefault(name, Total(self._reductions[name]))
+            total.add(number, self.step)
+        self._values.clear()
+
+    def take(self) -> dict[str, float]:
+        """The metrics for a row, after which they begin anew."""
+        found = {name: total.result() for name, total in self.totals.items()}
+        self.totals = {}
+        return found
+
+    def merge(self, ranks: Sequence[tuple[object, Mapping[str, Total]]]) -> None:
+        """Put the totals of all ranks in place of this one's.
+
+        Arguments:
+            ranks: by rank, what those have in common that count once, and their totals.
+
+        Raises:
+            RunError: two ranks reduce a metric differently.
+        """
+        self.totals, seen = {}, set[tuple[str, object]]()
+        for alike, totals in ranks:
+            for name, other in totals.items():
+                total = self.totals.setdefault(name, Total(other.reduce))
+                if total.reduce != other.reduce:
+                    raise RunError(_reduced_twice(name, total.reduce, other.reduce))
+                if (name, alike) not in seen:
+                    total.merge(other)
+                seen.add((name, alike))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps; nothing where nothing was logged since the last row."""
+        return {name: total.state() for name, total in self.totals.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._values.clear()
+        self.totals = {name: Total.of(each) for name, each in state.items()}
+
+    def _check(self, name: str, reduce: Reduce) -> None:
+        if reduce not in REDUCTIONS:
+            raise _refused(
+                f"log({name}=..., reduce={reduce!r}): there is no such reduction. Valid: "
+                f"{', '.join(REDUCTIONS)}"
+            )
+        if not NAME.fullmatch(name):
+            raise _refused(f"log: {name!r} cannot name a metric. Valid: letters, digits and _")
+        if name in TAKEN or name.startswith(BEGINNINGS):
+            own = ", ".join(each for each in BEGINNINGS if name.startswith(each))
+            why = f"names that begin with {own} are" if own and name not in TAKEN else "it is"
+            raise _refused(
+                f"log({name}=...): rows of metrics have a column of that name: {why} Setpoint's "
+                f"own. Valid: another name, such as my_{name}"
+            )
+        if name in self._reductions:
+            raise _refused(_reduced_twice(name, self._reductions[name], reduce))
+        self._reductions[name] = reduce
+
+
+def _refused(text: str) -> RunError:
+    """The error of a call, with its line in the user's code."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OURS):
+        frame = frame.f_back
+    return RunError(f"{text} ({short_name(frame.f_code.co_filename)}:{frame.f_lineno})")
+
+
+def _reduced_twice(name: str, first: str, second: str) -> str:
+    return (
+        f"log({name}=...) was called with reduce={first!r} and with reduce={second!r}. Valid: one "
+        f"reduction for each metric"
+    )
+
+
+def _number(name: str, value: Any) -> float | Tensor:
+    """A value as Python's number; one on a device as a tensor that is not waited for."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            shape = tuple(value.shape)
+            raise _refused(
+                f"log({name}=...): got a {value.dtype} tensor of shape {shape}. Valid: a real "
+                f"number or a tensor of one element, such as its mean()"
+            )
+        value = value.detach()
+        if hasattr(value, "full_tensor"):  # a DTensor
+            value = value.full_tensor()
+        if value.device.type != "cpu":
+            return value.reshape(()).double()
+        value = value.item()
+    elif hasattr(value, "item"):  # a scalar of NumPy
+        value = value.item()
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else value
+    raise _refused(
+        f"log({name}=...): got a {type(value).__name__}. Valid: a real number or a tensor of one "
+        f"element"
+    )

@@ -1,0 +1,229 @@
+"""The score of a text: how well a model predicts it, from the sum of its cross-entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError
+from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from setpoint.shapes.batch import Batch, Count
+
+
+class EvalSums(NamedTuple):
+    """Sums over the targets of a batch that count.
+
+    Arguments:
+        correct: int64 scalar, for how many the most probable token was the right one; None: not
+            counted.
+    """
+
+    nats: Tensor
+    correct: Tensor | None
+
+
+class TextFeed(Protocol):
+    """Batches of texts by name; see `setpoint.data.evaluation.EvaluationFeed`."""
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """Sequences of each text, on all ranks together."""
+        ...
+
+    @property
+    def together(self) -> int:
+        """Sequences that one batch of each rank makes up."""
+        ...
+
+    def own(self, name: str) -> int:
+        """Sequences of a text that this rank counts, which are the first of its pass."""
+        ...
+
+    def batches(self, name: str) -> Iterator[Batch]:
+        """A pass over a text."""
+        ...
+
+
+class Ranks(Protocol):
+    """The process among those that evaluate; see `setpoint.parallel.world.World`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Of the model."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def gives_loss(self) -> bool:
+        """Whether the loss of this rank enters a sum over all."""
+        ...
+
+    @property
+    def gives_counts(self) -> bool:
+        """Whether the counts of this rank enter a sum over all."""
+        ...
+
+    def sum(self, *tensors: Tensor) -> None:
+        """Replace tensors by their sums over all ranks, in place."""
+        ...
+
+
+def perplexity(loss: float) -> float:
+    """Turn a mean cross-entropy into the number of tokens that would be as hard to choose among.
+
+    Returns:
+        exp(loss), as it is, without an upper limit; infinity where no float holds it.
+    """
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+def bits_per_byte(nats: float, size: int) -> float:
+    """Turn a sum of cross-entropy into a figure that does not depend on the tokenizer.
+
+    Arguments:
+        size: bytes of the text that the tokens stand for, above 0.
+    """
+    return nats / math.log(2) / size
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well a model predicts a text.
+
+    Arguments:
+        loss: mean cross-entropy over the tokens that count, in nats, whatever is minimized.
+        perplexity: exp(loss), as it is, without an upper limit.
+        bits_per_byte: all bits, those of separators too, over the bytes of the text; of what
+            counts.
+        tokens: tokens that were predicted and count.
+        accuracy: share of these whose most probable token was the right one; None: not counted.
+        bytes: that the tokens stand for; 0: not known, since rows of metrics leave it out.
+    """
+
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+    tokens: int
+    accuracy: float | None = None
+    bytes: int = field(default=0, compare=False)
+
+    @classmethod
+    def of(cls, nats: float, tokens: int, size: int, correct: int | None = None) -> Score:
+        """Compute the score from sums.
+
+        Arguments:
+            size: bytes that these stand for, above 0.
+            correct: how many were the most probable ones; None: not counted.
+        """
+        loss, accuracy = nats / tokens, None if correct is None else correct / tokens
+        return cls(loss, perplexity(loss), bits_per_byte(nats, size), tokens, accuracy, size)
+
+    def metric(self, name: str) -> float:
+        """One of the figures.
+
+        Arguments:
+            name: as `evaluation.best.metric` has it.
+        """
+        value = getattr(self, name)
+        assert value is not None, "the configuration is refused otherwise"
+        return value
+
+    def format_line(self) -> str:
+        """The score for people."""
+        text = f"loss {self.loss:.4f}, {self.bits_per_byte:.4f} bits per byte"
+        return text if self.accuracy is None else f"{text}, accuracy {self.accuracy:.4f}"
+
+
+def score_text(
+    feed: TextFeed,
+    name: str,
+    *,
+    count: Callable[[Batch], Count],
+    sums: Callable[[Batch, Tensor | None], EvalSums],
+    token_bytes: npt.NDArray[np.int64],
+    ranks: Ranks,
+    sequence: SequenceParts = WHOLE,
+    between: Callable[[], None] = lambda: None,
+    show: Callable[[str, int, int | None], None] = lambda what, done, total: None,
+) -> Score:
+    """Evaluate a model as it stands on one text of a feed; each target counts once.
+
+    Ranks divide the sequences among them; the score is that of all, on every rank.
+
+    Arguments:
+        count: counts what of a batch the loss is divided by.
+        sums: runs the model on this rank's part of a batch, with which of its targets count.
+        token_bytes: (V,) bytes each token stands for.
+        between: called before each batch.
+
+    Raises:
+        RunError: none of the targets counts, or they stand for no bytes.
+    """
+    nats, correct, tokens, size, own, done = 0.0, 0, 0, 0, 0, 0
+    counts_correct = False
+    total, what = feed.totals[name], f"evaluating {name}, sequences"
+    show(what, 0, total)
+    for batch in feed.batches(name):
+        between()
+        counted = count(batch)
+        part, valid = sequence.cut(batch.to(ranks.device)), sequence.take_valid(counted)
+        found = sums(part, valid)
+        counts_correct = found.correct is not None
+        if own < feed.own(name):
+            nats += float(found.nats)
+            correct += 0 if found.correct is None else int(found.correct)
+            tokens += counted.targets
+            size += _bytes(token_bytes, batch, counted)
+            own += len(batch.inputs)
+        done = min(done + feed.together, total)
+        show(what, done, total)
+    nats, correct, tokens, size = _over_ranks(ranks, nats, correct, tokens, size)
+    if not tokens:
+        raise RunError(
+            f"none of the targets of {name} counts: masks of the data, loss.ignore_index or "
+            f"loss.token_weights leave all of them out; evaluate on more sequences or more text"
+        )
+    if not size:
+        raise RunError(f"the {tokens} targets of {name} stand for no bytes; evaluate on more text")
+    return Score.of(nats, tokens, size, correct if counts_correct else None)
+
+
+def _over_ranks(
+    ranks: Ranks, nats: float, correct: int, tokens: int, size: int
+) -> tuple[float, int, int, int]:
+    """The sums of all ranks, to which each gives what only it holds."""
+    if ranks.size == 1:
+        return nats, correct, tokens, size
+    if not ranks.gives_loss:
+        nats, correct = 0.0, 0
+    if not ranks.gives_counts:
+        tokens, size = 0, 0
+    sums = torch.tensor((nats, correct, tokens, size), dtype=torch.float64, device=ranks.device)
+    ranks.sum(sums)
+    nats, *counts = sums.tolist()
+    correct, tokens, size = map(int, counts)  # exact: fp64 counts to 2**53
+    return nats, correct, tokens, size
+
+
+def _bytes(token_bytes: npt.NDArray[np.int64], batch: Batch, count: Count) -> int:
+    """The bytes that the targets which count stand for."""
+    if count.valid is None:
+        return batch.target_bytes
+    return int(token_bytes[batch.targets[count.valid].numpy()].sum())

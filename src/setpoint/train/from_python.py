@@ -1,0 +1,231 @@
+"""What `train` takes in Python: a job in any form, and data and callbacks as objects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from setpoint.config import (
+    PROGRAM,
+    Composition,
+    Config,
+    Origin,
+    SetpointError,
+    can_be_path,
+    chain_of,
+    compose,
+    is_frozen,
+    is_record,
+    read_record,
+    shown,
+)
+from setpoint.data.sources.config import Conversations, SourceConfig, Text
+from setpoint.data.sources.remote import IN_MEMORY
+from setpoint.hub.urls import open_file_system
+from setpoint.parallel.rank import launched, require_launch
+from setpoint.train.config import Job
+from setpoint.train.step.loop import Callback
+
+CONVERSATION_KEYS = (
+    "messages",
+    "conversations",
+    "prompt",
+    "instruction",
+    "input_ids",
+)
+"""Keys by which a row is a conversation; see `setpoint.data.sources.messages`."""
+VALID_DATA = (
+    "Valid: a list of str; rows with the key text, or of conversations, with the key messages, "
+    "prompt and completion, or instruction and output; a datasets.Dataset or DataFrame of these"
+)
+Source = Job | Composition[Job] | str | os.PathLike[str]
+Overrides = Sequence[str] | Mapping[str, object]
+
+
+def job_of(
+    source: Source, overrides: Overrides = (), data: Iterable[Any] | None = None
+) -> tuple[Job, Path | None]:
+    """Resolve what `train` was given.
+
+    Arguments:
+        overrides: words as on the command line, or values by dotted path.
+        data: documents in memory, in place of `data.sources`.
+
+    Returns:
+        the resolved job, and the run directory where the source is one.
+
+    Raises:
+        SetpointError: the source is no job, or cannot be read; data is none; `ConfigError` with
+            all problems of the configuration.
+    """
+    given = None
+    composition: Composition[Job]
+    if isinstance(source, Composition):
+        composition = source
+    elif isinstance(source, Job):
+        if data is None and not overrides and is_frozen(source):
+            return source, None
+        composition = Composition(source, type(source).__name__, [])
+    elif isinstance(source, str | os.PathLike):
+        given, composition = _opened(os.fspath(source))
+    else:
+        raise _no_job(source)
+    if not isinstance(composition.draft, Job):
+        raise _no_job(composition.draft)
+    words = overrides if not isinstance(overrides, Mapping) else ()
+    values = overrides if isinstance(overrides, Mapping) else {}
+    if isinstance(words, str) or not isinstance(words, Sequence):
+        raise SetpointError(
+            f"train: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
+            f"{{'optimizer.lr': 1e-3}}; got {_said(overrides)}"
+        )
+    merged = compose(Job, composition.draft)
+    if data is not None:
+        _set_data(merged.draft, data)
+    if words or values:
+        merged = compose(Job, merged.draft, flags=list(words), program=values)
+    merged.problems[:0] = composition.problems
+    merged.sweep = composition.sweep
+    _adopt_launcher(merged.draft)
+    return merged.resolve(), given
+
+
+def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
+    """A preset, a file, a run directory or `module:function`, as the command line takes it."""
+    if can_be_path(source) and os.path.isdir(source) and is_record(source):
+        draft, _ = read_record(Job, source)
+        # The record of a point of a sweep, or of a checkpoint, is a configuration alone.
+        is_run = os.path.isfile(os.path.join(source, "environment.json"))
+        return Path(source) if is_run else None, Composition(draft, source, [])
+    return None, compose(Job, source)
+
+
+def _said(value: object) -> str:
+    """A wrong argument, for a message."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a {type(value).__name__}" if isinstance(value, Config) else shown(value)
+
+
+def _no_job(found: object) -> SetpointError:
+    return SetpointError(
+        f"train takes a Job, a composition of one, the name of a preset, a file or a run "
+        f"directory; got {_said(found)}"
+    )
+
+
+def _adopt_launcher(draft: Job) -> None:
+    """Take the number of ranks from the launcher, as the command line does."""
+    require_launch()
+    if launched() > 1 and not chain_of(draft.parallel, "world_size"):
+        draft.parallel.set_field("world_size", launched(), Origin(PROGRAM, "WORLD_SIZE"))
+
+
+def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
+    """Check callbacks that were given as objects.
+
+    Raises:
+        SetpointError: one is no callback.
+    """
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
+        raise SetpointError(f"train: callbacks takes a list of callbacks; got {_said(callbacks)}")
+    found = list(callbacks)
+    for index, each in enumerate(found):
+        if not isinstance(each, Callback):
+            raise SetpointError(
+                f"train: callbacks[{index}] is {_said(each)}.\nValid: an object of a subclass of "
+                f"setpoint.train.callback.Callback"
+            )
+    return found
+
+
+def named(callback: Callback) -> str:
+    """The class of a callback, for the record."""
+    return f"{type(callback).__module__}.{type(callback).__qualname__}"
+
+
+def _set_data(draft: Job, data: Iterable[Any]) -> None:
+    """Put data in memory in the place of the sources, named by its content.
+
+    The rows are written as JSON Lines to fsspec's file system in memory, where sources of files
+    read them like any others; the digest of the content is in the path, and so in the fingerprint.
+    """
+    cls: type[Text] | type[Conversations] | None = None
+    lines: list[bytes] = []
+    for index, row in enumerate(_rows(data)):
+        values = {"text": row} if isinstance(row, str) else row
+        if isinstance(values, list | tuple):
+            values = {"messages": values}
+        if not isinstance(values, Mapping):
+            raise SetpointError(f"train: data[{index}] is {_said(row)}.\n{VALID_DATA}")
+        kind = _kind_of(values, index)
+        if cls is not None and kind is not cls:
+            raise SetpointError(
+                f"train: data[{index}] is no row like those before it: these are {_words(cls)}, "
+                f"and it is {_words(kind)}.\n{VALID_DATA}"
+            )
+        cls = kind
+        lines.append(_encoded(values, index))
+    if cls is None:
+        raise SetpointError(f"train: data holds no rows.\n{VALID_DATA}")
+    content = b"".join(lines)
+    url = f"{IN_MEMORY}{hashlib.sha256(content).hexdigest()[:32]}/data.jsonl"
+    system, path = open_file_system(url)
+    if not system.exists(path):
+        system.pipe_file(path, content)
+    sources: Sequence[SourceConfig] = draft.data.sources
+    source = sources[0] if len(sources) == 1 and type(sources[0]) is cls else cls(paths=(url,))
+    origin = Origin(PROGRAM, "train(data=...)")
+    source.set_field("paths", (url,), origin)
+    draft.data.set_field("sources", (source,), origin)
+
+
+def _rows(data: Any) -> Iterator[Any]:
+    """The rows of a list, an iterable, a `datasets.Dataset`, a DataFrame or a map-style dataset."""
+    if isinstance(data, str | bytes | Mapping):
+        what = f"keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else "one text"
+        raise SetpointError(f"train: data is a {type(data).__name__} ({what}).\n{VALID_DATA}")
+    if hasattr(data, "to_dict") and hasattr(data, "columns") and hasattr(data, "iloc"):
+        return iter(data.to_dict("records"))
+    if isinstance(data, Iterable):
+        return iter(data)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return (data[index] for index in range(len(data)))
+    raise SetpointError(f"train: data is {_said(data)}.\n{VALID_DATA}")
+
+
+def _kind_of(row: Mapping[str, Any], index: int) -> type[Text] | type[Conversations]:
+    if any(row.get(key) is not None for key in CONVERSATION_KEYS):
+        return Conversations
+    text = row.get("text")
+    if isinstance(text, str):
+        return Text
+    what = f"text is {_said(text)}" if "text" in row else f"its keys are {', '.join(row)}"
+    raise SetpointError(f"train: data[{index}] has no text: {what}.\n{VALID_DATA}")
+
+
+def _words(cls: type[SourceConfig]) -> str:
+    return "texts" if cls is Text else "conversations"
+
+
+def _encoded(row: Mapping[str, Any], index: int) -> bytes:
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        # numpy, pandas and torch have values, arrays and tensors of their own.
+        for method in ("tolist", "item"):
+            if hasattr(value, method):
+                return getattr(value, method)()
+        raise TypeError(type(value).__name__)
+
+    try:
+        return json.dumps(row, default=plain, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError as error:
+        reason = f"{error.object[error.start]!r} is a surrogate, and no character"
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = f"it cannot be written as JSON: {error}"
+    raise SetpointError(f"train: data[{index}]: {reason}.\n{VALID_DATA}")

@@ -1,0 +1,507 @@
+"""Values of no declared type, and alternatives: the same wherever they are written, and kept."""
+
+from __future__ import annotations
+
+import decimal
+import enum
+import pathlib
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from setpoint.config import (
+    Config,
+    ConfigError,
+    Free,
+    Secret,
+    compose,
+    field,
+    fingerprint,
+    read_record,
+    record_files,
+    resolve,
+    to_minimal,
+    to_plain,
+    to_python,
+    write_json,
+    write_toml,
+    write_yaml,
+)
+from setpoint.config.types.compiler import compile_annotation
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.words.errors import DeclarationError, Invalid
+from setpoint.config.words.texts import PlainScalar
+
+WRITERS = {"toml": write_toml, "yaml": write_yaml, "json": write_json}
+
+
+class Access(enum.Flag):
+    """Flags, two of which have a name together."""
+
+    READ = enum.auto()
+    WRITE = enum.auto()
+    RUN = enum.auto()
+    CHANGE = READ | WRITE
+
+
+class Wide(enum.IntFlag):
+    """Flags that may have bits of no name."""
+
+    A = 1
+    B = 4
+
+
+class Color(enum.Enum):
+    """A member with two names."""
+
+    RED = 1
+    CRIMSON = 1
+
+
+Odd = enum.Enum("Odd", {"not a name": 1, "class": 2})
+
+
+class Level(enum.IntEnum):
+    """A number with a name."""
+
+    HIGH = 3
+
+
+class Word(enum.StrEnum):
+    """A text with a name."""
+
+    ONE = "one"
+
+
+class Share(float):
+    """A float that shows itself in another way."""
+
+    def __repr__(self) -> str:
+        return "a share"
+
+
+class Loud(str):
+    """A text that formats as another one."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "LOUD"
+
+
+class Part(Config):
+    """A section."""
+
+    size: int = 1
+
+
+class Root(Config, environment_prefix="APP"):
+    """Every field that takes data of no declared type."""
+
+    any: Any = None
+    thing: object = None
+    mapping: dict[str, Any] = field(factory=dict)
+    items: list[Any] = field(factory=list)
+    bare: dict = field(factory=dict)
+    maybe: dict[str, Any] | None = None
+    user: Free = field(factory=Free)
+    access: Access = Access.READ
+    wide: Wide = Wide.A
+    color: Color = Color.RED
+    odd: Odd = Odd["not a name"]
+    real: float = 0.0
+    count: int = 0
+    on: bool = False
+    text: str = ""
+
+
+def stored(flag: str, value: str) -> Any:
+    """The field `any`, or the one that a flag names first, with that flag."""
+    config = compose(Root, flags=[flag, value]).resolve()
+    return getattr(config, flag.removeprefix("--").partition(".")[0])
+
+
+WORDS = {
+    "[1, 2]": (1, 2),
+    "{k: [1, null]}": {"k": (1, None)},
+    '{"a": {"b": [1, null]}}': {"a": {"b": (1, None)}},
+    '"1"': "1",
+    "'a, b'": "a, b",
+    "1": 1,
+    "1.5": 1.5,
+    "true": True,
+    "null": None,
+    "a, b": "a, b",
+    "[]": (),
+    "{}": {},
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_the_same_words_are_the_same_data_wherever_they_are_typed(words: str) -> None:
+    wanted = WORDS[words]
+    assert stored("--any", words) == wanted
+    assert stored("--thing", words) == wanted
+    assert stored("--mapping.k", words) == {"k": wanted}
+    assert stored("--maybe.k", words) == {"k": wanted}
+    assert stored("--bare.k", words) == {"k": wanted}
+    assert stored("--items.append", words) == [wanted]
+    assert compose(Root, environ={"APP__ANY": words}).resolve().any == wanted
+    user = compose(Root, flags=["--user.k", words]).resolve().user
+    assert user.dump().get("k", {}) == Free(k=wanted).dump().get("k", {})
+
+
+@pytest.mark.parametrize("words", ["[1, 2", "{a: 1", "{a}", '"x', "[1] 2", "1e400", "{a: 1, a: 2}"])
+@pytest.mark.parametrize("flag", ["--any", "--mapping.k", "--items.append", "--user.k"])
+def test_broken_data_is_refused_and_never_taken_for_a_text(flag: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(Root, flags=[flag, words]).resolve()
+    (problem,) = caught.value.problems
+    assert problem.origin == f"command line {flag}"
+    assert "cannot be read at position" in problem.message or "too large" in problem.message
+
+
+def test_a_text_of_python_or_in_quotes_stays_a_text() -> None:
+    assert Root(any="[1, 2").any == "[1, 2"
+    assert compose(Root, program={"any": "{a: 1}"}).resolve().any == "{a: 1}"
+
+
+def test_a_path_leads_into_data() -> None:
+    flags = ["--any.a.b", "3", "--any.a.c.append", "x", "--any.a.c.append", "y", "--any.a.c.0", "z"]
+    assert compose(Root, flags=flags).resolve().any == {"a": {"b": 3, "c": ("z", "y")}}
+    taken = compose(Root, flags=["--any", "[1, true, 2]", "--any.remove", "true"]).resolve()
+    assert taken.any == (1, 2)
+    inserted = compose(Root, flags=["--any", "[1, 2]", "--any.insert.1", "{x: 1}"]).resolve()
+    assert inserted.any == (1, {"x": 1}, 2)
+    with pytest.raises(ConfigError, match="single value"):
+        compose(Root, flags=["--any", "5", "--any.a", "1"]).resolve()
+    environ = {"APP__ANY__a__B": "3", "APP__ANY__a__c__APPEND": "[4]"}
+    assert compose(Root, environ=environ).resolve().any == {"a": {"B": 3, "c": ((4,),)}}
+
+
+def test_inside_data_a_text_like_a_reference_is_a_text() -> None:
+    for config in (
+        Root(any=[{"x": "${nowhere}"}]),
+        compose(Root, flags=["--any", "[{x: '${nowhere}'}]"]).draft,
+        compose(Root, flags=["--any.append", "{x: '${nowhere}'}"]).draft,
+    ):
+        assert resolve(config).any == ({"x": "${nowhere}"},)
+
+
+# Alternatives of texts and lists.
+
+
+@pytest.mark.parametrize(
+    ("annotations", "text", "wanted"),
+    [
+        ((list[int] | str, str | list[int]), "[1, 2]", [1, 2]),
+        ((list[int] | str, str | list[int]), "1,2", "1,2"),
+        ((list[int] | str, str | list[int]), "1", "1"),
+        ((list[str] | str, str | list[str]), "a", "a"),
+        ((list[str] | str, str | list[str]), "a,b", "a,b"),
+        ((list[str] | str, str | list[str]), "[a, b]", ["a", "b"]),
+        ((list[str] | str, str | list[str]), "'[a, b]'", "[a, b]"),
+        ((list[int] | str, str | list[int]), "{a: 1}", "{a: 1}"),
+        ((dict[str, int] | str, str | dict[str, int]), "{a: 1}", {"a": 1}),
+        ((dict[str, int] | str, str | dict[str, int]), "[a]", "[a]"),
+        ((list[int] | int, int | list[int]), "1", 1),
+        ((list[int] | int, int | list[int]), "1,2", [1, 2]),
+        ((list[int] | list[float], list[float] | list[int]), "[1]", [1]),
+        ((list[float] | dict[str, int], dict[str, int] | list[float]), "{a: 1}", {"a": 1}),
+        ((Any | str, str | Any), "1", 1),
+        ((int | list[Any] | None, list[Any] | int | None), "[{a: 1}]", [{"a": 1}]),
+    ],
+)
+def test_the_order_of_alternatives_does_not_matter(
+    annotations: tuple[Any, Any], text: str, wanted: object
+) -> None:
+    for annotation in annotations:
+        value = compile_annotation(annotation, "here").read(PlainScalar(text), Origin(PROGRAM))
+        assert (type(value), value) == (type(value), wanted)
+        assert isinstance(value, type(wanted))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "message"),
+    [
+        (list[int] | str, "[1, 2", "the list is not closed by ]"),
+        (str | list[int], "[1, x]", "is not an int: got x"),
+        (str | dict[str, int], "{a: x}", "is not an int: got x"),
+        (str | list[int], '"a', "the text is not closed"),
+        (str | list[Secret], "[hunter2", "not shown"),
+    ],
+)
+def test_a_broken_alternative_is_refused(annotation: Any, text: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        compile_annotation(annotation, "here").read(PlainScalar(text), Origin(PROGRAM))
+    (error,) = caught.value.parts
+    assert message in error.message or (error.secret and "hunter2" not in error.message)
+
+
+class Union(Config):
+    """Alternatives of texts, lists and mappings."""
+
+    number: int = 2
+    sizes: list[int] | str = ""
+    name: str | list[str] = "x"
+    limits: dict[str, int] | str = ""
+
+
+def test_alternatives_are_edited_like_lists_and_mappings() -> None:
+    def union(*flags: str) -> Union:
+        return compose(Union, flags=flags).resolve()
+
+    assert union("--sizes.append", "3").sizes == [3]
+    assert union("--sizes", "[1]", "--sizes.append", "3", "--sizes.insert.0", "0").sizes == [
+        0,
+        1,
+        3,
+    ]
+    assert union("--name", "[a, b]", "--name.remove", "a").name == ["b"]
+    assert union("--limits.a", "3").limits == {"a": 3}
+    assert union("--limits", "{a: 1}", "--limits.b", "3").limits == {"a": 1, "b": 3}
+    assert union("--sizes", "[${number}, 1]").sizes == [2, 1]
+    edited = compose(Union, program={"sizes": {"append": 3}, "limits": {"a": 1}}).resolve()
+    assert (edited.sizes, edited.limits) == ([3], {"a": 1})
+    with pytest.raises(ConfigError, match="Set it to a list or a mapping first"):
+        union("--name.append", "y")
+
+
+def test_null_is_no_word_of_a_field_that_may_be_null() -> None:
+    with pytest.raises(DeclarationError, match="null stands for None"):
+        compile_annotation(Literal["null", "other"] | None, "here")
+
+
+# What Python gives.
+
+KEPT = {
+    "float64": (np.float64(0.25), 0.25),
+    "float32": (np.float32(0.1), float(np.float32(0.1))),
+    "int64": (np.int64(3), 3),
+    "bool_": (np.bool_(True), True),
+    "str_": (np.str_("x"), "x"),
+    "no dimensions": (np.array(2), 2),
+    "tensor": (torch.tensor(1.5), 1.5),
+    "nested": ([{"a": (np.float64(0.5), np.bool_(False))}], ({"a": (0.5, False)},)),
+    "linspace": (list(np.linspace(0, 1, 3)), (0.0, 0.5, 1.0)),
+    "key": ({np.str_("k"): 1}, {"k": 1}),
+    "int enum": (Level.HIGH, 3),
+    "str enum": (Word.ONE, "one"),
+    "float subclass": (Share(0.25), 0.25),
+    "str subclass": (Loud("quiet"), "quiet"),
+    "minus zero": (-0.0, 0.0),
+    "large": (10**400, 10**400),
+    "reserved keys": ({"type": "x", "extends": "y", "remove": 1}, None),
+}
+
+
+def as_any(value: Any) -> Root:
+    return Root(any=value)
+
+
+def in_mapping(value: Any) -> Root:
+    config = Root()
+    config.mapping["k"] = value
+    return config
+
+
+def in_list(value: Any) -> Root:
+    config = Root()
+    config.items.append([value])
+    return config
+
+
+def in_user(value: Any) -> Root:
+    config = Root()
+    config.user.a.k = value
+    return config
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("put", [as_any, in_mapping, in_list, in_user])
+def test_what_python_gives_is_kept_as_plain_data(
+    put: Callable[[Any], Root], name: str, tmp_path: Any
+) -> None:
+    given, plain = KEPT[name]
+    config = resolve(put(given))
+    assert config == resolve(put(given if plain is None else plain))
+    reads_back(config, tmp_path)
+
+
+def reads_back(config: Root, folder: Any) -> None:
+    """All forms of a configuration read as an equal one."""
+    texts = {
+        f"{kind}.{suffix}": write(data)
+        for suffix, write in WRITERS.items()
+        for kind, data in (("all", to_plain(config)), ("minimal", to_minimal(config)))
+    }
+    again: list[Any] = []
+    for name, text in {**texts, **record_files(config)}.items():
+        (folder / name).write_text(text)
+    again += [compose(Root, files=[str(folder / name)]).resolve() for name in texts]
+    again.append(resolve(read_record(Root, str(folder))[0]))
+    names: dict[str, Any] = {}
+    exec(to_python(config), names)
+    again.append(resolve(names["my_preset"]()))
+    for other in again:
+        assert other == config
+        assert fingerprint(other) == fingerprint(config)
+
+
+REFUSED = {
+    "key 1": {1: "cat", "1": "dog"},
+    "keys": {True: "a", None: 2, 1.5: 3},
+    "key inside": {"a": [{1: 2}]},
+    "numpy key": {np.int64(1): 2},
+    "array": np.array([1, 2]),
+    "complex": 1j,
+    "nan": np.float64("nan"),
+    "inf": float("inf"),
+    "bytes": b"x",
+    "set": {1, 2},
+    "path": pathlib.Path("x"),
+    "decimal": decimal.Decimal("1"),
+    "enum": Color.RED,
+    "section": Part(),
+    "digits": 10**5000,
+    "surrogate": "\ud800",
+    "function": print,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("put", [as_any, in_mapping, in_list, in_user])
+def test_what_no_file_could_hold_is_refused_where_it_is_assigned(
+    put: Callable[[Any], Root], name: str
+) -> None:
+    with pytest.raises((ConfigError, Invalid)):
+        put(REFUSED[name])
+
+
+def test_a_key_that_is_no_text_is_refused_in_every_layer() -> None:
+    with pytest.raises(ConfigError, match="has a key that is not a str: 1"):
+        Root(any={1: "cat", "1": "dog"})
+    for field_name in ("any", "mapping", "user", "items"):
+        value = [{1: 2}] if field_name == "items" else {"k": {1: 2}}
+        with pytest.raises(ConfigError, match="not a str"):
+            compose(Root, program={field_name: value}).resolve()
+
+
+def test_numbers_of_numpy_are_plain_in_fields_of_a_type() -> None:
+    values: dict[str, Any] = {"real": np.float64(1), "count": np.int64(2), "on": np.bool_(True)}
+    config = Root(**values, text=np.str_("x"))
+    kinds = [type(getattr(config, name)) for name in ("real", "count", "on", "text")]
+    assert kinds == [float, int, bool, str]
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        (Access.READ | Access.WRITE, "CHANGE"),
+        (Access.READ | Access.RUN, "READ|RUN"),
+        (Access.CHANGE | Access.RUN, "READ|WRITE|RUN"),
+        (Access(0), "0"),
+    ],
+)
+def test_flags_read_back(member: Access, text: str, tmp_path: Any) -> None:
+    config = resolve(Root(access=member))
+    assert to_plain(config)["access"] == text
+    reads_back(config, tmp_path)
+    assert compose(Root, flags=["--access", text]).resolve().access == member
+
+
+def test_names_of_members_read_back(tmp_path: Any) -> None:
+    assert compose(Root, flags=["--color", "CRIMSON"]).resolve().color is Color.RED
+    assert compose(Root, flags=["--access", "RUN | CHANGE"]).resolve().access == Access(7)
+    reads_back(resolve(Root(odd=Odd["class"], wide=Wide.A | Wide.B)), tmp_path)
+    with pytest.raises(ConfigError, match="has the bits 0b1000, which no member names"):
+        Root(wide=Wide(8))
+    with pytest.raises(ConfigError, match="is not one of the valid values"):
+        compose(Root, flags=["--access", "READ|RUIN"]).resolve()
+
+
+# Keys of mappings that are made from inside.
+
+
+class Opened(Config, environment_prefix="APP"):
+    """Mappings of every kind of item."""
+
+    parts: dict[str, Part] = field(factory=dict)
+    lists: dict[str, list[int]] = field(factory=dict)
+    pairs: dict[str, tuple[int, int]] = field(factory=dict)
+    listed: dict[str, list[Part]] = field(factory=dict)
+    nested: dict[str, dict[str, dict[str, str]]] = field(factory=dict)
+    data: dict[str, Any] = field(factory=dict)
+    maybe: dict[str, Part] | None = None
+    inner: dict[str, Part | None] = field(factory=lambda: {"z": None})
+    numbers: dict[str, int | None] = field(factory=lambda: {"z": None})
+    free: dict[str, Free] = field(factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "wanted"),
+    [
+        ("parts.a.size", "3", {"a": Part(size=3)}),
+        ("lists.a.append", "3", {"a": [3]}),
+        ("listed.a.append", "{size: 2}", {"a": [Part(size=2)]}),
+        ("nested.foo.a.b", "bar", {"foo": {"a": {"b": "bar"}}}),
+        ("data.a.b", "3", {"a": {"b": 3}}),
+        ("data.a.b.c", "[1]", {"a": {"b": {"c": (1,)}}}),
+        ("maybe.a.size", "3", {"a": Part(size=3)}),
+        ("inner.z.size", "3", {"z": Part(size=3)}),
+        ("inner.y.size", "3", {"z": None, "y": Part(size=3)}),
+        ("free.a.b", "3", {"a": Free(b=3)}),
+    ],
+)
+def test_a_new_key_is_made_by_setting_something_inside_it(
+    path: str, value: str, wanted: object
+) -> None:
+    name, *rest = path.split(".")
+    variable = "__".join(("APP", name.upper(), *rest))
+    for composition in (
+        compose(Opened, flags=[f"--{path}", value]),
+        compose(Opened, environ={variable: value}),
+    ):
+        assert getattr(composition.resolve(), name) == wanted
+
+
+def test_a_new_key_takes_several_flags_and_lies_beside_the_others() -> None:
+    program = {"nested": {"foo": {"a": {"c": "x"}}}}
+    config = compose(Opened, program=program).draft
+    flags = ["--nested.foo.a.b", "y", "--nested.foo.d.e", "z"]
+    assert compose(Opened, config, flags=flags).resolve().nested == {
+        "foo": {"a": {"c": "x", "b": "y"}, "d": {"e": "z"}}
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("parts.a.sise", "unknown key"),
+        ("parts.a.size.x", "is a single value"),
+        ("numbers.z.x", "is a single value"),
+        ("lists.a.0", "there is no item 0"),
+        ("pairs.a.0", "there is no item 0"),
+        ("parts..size", "cannot be part of a dotted path"),
+    ],
+)
+def test_what_cannot_be_made_from_inside(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose(Opened, flags=[f"--{path}", "1"]).resolve()
+
+
+def test_a_path_leads_into_lists_of_the_user_area() -> None:
+    def user(*flags: str) -> dict[str, Any]:
+        return compose(Root, flags=flags).resolve().user.dump()
+
+    assert user("--user.a.append", "1", "--user.a.append", "[2]") == {"a": [1, [2]]}
+    assert user("--user.a", "[{x: 1}]", "--user.a.0.x", "3", "--user.a.insert.0", "b") == {
+        "a": ["b", {"x": 3}]
+    }
+    assert user("--user.a.b", "1", "--user.a.append", "2") == {"a": {"b": 1, "append": 2}}
+    assert user("--user.a", "null", "--user.a.b", "2") == {"a": {"b": 2}}
+    with pytest.raises(ConfigError, match=r"user\.a is a single value; it has no 'b' inside"):
+        user("--user.a", "1", "--user.a.b", "2")

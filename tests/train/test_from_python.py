@@ -1,0 +1,193 @@
+"""What `train` takes in Python beside a resolved job: sources, overrides, data and callbacks."""
+
+from __future__ import annotations
+
+import json
+from collections import UserDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from setpoint.config import ConfigError, SetpointError, compose
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.data.corpus import Corpus
+from setpoint.data.sources.config import Conversations
+from setpoint.train.callback import Callback, Loop, StepResult
+from setpoint.train.config import Job
+from setpoint.train.run import Outcome, train
+
+from .small import assert_same_run, events, small_job, write_config
+
+TEXTS = [f"the number {n} and its square {n * n}. " * 3 for n in range(60)]
+CHATS = [
+    {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}"}]}
+    for n in range(60)
+]
+
+
+def trained(folder: Path, **given: Any) -> Outcome:
+    """Train the small job by its file."""
+    more = given.pop("overrides", {})
+    place = {"workspace": str(folder / "runs"), "tracking.progress": "none", "duration": 3}
+    return train(write_config(folder), overrides={**place, **more}, **given)
+
+
+def test_a_job_in_any_form_is_the_same_run(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=3 steps")
+    run = train(job).directory
+    composition = compose(Job, str(write_config(tmp_path)), flags=["duration=3 steps"])
+    words = [f"workspace={tmp_path / 'runs'}", "tracking.progress=none"]
+    for source in (job.evolve(), composition.draft, composition):
+        again = train(source, overrides=words)
+        assert (again.directory, again.started.step) == (run, 3)
+    assert trained(tmp_path).directory == run
+    # A run directory goes on where it is, as on the command line.
+    assert train(str(run)).directory == run
+    with pytest.raises(SetpointError, match="cannot be resumed"):
+        train(run, overrides={"optimizer.lr": 0.5})
+
+
+def test_problems_of_layers_and_overrides_are_reported_together(tmp_path: Path) -> None:
+    composition = compose(Job, str(write_config(tmp_path)), flags=["optimizer.lr=fast"])
+    with pytest.raises(ConfigError) as caught:
+        train(composition, overrides={"model.heads": 3})
+    assert {problem.path for problem in caught.value.problems} == {"optimizer.lr", "model.heads"}
+
+
+def test_data_in_memory_is_what_the_same_rows_in_a_file_are(tmp_path: Path) -> None:
+    outcome = trained(tmp_path, data=TEXTS)
+    file = tmp_path / "data.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    source = {"type": "text", "paths": [str(file)]}
+    oracle = trained(tmp_path, overrides={"data.sources": [source], "name": "file"})
+    assert_same_run(outcome.directory, oracle.directory)
+    # Its digest is in the configuration: other data makes another run, or is refused.
+    other = trained(tmp_path, data=TEXTS[1:])
+    assert other.directory != outcome.directory
+    assert trained(tmp_path, data=(text for text in TEXTS)).started.step == 3
+    with pytest.raises(SetpointError, match=r"data\.sources\.0\.paths\n +saved"):
+        trained(tmp_path, data=TEXTS[1:], directory=outcome.directory)
+
+
+def test_a_process_without_the_data_says_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    run = trained(tmp_path, data=TEXTS).directory
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    with pytest.raises(SetpointError) as caught:
+        train(run)
+    assert "a Python program has passed to train(data=...)" in str(caught.value)
+    assert "--data.sources.0.paths.0 data.jsonl --accept data" in str(caught.value)
+
+
+class Rows:
+    """A map-style dataset, as torch has them."""
+
+    def __len__(self) -> int:
+        return len(TEXTS)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"text": TEXTS[index], "id": np.int64(index), "vector": np.zeros(2)}
+
+
+class Table:
+    """As much of a DataFrame as is asked of one."""
+
+    columns = ("text",)
+    iloc = None
+
+    def to_dict(self, orient: str) -> list[dict[str, str]]:
+        assert orient == "records"
+        return [{"text": text} for text in TEXTS]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize(
+    "data", [Rows(), Table(), [UserDict(text=text) for text in TEXTS]], ids=["rows", "table", "map"]
+)
+def test_rows_of_others(tmp_path: Path, data: Any) -> None:
+    found = trained(tmp_path, data=data).parts.corpora[0]
+    texts = trained(tmp_path, data=TEXTS, overrides={"name": "texts"}).parts.corpora[0]
+    assert isinstance(found, Corpus) and isinstance(texts, Corpus)
+    assert np.array_equal(found.tokens[:], texts.tokens[:])
+
+
+def test_conversations_in_memory(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    options = {"data.sources.0.template": "plain", "data.sources.0.loss_on": "last_answer"}
+    outcome = trained(tmp_path, data=CHATS, overrides=options)
+    (source,) = outcome.job.data.sources
+    assert isinstance(source, Conversations) and source.loss_on == "last_answer"
+    bare = [chat["messages"] for chat in CHATS]
+    again = trained(tmp_path, data=bare, overrides=options)
+    assert fingerprint(again.job) == fingerprint(outcome.job)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("text", r"data is a str \(one text\)"),
+        ({"train": TEXTS}, r"data is a dict \(keys train\)"),
+        (5, "data is 5"),
+        ([], "data holds no rows"),
+        ([1], r"data\[0\] is 1"),
+        ([b"x"], r"data\[0\] is bytes b'x'"),
+        ([{"body": "x"}], r"data\[0\] has no text: its keys are body"),
+        ([{"text": None}], r"data\[0\] has no text: text is null"),
+        (["a", CHATS[0]], r"data\[1\] is no row like those before it: these are texts"),
+        (["a", "\ud800"], r"data\[1\]: '\\ud800' is a surrogate"),
+        ([{"text": "a", "x": object()}], r"data\[0\]: it cannot be written as JSON: object"),
+    ],
+)
+def test_what_is_no_data(tmp_path: Path, data: Any, said: str) -> None:
+    with pytest.raises(SetpointError, match=f"train: {said}") as caught:
+        trained(tmp_path, data=data)
+    assert "Valid: a list of str; rows with the key text" in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"job": 5}, "train takes a Job, .*; got 5"),
+        ({"job": Job}, "train takes a Job, .*; got the class Job"),
+        ({"job": "tny"}, "there is no preset 'tny'"),
+        ({"overrides": "seed=3"}, r"overrides takes words, as in .*; got 'seed=3'"),
+        ({"callbacks": Callback()}, "callbacks takes a list"),
+        ({"callbacks": [Callback]}, r"callbacks\[0\] is the class Callback"),
+        ({"callbacks": [print]}, r"callbacks\[0\] is builtin"),
+        ({"until": "3"}, "until is a step"),
+        ({"until": 0}, "until is a step"),
+        ({"directory": 3}, "directory is a path"),
+    ],
+)
+def test_wrong_arguments(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SetpointError, match=said):
+        train(**{"job": "tiny", **given})
+
+
+class Counts(Callback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.steps.append(loop.position.step)
+
+
+def test_callbacks_as_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = Counts()
+    run = trained(tmp_path, callbacks=[counts], until=2).directory
+    assert counts.steps == [1, 2]
+    assert events(run, "start")[0]["callbacks"] == [f"{__name__}.Counts"]
+    # They are in no record, which a session without them says.
+    trained(tmp_path, overrides={"tracking.progress": "lines"})
+    lost = f"train(callbacks=...), are in no record and not called: {__name__}.Counts\n"
+    assert lost in capsys.readouterr().out
+    assert "callbacks" not in events(run, "resume")[0]
