@@ -298,7 +298,9 @@ class _Sources(Generic[C]):
                 more_base, more = self.open_file(beside, (*above, real))
                 base = more_base if more_base is not None else base
                 documents.extend(more)
-            elif reason := _refusal(parent, self.preset not in (None, parent), bool(documents)):
+            elif reason := _refusal(
+                parent, base is not None or self.preset not in (None, parent), bool(documents)
+            ):
                 raise SetpointError(f"{_place(document, index)}: {reason}")
             else:
                 try:

@@ -181,11 +181,13 @@ def field_help(cls: type[Node], name: str) -> str:
     added = cls.__setpoint__.added.get(name)
     if added is not None:
         return class_help(added)
-    module = sys.modules.get(info.owner.__module__)
-    filename = getattr(module, "__file__", None)
-    if not filename:
-        return ""
-    return _classes(filename).get(info.owner.__qualname__, {}).get(name, "")
+    for base in info.owner.__mro__:  # a class that changes a default need not repeat the text
+        filename = getattr(sys.modules.get(base.__module__), "__file__", None)
+        if filename and hasattr(base, "__setpoint__"):
+            text = _classes(filename).get(base.__qualname__, {}).get(name, "")
+            if text:
+                return text
+    return ""
 
 
 def class_help(cls: type[Node]) -> str:

@@ -343,8 +343,8 @@ class ConfigMeta(_Meta):
             abstract = ", ".join(sorted(cls.__abstractmethods__))
             if abstract:
                 raise DeclarationError(
-                    f"{name}: a variant can be chosen, and this one is abstract; define {abstract}, "
-                    f"or leave out type={type!r}"
+                    f"{name}: a variant can be chosen, and this one is abstract; define "
+                    f"{abstract}, or leave out type={type!r}"
                 )
             _register_variant(cls, type)
         return cls

@@ -109,14 +109,14 @@ def is_variable(name: object) -> bool:
 
 def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> str:
     """Why a class cannot be declared like this; empty where nothing is wrong."""
+    for word, decorator in DECORATORS.items():
+        if word in namespace:
+            return f": {decorator} has no use here; a config class has all of it. Take it off"
     if namespace.get("__slots__"):
         return (
             ".__slots__ would never be filled: the values of a config are its fields; annotate "
             "them as fields"
         )
-    for word, decorator in DECORATORS.items():
-        if word in namespace:
-            return f": {decorator} has no use here; a config class has all of it. Take it off"
     if role.__class__ not in ROLES:
         return f": role={role!r} is not a role; write {WRITTEN_ROLES}"
     if "__post_init__" in namespace:

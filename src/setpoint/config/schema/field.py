@@ -391,6 +391,8 @@ def check_declaration(info: FieldInfo, kind: FieldType) -> None:
     if bounds is not None and bounds.limited and not _may_be(kind, (int, float)):
         inside = _items(kind)
         hint = "; limits of the items are item_gt, item_ge, item_lt, item_le" if inside else ""
+        base = _bounded_by(info)
+        hint += f"; they are those of {base}, so write field(...) with others" if base else ""
         raise _error(
             info, f"gt, ge, lt and le apply to numbers, and this is {kind.describe()}{hint}"
         )

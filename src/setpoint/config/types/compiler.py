@@ -67,7 +67,7 @@ WRAPPERS = {
     "field",
     **dict.fromkeys(
         ("Required", "NotRequired"),
-        "a field without a default is required, and one with a default is not; write the type alone",
+        "a field is required if it has no default; write the type alone",
     ),
     "ReadOnly": "drafts can be changed, and resolved configs cannot; write the type alone",
     "Unpack": "write a tuple of the items",
