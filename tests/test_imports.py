@@ -205,7 +205,7 @@ BUDGETS = {
     "--help": 43,
     f"check tiny {OVERRIDES}": 196,
     "check exp.toml": 205,
-    "show tiny": 184,
+    "show tiny": 185,
     "diff tiny exp.toml": 207,
     "fingerprint tiny": 189,
     "__complete 2 check --opt": 201,

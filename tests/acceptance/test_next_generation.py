@@ -37,7 +37,9 @@ ROOT = Path(__file__).parents[2]
 
 def shown(cli: CommandLine, line: str) -> dict[str, Any]:
     """A resolved configuration in plain data."""
-    return json.loads(cli.ok(f"show {line} --json"))
+    answer = cli(f"show {line} --json")  # notes go to standard error
+    assert answer.status == 0, answer
+    return json.loads(answer.out)
 
 
 # --- What a configuration system must do -------------------------------------------------------

@@ -39,7 +39,6 @@ def test_values() -> None:
     ("flags", "said"),
     [
         ({"last_dtype": "bf16"}, "last_dtype"),
-        ({"keep_every": "never"}, "keep_every"),
         ({"keep_every": "last_step"}, "keep_every"),
         ({"keep_every": "9 steps", "keep": None}, "keep_every"),
         ({"write": False, "last": "weights"}, "last"),

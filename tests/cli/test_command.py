@@ -70,7 +70,7 @@ def test_arguments_that_do_not_fit(transcript: Callable[[list[str]], str]) -> No
         "check small.toml tiny",
         "check small.toml --seed 3 tiny",
         "list presets zebra extra",
-        "list fields model extra",
+        "list fields model zebra",
         "check small.toml --with",
         "check small.toml --with --file x.toml",
         "check small.toml --json=yes",

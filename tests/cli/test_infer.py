@@ -197,7 +197,7 @@ def test_generate_stops_and_needs_no_cache(cli: CommandLine, run: str) -> None:
     assert cli.ok(f"{line} --no-cache") == whole
     stop = whole[3:5]
     cut = whole[: 1 + whole[1:].index(stop)] + "\n"
-    assert cli.ok(f"{line} --stop '{stop}'") == cut
+    assert cli.ok(f"{line} --stop='{stop}'") == cut
     assert cli.ok(f"{line} --model.attention_backend eager") == whole
 
 

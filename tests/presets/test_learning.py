@@ -25,13 +25,12 @@ OTHERS = ("llama3-tiny", "qwen3-tiny", "qwen3-moe-tiny", "mistral-tiny")
 )
 def test_a_text_is_learnt_by_heart_and_written(name: str, tmp_path: Path) -> None:
     (tmp_path / "page.txt").write_text(TEXT)
-    (tmp_path / "held-out.txt").write_text(TEXT)
     job = compose(
         Job,
         name,
         flags=[
             f'data.sources=[{{type=text, paths=["{tmp_path}/*.txt"]}}]',
-            "data.held_out=0.5",
+            "data.held_out=0",
             "evaluation=null",
             "batch.global_size=1",
             f"batch.sequence_length={len(TEXT)}",

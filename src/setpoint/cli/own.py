@@ -291,7 +291,7 @@ def _program(root: type[Config]) -> Program:
         name = f"python -m {spec.name.removesuffix('.__main__')}"
     elif name.endswith(".py"):
         name = f"python {name}"
-    root.__setpoint__.program = name
+    root.__setpoint__.program = "" if name == "-c" else name
     return Program(name, root)
 
 

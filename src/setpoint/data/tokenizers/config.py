@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from setpoint.config import IDENTITY, Config, Given, Ours, Problem, Rule, check, field
+from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
+
+if TYPE_CHECKING:
+    from setpoint.config import Given, Ours
 
 # 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
 BYTES_VOCABULARY = 257
@@ -68,6 +72,8 @@ class HuggingFace(
 
 def tokenizer_value(given: Given) -> Ours | str | None:
     """What is to be written for a tokenizer that is named by its files or its kind."""
+    from setpoint.config import Ours  # which only a wrong value needs
+
     name = given.text
     if name in GPT2:  # a preset, too, whose tokenizer is not meant
         name = f"openai-community/{name}"
