@@ -213,6 +213,47 @@ def test_extends_applies_in_order_and_each_file_once() -> None:
     assert job.seed == 2
 
 
+def test_a_file_that_is_named_again_keeps_its_place_or_is_refused() -> None:
+    write(
+        t_toml="seed = 1\n",
+        u_toml='extends = "t.toml"\nseed = 2\n',
+        w_toml='extends = ["u.toml"]\n',
+        fine_toml='extends = ["t.toml", "u.toml"]\n',
+        late_toml='extends = ["w.toml", "t.toml"]\n',
+        twice_toml='extends = ["t.toml", "u.toml", "./t.toml"]\n',
+    )
+    assert compose(Job, "fine.toml").resolve().seed == 2
+    for name, words in {
+        "late": "late.toml:1:22: extends 't.toml' after w.toml, which comes after it already: a "
+        "file counts once, before the first file that extends it. Name it first, or leave it out",
+        "twice": "twice.toml:1:32: extends './t.toml' twice; a file counts once, so name it once",
+    }.items():
+        with pytest.raises(SetpointError) as caught:
+            compose(Job, f"{name}.toml")
+        assert str(caught.value) == words
+    # What is typed is a layer of its own.
+    assert compose(Job, "u.toml", files=["t.toml"]).resolve().seed == 1
+
+
+def test_two_files_cannot_extend_different_presets() -> None:
+    @preset
+    def large() -> Job:
+        return Job(name="large")
+
+    assert large
+    write(
+        a_toml='extends = "small"\nseed = 3\n',
+        b_toml='extends = "large"\n',
+        c_toml='extends = "small"\n',
+        ab_toml='extends = ["a.toml", "b.toml"]\n',
+        ac_toml='extends = ["a.toml", "c.toml"]\n',
+    )
+    job = compose(Job, "ac.toml").resolve()
+    assert (job.name, job.seed) == ("small", 3)
+    with pytest.raises(SetpointError, match=r"^b.toml:1:1: extends a second preset, 'large': a"):
+        compose(Job, "ab.toml")
+
+
 def test_extends_is_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.toml").write_text('extends = "../base.toml"\n')

@@ -33,7 +33,7 @@ def test_an_optional_section_goes_to_null_and_back() -> None:
     assert on.model.experts == Experts(count=4)
     assert resolved("--model.experts.count=4", "--model.experts=null").model.experts is None
     again = resolved("--model.experts.count=4", "--model.experts=null", "--model.experts.active=3")
-    assert again.model.experts == Experts(active=3)
+    assert again.model.experts == Experts(count=4, active=3)
     draft = Job()
     draft.tracker = {"url": "http://x"}
     draft.tracker = None

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.config import Config, dead, dropped_values, field
 from setpoint.config.composition import compose
 from setpoint.config.values.node import chain_of
 
@@ -88,12 +89,70 @@ def test_fragments_that_name_one_another_many_times_end(
     monkeypatch.chdir(tmp_path)
     for number in range(10):
         (tmp_path / f"f{number}.toml").write_text(f'extends = ["f{number + 1}.toml"]\n')
-        (tmp_path / f"m{number}.toml").write_text(f"extends = {[f'm{number + 1}.toml'] * 9}\n")
     (tmp_path / "f10.toml").write_text("size = 3\n")
-    (tmp_path / "m10.toml").write_text("size = 3\n")
+    for number in range(300):
+        (tmp_path / f"m{number}.toml").write_text("size = 3\n")
+    (tmp_path / "many.toml").write_text(f"extends = {[f'm{n}.toml' for n in range(300)]}\n")
     assert compose(Job, flags=["--batch.extends=f0.toml"]).resolve().batch.size == 3
-    problems = problems_of(lambda: compose(Job, flags=["--batch.extends=m0.toml"]).resolve())
+    problems = problems_of(lambda: compose(Job, flags=["--batch.extends=many.toml"]).resolve())
     assert any(problem.message == "fragments are read 256 times at most" for problem in problems)
+
+
+def test_a_file_that_several_extend_counts_once_before_them(here: Path) -> None:
+    write(
+        here,
+        base_toml="size = 1\nsequence_length = 1\n",
+        left_toml='extends = "base.toml"\nsize = 2\n',
+        right_toml='extends = "base.toml"\nsequence_length = 3\n',
+    )
+    job = compose(Job, flags=["--batch.extends=left.toml,right.toml"]).resolve()
+    assert (job.batch.size, job.batch.sequence_length) == (2, 3)
+    job = compose(Job, flags=["--batch.extends=base.toml,left.toml"]).resolve()
+    assert (job.batch.size, job.batch.sequence_length) == (2, 1)
+    for names, words in {
+        "left.toml,base.toml": "extends 'base.toml' after left.toml, which comes after it already",
+        "left.toml,./left.toml": "extends './left.toml' twice",
+    }.items():
+        (problem,) = problems_of(
+            lambda names=names: compose(Job, flags=[f"--batch.extends={names}"]).resolve()
+        )
+        assert problem.path == "batch.extends" and words in problem.message
+    # A flag is a layer that is typed after the other one.
+    flags = ["--batch.extends=left.toml", "--batch.extends=base.toml"]
+    assert compose(Job, flags=flags).resolve().batch.size == 1
+
+
+class Warm(Config):
+    """A section of which one field has no effect in one mode."""
+
+    kind: str = "linear"
+    warmup: int = 1
+
+    @dead("warmup")
+    def _dead(self) -> str | None:
+        return "kind is constant" if self.kind == "constant" else None
+
+
+class Warmed(Config):
+    """A root."""
+
+    warm: Warm = field(factory=Warm)
+
+
+@pytest.mark.parametrize("depth", range(4))
+def test_a_fragment_comes_after_the_layers_in_front_however_deep_it_is(
+    depth: int, here: Path
+) -> None:
+    write(here, k_toml='[warm]\nkind = "constant"\n', f0_toml="warmup = 5\n")
+    for number in range(depth):
+        write(here, **{f"f{number + 1}_toml": f'extends = "f{number}.toml"\n'})
+    write(here, top_toml=f'warm = {{extends = "f{depth}.toml"}}\n')
+    (problem,) = problems_of(lambda: compose(Warmed, "k.toml", files=["top.toml"]).resolve())
+    assert (problem.path, problem.origin) == ("warm.warmup", "f0.toml:1:1")
+    config = compose(Warmed, "top.toml", files=["k.toml"]).resolve()
+    assert list(dropped_values(config)) == [
+        "warm.warmup = 5, from f0.toml:1:1: no effect: kind is constant"
+    ]
 
 
 def test_in_items_that_are_new(here: Path) -> None:

@@ -84,7 +84,7 @@ def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -
     config = compose(Run, "a.toml", flags=["--model.layers", "7", "--model", "@big"]).resolve()
     assert config.model == Net(dim=64, heads=4, layers=7)
     assert list(dropped_values(config)) == [
-        "model.dim = 5, from a.toml:2:1: model = @big replaces the section"
+        "model.dim = 5, from a.toml:2:1: model = @big (command line --model) replaces the section"
     ]
     for name, text in record_files(config).items():
         (tmp_path / name).write_text(text)

@@ -21,7 +21,6 @@ from setpoint.config import (
     leaves,
     place_of,
     presets,
-    within,
 )
 
 COMMAND = Command(
@@ -53,11 +52,7 @@ def run(arguments: Arguments) -> int:
     if not found:  # an entry of a mapping, whose key is as it was written
         entries = (entry for leaf in every for entry in entries_of(config, leaf))
         found = [entry for entry in entries if entry.key in (name, path)]
-    dropped = {
-        line: key
-        for line in dropped_values(config)
-        if within(key := line.partition(" = ")[0], name)
-    }
+    dropped = list(dropped_values(config, name))
     if not found:
         lines = [f"  dropped: {line}" for line in dropped]
         raise SetpointError("\n".join([not_there(program, config, path), *lines]))
@@ -65,7 +60,7 @@ def run(arguments: Arguments) -> int:
         import json
 
         facts = [_facts(config, leaf) for leaf in found]
-        facts += [{"path": key, "dropped": line} for line, key in dropped.items()]
+        facts += [{"path": name, "dropped": line} for line in dropped]
         print(json.dumps(facts, indent=2))
         return 0
     lines = [f"dropped: {line}" for line in dropped]

@@ -100,7 +100,7 @@ def test_null_and_back_in_order() -> None:
     assert optimizer("--optimizer=sgd", "--optimizer=null") is None
     assert optimizer("--optimizer=null", "--optimizer=sgd") == Sgd()
     assert optimizer("--optimizer=null", "--optimizer.lr=1", "--optimizer=sgd") == Sgd(lr=1.0)
-    assert optimizer("--optimizer.lr=1", "--optimizer=null", "--optimizer=sgd") == Sgd()
+    assert optimizer("--optimizer.lr=1", "--optimizer=null", "--optimizer=sgd") == Sgd(lr=1.0)
     assert resolved("--model.experts=null", "--model.experts.count=3").model.experts == Experts(
         count=3
     )

@@ -24,7 +24,6 @@ from ..sample import AdamW, Batch, Experts, Sgd
     [
         (int, IntType),
         (Any, AnyType),
-        (Annotated[int, "words"], IntType),
         (Optional[int], OptionalType),  # noqa: UP045
         (Union[int, str], AnyOfType),  # noqa: UP007
         (Period, ScalarType),

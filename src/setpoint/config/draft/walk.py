@@ -14,7 +14,7 @@ from ..values.node import Chain, Node, State, chains_of, state_of, value_or_miss
 from ..values.origin import DEFAULT, PRESET, UNTOUCHED, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
-from ..words.names import Path, dotted
+from ..words.names import Path, dotted, within
 from ..words.shown import MISSING, shown_plain
 from ..words.texts import MAX_DEPTH, TOO_DEEP
 
@@ -295,13 +295,18 @@ def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
             yield Leaf((*path, key), Free(x=value).dump()["x"], role, area.chain(key))
 
 
-def dropped_values(config: Node) -> Iterator[str]:
+def dropped_values(config: Node, place: str = "") -> Iterator[str]:
     """The values that a later layer has overtaken, since it leaves no place or effect to them.
 
     Those of a preset in one section are a line together: they were chosen for its own variant.
+
+    Arguments:
+        place: the field or section that they are asked for; all if empty.
     """
     lines: dict[tuple[object, str], list[Leaf]] = {}
     for leaf, reason in dropped_leaves(config):
+        if place and not within(leaf.key, place):
+            continue
         preset = leaf.describe_origin().partition(" (")[0]
         together = (leaf.path[:-1], preset) if leaf.origin.layer == PRESET else leaf.path
         lines.setdefault((together, reason), []).append(leaf)
