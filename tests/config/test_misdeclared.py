@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 import functools
 import pickle
+import types
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import pytest
 
-from setpoint.config import IDENTITY, Config, SetpointError, dead, derive, derived, field, resolve
+from setpoint.config import (
+    BUDGET,
+    IDENTITY,
+    RUNTIME,
+    Config,
+    ConfigError,
+    SetpointError,
+    dead,
+    derive,
+    derived,
+    field,
+    fingerprint,
+    resolve,
+)
 from setpoint.config.composition import compose
 from setpoint.config.schema.tree import add_section
+from setpoint.editor_schema.help import field_help
 
 from ..snapshots import compare
 
@@ -36,6 +53,61 @@ def _nothing(self: Any) -> None:
     return None
 
 
+def _method(self: Any) -> int:
+    return 1
+
+
+_method.__qualname__ = "Wrong.x"
+
+
+class Limited(Config):
+    """A base with a field that says much."""
+
+    x: int = field(
+        default=1,
+        ge=0,
+        le=10,
+        role=RUNTIME,
+        tags=("t",),
+        environment="X_LIMIT",
+        also_called=("ex",),
+    )
+    """Help of x."""
+
+    rate: float = field(default=0.5, gt=0, role=BUDGET)
+    many: list[int] = field(factory=list, item_ge=0, role=RUNTIME)
+    twice: int = derived(ge=0)
+
+    @derive("twice")
+    def _derive_twice(self) -> int:
+        return 2 * self.x
+
+
+class Unknown:
+    """A mixin that looks as if it had a field."""
+
+    y: int = 3
+
+
+class Runner(Protocol):
+    """What a config may be used as."""
+
+    lr: float
+
+    def run(self) -> int: ...
+
+
+class Abstract(Config, abc.ABC):
+    """A family that is no variant itself."""
+
+    lr: float = 0.1
+
+    @abc.abstractmethod
+    def run(self) -> int:
+        """Whatever a variant does."""
+
+
+T = TypeVar("T")
 X = {"x": int}
 WRONG: dict[str, dict[str, Any]] = {
     "role_of_field": {"annotations": X, "x": field(default=1, role=ANY)},
@@ -65,6 +137,24 @@ WRONG: dict[str, dict[str, Any]] = {
     "word_type": {"annotations": {"type": int}, "type": 1},
     "underscore": {"annotations": {"_x": int}, "_x": 1},
     "capitals": {"annotations": {"Lr": float, "lr": float}, "Lr": 1.0, "lr": 1.0},
+    "annotated": {"annotations": {"x": Annotated[int, field(gt=0)]}, "x": 3},
+    "annotated_text": {"annotations": {"x": "typing.Annotated[int, field(gt=0)] | None"}, "x": 3},
+    "annotated_other": {"annotations": {"x": Annotated[int, "in ms"]}},
+    "final": {"annotations": {"x": Final[int]}, "x": 3},
+    "final_text": {"annotations": {"x": "Final"}, "x": 3},
+    "init_var": {"annotations": {"x": dataclasses.InitVar[int]}, "x": 3},
+    "required": {"annotations": {"x": "Required[int]"}},
+    "no_type": {"annotations": {}, "x": 0.1},
+    "inherited_no_type": {"annotations": {}, "bases": (Limited,), "x": 5},
+    "inherited_range": {"annotations": X, "bases": (Limited,), "x": field(default=20, ge=15)},
+    "inherited_property": {"annotations": {}, "bases": (Limited,), "x": property(_nothing)},
+    "inherited_method": {"annotations": {}, "bases": (Limited,), "x": _method},
+    "property": {"annotations": X, "x": property(_nothing)},
+    "slots": {"annotations": X, "x": 1, "__slots__": ("y",)},
+    "mixin": {"annotations": X, "bases": (Unknown, Config), "x": 1},
+    "protocol": {"annotations": X, "bases": (Config, Runner), "x": 1},
+    "abstract": {"annotations": X, "bases": (Abstract,), "x": 1, "keywords": {"type": "a"}},
+    "keyword": {"annotations": X, "x": 1, "keywords": {"rol": IDENTITY}},
     "cached": {"annotations": X, "x": 1, "y": functools.cached_property(_nothing)},
 }
 
@@ -195,6 +285,130 @@ def test_words_of_the_root_are_for_its_sections_only(word: str) -> None:
     config: Any = compose(whole, flags=[f"--part.{word}", "0.25"]).resolve()
     assert getattr(config.part, word) == 0.25
     assert getattr(resolve(part()), word) == 0.5
+
+
+class Changed(Limited):
+    """A subclass that gives other defaults."""
+
+    x: int = 5
+    rate: float = 0.7
+    many: list[int] = field(factory=lambda: [1])
+    twice: int = 7
+
+
+def test_a_subclass_that_gives_another_default_keeps_the_rest() -> None:
+    for name, value in {"x": 99, "rate": -3, "many": [-1]}.items():
+        with pytest.raises(ConfigError, match="is out of range"):
+            Changed(**{name: value})
+    tagged = compose(Changed, flags=["--tag.t", "4"]).resolve()
+    assert (tagged.x, tagged.twice) == (4, 7)  # a default takes the place of the computation
+    assert compose(Changed, environ={"X_LIMIT": "6"}).resolve().x == 6
+    assert fingerprint(resolve(Changed(x=1, many=[3]))) == fingerprint(resolve(Changed(x=2)))
+    (problem,) = compose(Changed, flags=["--ex", "3"]).problems
+    assert problem.hint.startswith("Setpoint calls it x")
+    assert field_help(Changed, "x") == "Help of x."
+    assert resolve(Changed()) == resolve(Changed(x=5, rate=0.7, many=[1], twice=7))
+
+
+def test_what_a_subclass_says_anew_of_a_field_counts() -> None:
+    class Anew(Limited):
+        x: int = field(default=-3, ge=-5, role=IDENTITY)
+        twice: int  # type: ignore[reportGeneralTypeIssues]
+
+    known = Anew.__setpoint__.fields["x"]
+    assert (known.bounds and known.bounds.describe()) == ">= -5, <= 10"
+    assert known.role is IDENTITY and known.tags == ("t",)
+    assert resolve(Anew(x=4)).twice == 8
+
+    class Wide(Limited):
+        x: int = 20
+
+    with pytest.raises(SetpointError, match=r"Wide\.x: the default 20 is out of range: it must be "
+                       r">= 0, <= 10, as Limited\.x declares it; write field"):  # fmt: skip
+        resolve(Wide())
+
+    class Text(Limited):
+        x: str = "a"  # type: ignore[assignment]
+
+    with pytest.raises(SetpointError, match=r"this is a str; they are those of Limited\.x, so"):
+        resolve(Text())
+
+
+def test_classes_that_are_made_by_a_call() -> None:
+    body = {"__annotations__": {"x": int}, "x": 1}
+    for made in (
+        type("Made", (Config,), dict(body)),
+        types.new_class("Made", (Config,), {"type": "made"}, lambda names: names.update(body)),
+    ):
+        cls: Any = made
+        assert (cls.__module__, cls.__qualname__) == (__name__, "Made")
+        assert compose(cls, flags=["--x", "3"]).resolve() == resolve(cls(x=3))
+        with pytest.raises(SetpointError, match=r"x"):
+            cls(x="a")
+
+
+def test_decorators_that_would_replace_the_constructor() -> None:
+    words = "@dataclass has no use here; a config class has all of it. Take it off"
+    with pytest.raises(TypeError, match=f"Size: {words}"):
+        dataclasses.dataclass(Size)
+    with pytest.raises(TypeError, match=f"Made: {words}"):
+        dataclasses.make_dataclass("Made", [("x", int, 3)], bases=(Config,))
+    assert resolve(Size(width=3)).width == 3
+
+
+class Own(Abstract, type="own"):
+    """A variant of an abstract family, which is also what a protocol asks for."""
+
+    def run(self) -> int:
+        return 7
+
+
+class Runs(Config, Runner):
+    """A config that implements a protocol."""
+
+    lr: float = 0.5
+
+    def run(self) -> int:
+        return 8
+
+
+def test_abstract_families_and_protocols() -> None:
+    class Root(Config):
+        own: Abstract = field(factory=Own)
+        one: Abstract
+
+    root = compose(Root, flags=["--own.lr", "3", "--one", "own"]).resolve()
+    assert root.own.run() == 7 and isinstance(root.own, Abstract)
+    assert resolve(Runs(lr=2)).run() == 8 and not isinstance(Size(), Runs)
+
+    class Alone(Config, abc.ABC):
+        @abc.abstractmethod
+        def run(self) -> int: ...
+
+    class Section(Config):
+        alone: Alone
+
+    (problem,) = compose(Section, flags=["--alone", "{}"]).problems
+    assert problem.message == "cannot be made: Alone is abstract and lacks run"
+
+
+@pytest.mark.parametrize("base", [int, Protocol])
+def test_bases_that_python_refuses(base: Any) -> None:
+    with pytest.raises(SetpointError, match=r"^Wrong: "):  # and what Python has against them
+        declare(X, (Config, base), x=1)
+
+
+def test_generic_classes() -> None:
+    class Box(Config, Generic[T]):
+        size: int = 3
+
+    class Wide(Box[int]):
+        width: int = 1
+
+    assert resolve(Wide(size=4)).size == 4
+    with pytest.raises(SetpointError, match=r"Box\[int\] cannot be the type of a config's field: "
+                       "write the class without brackets"):  # fmt: skip
+        compose(declare({"x": Box[int]}), flags=["--x.size", "3"])
 
 
 def test_only_sections_are_added() -> None:

@@ -3,7 +3,7 @@ import datetime
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Annotated, Any, NewType, Optional, TypeVar, Union
+from typing import Any, NewType, Optional, TypeVar, Union
 
 import pytest
 

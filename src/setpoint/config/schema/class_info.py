@@ -5,12 +5,12 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
 
 from ..types.compiler import WRAPPERS, wrapper_of
 from ..words.errors import DeclarationError, Invalid
 from ..words.names import nearest
-from ..words.shown import MISSING
+from ..words.shown import MISSING, shown
 from .bounds import IDENTITY, Role
 from .declaration_errors import (
     DECORATORS,
@@ -38,6 +38,8 @@ renamed: set[str] = set()
 RESERVED = frozenset(
     {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
 )
+# What looks like the default of a field.
+PLAIN_DATA = (bool, int, float, str, tuple, list, dict, set)
 LONG = 6  # letters from which on one wrong letter leaves much alike
 NAME = 60  # a longer name than this is shortened in errors
 
@@ -264,7 +266,7 @@ class ConfigMeta(_Meta):
         if "__module__" not in namespace:  # `type(name, bases, namespace)`
             namespace["__module__"] = _caller()
         namespace.setdefault("__qualname__", name)
-        fields = _own_fields(name, namespace, inherited)
+        fields = _own_fields(name, namespace, bases)
         fault = class_fault(namespace, type, role, owner) if inherited else ""
         if fault:
             raise DeclarationError(f"{name}{fault}")
@@ -359,10 +361,12 @@ class ConfigMeta(_Meta):
 
 
 def _own_fields(
-    name: str, namespace: dict[str, Any], inherited: list[ConfigMeta]
+    name: str, namespace: dict[str, Any], bases: tuple[builtins.type, ...]
 ) -> dict[str, FieldInfo]:
+    inherited = [base for base in bases if isinstance(base, ConfigMeta)]
     fields: dict[str, FieldInfo] = {}
-    for key, annotation in _annotations(namespace).items():
+    annotations = _annotations(namespace)
+    for key, annotation in annotations.items():
         if key[:2] == "__" or (annotation.__class__ is not type and _is_class_var(annotation)):
             continue
         if key in RESERVED or key[0] == "_":
@@ -380,12 +384,12 @@ def _own_fields(
         above = next((i for base in inherited if (i := base.__setpoint__.fields.get(key))), None)
         if isinstance(default, FieldInfo):
             info = default
+            if above is not None:
+                info.inherit(above, declared=True)
             fault = field_fault(info)
             if fault:
                 raise DeclarationError(f"{name}.{key}: {fault}")
             default = info.written
-            if above is not None:
-                info.inherit(above, declared=True)
         else:
             info = FieldInfo(default)
             if above is not None:
@@ -414,7 +418,19 @@ def _own_fields(
         if key in known and (fault := method_fault(namespace["__qualname__"], key, value)):
             raise DeclarationError(f"{name}.{fault}")
         if key in known:
-            raise DeclarationError(f"{name}.{key}: repeat the type to change an inherited field")
+            raise DeclarationError(
+                f"{name}.{key}: repeat the type to change an inherited field, as in "
+                f"{key}: int = {shown(value)}"
+            )
+        plain = key[0] != "_" and key.islower() and isinstance(value, PLAIN_DATA)
+        if inherited and plain and key not in annotations:
+            above_all = (one for base in bases for one in base.__mro__)
+            if not any(key in vars(one) or key in _annotations(vars(one)) for one in above_all):
+                kind, text = type(cast(object, value)).__name__, shown(cast(object, value))
+                raise DeclarationError(
+                    f"{name}.{key}: without a type it is no field; write {key}: {kind} = "
+                    f"{text}, or {key}: ClassVar[{kind}] for a constant of the class"
+                )
     return fields
 
 

@@ -13,6 +13,7 @@ from ..words.shown import MISSING, shown
 from .bounds import Bounds, Role
 from .field import FieldInfo
 
+Annotations = Callable[[Mapping[str, Any]], Mapping[str, object]]
 ROLES = (type(None), Role)
 WRITTEN_ROLES = "IDENTITY, BUDGET or RUNTIME, which setpoint.config exports"
 HELP = "write the text as a docstring under the field"
@@ -204,7 +205,7 @@ def method_fault(cls: str, key: str, value: object) -> str:
     )
 
 
-def refuse_plain_fields(cls: Any, annotations: Callable[[Mapping[str, Any]], Any]) -> None:
+def refuse_plain_fields(cls: Any, annotations: Annotations) -> None:
     """Refuse annotations of a base that is no config class, which would be no fields.
 
     Arguments:
@@ -213,7 +214,8 @@ def refuse_plain_fields(cls: Any, annotations: Callable[[Mapping[str, Any]], Any
     Raises:
         DeclarationError: unless the class itself declares a field or an attribute of this name.
     """
-    for base in cls.__mro__:
+    bases: tuple[type, ...] = cls.__mro__
+    for base in bases:
         if hasattr(base, "__setpoint__") or base.__module__ in ("builtins", "typing", "abc"):
             continue
         for key, annotation in annotations(vars(base)).items():

@@ -102,6 +102,12 @@ def is_edited(section: Node) -> bool:
     )
 
 
+def replaced_by(section: Node) -> Node | None:
+    """The item of another variant in whose place a section was put; None if there was none."""
+    state = section._state  # pyright: ignore[reportPrivateUsage]
+    return state.replaced if state else None
+
+
 def stood(*values: object) -> list[Node]:
     """The sections that stood in one place, first to last; each variant as it last was there.
 
@@ -111,8 +117,7 @@ def stood(*values: object) -> list[Node]:
     last: dict[type[Node], Node] = {}
     for value in values:
         if isinstance(value, Node):
-            earlier = value._state.replaced if value._state else None
-            for section in (*(stood(earlier) if earlier else ()), value):
+            for section in (*stood(replaced_by(value)), value):
                 cls = type(section).__setpoint__.cls
                 last.pop(cls, None)
                 last[cls] = section
