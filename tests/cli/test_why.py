@@ -146,3 +146,23 @@ def test_every_value_of_a_configuration_can_be_asked(cli: CommandLine) -> None:
 def test_an_item_of_a_list_by_its_type_or_name(cli: CommandLine) -> None:
     by_index = cli.ok("why data.sources.0.length small.toml")
     assert cli.ok("why data.sources.random.length small.toml") == by_index
+
+
+def test_a_value_that_was_dropped_is_named(cli: CommandLine) -> None:
+    cli.file("flat.toml", 'extends = "tiny"\n[schedule]\nfloor = 0.25\n')
+    line = "schedule.floor = 0.25, from flat.toml:3:1: type = constant has no such field"
+    there = "flat.toml --schedule constant"
+    assert cli.ok(f"why schedule {there}").splitlines()[-1] == f"dropped: {line}"
+    assert json.loads(cli.ok(f"why schedule {there} --json"))[-1] == {
+        "path": "schedule",
+        "dropped": line,
+    }
+    missing = cli.refused(f"why schedule.floor {there}")
+    assert "It belongs to another variant" in missing and f"dropped: {line}" in missing
+    assert "dropped" not in cli.ok(f"why optimizer {there}")
+    assert f"dropped: {line}" in cli.ok(f"check {there}")
+    shown = cli(f"show {there} schedule")
+    assert f"note: dropped: {line}" in shown.err and "dropped" not in shown.out
+    back = f"{there} --schedule cosine"
+    assert "> 0.25  flat.toml:3:1" in cli.ok(f"why schedule.floor {back}")
+    assert "dropped" not in cli.ok(f"check {back}")
