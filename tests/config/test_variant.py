@@ -250,3 +250,40 @@ def test_a_section_that_a_factory_sets_is_no_value_of_another_variant() -> None:
     draft.opt.inner.b = 4
     moved: Any = composed("--opt=second", source=draft).opt
     assert moved.inner.b == 4
+
+
+class Optional(Config):
+    """Items that may be null, and a section of a mapping."""
+
+    listed: list[Opt | None] = field(factory=lambda: [Momentum()])
+    named: dict[str, Holder | None] = field(factory=dict)
+
+
+def test_items_that_become_null_or_another_section(tmp_path: Path) -> None:
+    file, more = tmp_path / "x.toml", tmp_path / "more.toml"
+    file.write_text("listed = {0 = {mom = 0.6}}\nnamed = {k = {a = 7, b = 8}}\n")
+    more.write_text("named = {k = {a = 9}}\n")
+    config = compose(Optional, str(file), flags=["listed.0=null", "named.k=null"]).resolve()
+    assert (config.listed[0], config.named["k"]) == (None, None)
+    lines = list(dropped_values(config))
+    assert [line.partition(", from ")[0] for line in lines] == [
+        "listed.0.mom = 0.6",
+        "named.k.a = 7",
+        "named.k.b = 8",
+    ]
+    assert lines[2].endswith("named.k = null (command line named.k) replaces the section")
+    config = compose(Optional, str(file), files=[str(more)]).resolve()
+    assert config.named["k"] == resolve(Holder(a=9))
+    assert [line.partition(", from ")[0] for line in dropped_values(config)] == [
+        "named.k.a = 7",
+        "named.k.b = 8",
+    ]
+
+
+def test_a_value_is_named_once() -> None:
+    flags = ["opt.mom=0.7", "maybe.b=3", "maybe=null", "maybe.opt=adam"]
+    root = composed(*flags, program={"opt": "adam"})
+    assert root.maybe == resolve(Holder(a=5, b=3, opt=Adam()))
+    assert [line.partition(", from ")[0] for line in dropped_values(root)] == ["opt.mom = 0.7"]
+    root = composed("opt.mom=0.7", program={"opt": "adam", "maybe": None, "maybe.a": 1})
+    assert len(list(dropped_values(root))) == 1

@@ -210,7 +210,13 @@ class Editor(EditorBase):
                         self.report((*path, str(key)), item, origin, error)
                 return
             if isinstance(current, dict) and not self.replace_mappings:
-                value = {**cast(dict[str, object], current), **entries}
+                held = cast(dict[str, object], current)
+                self._put(section, info, {**held, **entries}, origin, path)
+                for key, item in held.items():
+                    if key in entries and isinstance(item, Node):
+                        text = shown_plain(entries[key])
+                        remember_replaced(self.root, item, (*path, key), origin, text)
+                return
         self._put(section, info, cast(object, value), origin, path)
 
     def _assign_section(

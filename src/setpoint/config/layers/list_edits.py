@@ -11,6 +11,7 @@ from ..types.containers import (
     ADDING,
     REMOVE,
     MappingType,
+    OptionalType,
     SequenceType,
     TupleType,
     read_items,
@@ -27,6 +28,7 @@ from ..words.names import Path, did_you_mean, dotted
 from ..words.shown import children, same, shown, shown_plain
 from ..words.texts import PlainScalar, parse_list
 from .fragment import with_fragments
+from .presets import remember_replaced
 
 if TYPE_CHECKING:
     from ..schema.field import FieldInfo
@@ -134,8 +136,12 @@ class _Edit:
         Raises:
             Invalid: whose path leads to what is wrong from outside.
         """
-        kind = unwrapped(kind)
+        optional, kind = isinstance(kind, OptionalType), unwrapped(kind)
         editor, value, origin = self.editor, self.value, self.origin
+        null = optional and not rest and (value is None or str(value) == "null")
+        if null and isinstance(held, Node):
+            remember_replaced(editor.root, held, done, origin, "null")
+            return None
         if isinstance(kind, SectionType) and rest and not isinstance(held, Node | Reference):
             if rest in (("type",), ("extends",)):
                 made = self.with_fragments(kind, done, {rest[0]: value})

@@ -384,15 +384,12 @@ def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text
 
 
 def forget_restored(root: Node, section: Node, path: Path) -> None:
-    """Take from the list of dropped values those that a section has again."""
+    """Take from the list of dropped values those that a section has again, or drops itself."""
     state = state_of(root)
     if not state.dropped:
         return
-    given = {
-        (leaf.key, origin.describe(leaf.path))
-        for leaf in leaves(section, path)
-        for origin, _ in leaf.chain
-    }
+    known = [*leaves(section, path), *(leaf for leaf, _ in dropped_leaves(section, path))]
+    given = {(leaf.key, origin.describe(leaf.path)) for leaf in known for origin, _ in leaf.chain}
     state.dropped = tuple(
         one
         for one in state.dropped
