@@ -7,13 +7,15 @@ import shlex
 import signal
 import subprocess
 import sys
+from bdb import BdbQuit
 from pathlib import Path
 
 import pytest
 
 import setpoint
 from setpoint.cli.main import main
-from setpoint.cli.outcome import COMMANDS, joined, module_of
+from setpoint.cli.outcome import COMMANDS, guarded, joined, module_of
+from setpoint.config import SetpointError
 
 from ..snapshots import compare
 from .conftest import CommandLine
@@ -240,3 +242,18 @@ def test_a_stop_before_a_command_begins(
     )
     answer = cli(f"{command} tiny")
     assert (answer.status, answer.out) == (status, "") and "stopped by SIGTERM" in answer.err
+
+
+def test_leaving_a_debugger_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def trial_call() -> int:
+        try:
+            raise BdbQuit
+        except Exception as error:
+            raise SetpointError("the model cannot be called") from error
+
+    def step() -> int:
+        raise BdbQuit
+
+    for command in (trial_call, step):
+        assert guarded(command, []) == 130
+        assert capsys.readouterr().err == "quit in the debugger\n"

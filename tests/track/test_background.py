@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
+from setpoint.config import RunError
 from setpoint.track.background import Background
 from setpoint.track.tracker import RunFacts, Tracker
 from setpoint.track.trackers import _driven
@@ -139,3 +142,21 @@ def test_which_trackers_are_driven_by_a_thread() -> None:
     assert isinstance(_driven("freed", Freed()), Background)
     for tracker in (Exact(), Said(), driven):
         assert _driven("some", tracker) is tracker
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_one_that_is_required_fails_the_run_where_it_cannot_be_opened(answers: bool) -> None:
+    inner, held = Keeping(), threading.Event()
+    inner.unopened = SystemExit("log in first")
+    if not answers:
+        inner.open = lambda *_: held.wait()  # type: ignore[method-assign,assignment]
+    said = "SystemExit: log in first" if answers else "no answer within patience = 0.1 s"
+    lines: list[str] = []
+    tracker = Background("some", inner, patience=60.0 if answers else 0.1, required=True)
+    tracker.describe(FACTS)
+    with pytest.raises(RunError, match=f"tracker some is required and cannot be opened: {said}"):
+        tracker.open(3, {}, lines.append)
+    tracker.close()
+    held.set()
+    assert lines == [] and inner.got == []
+    opened(Keeping(), required=True)[0].close()

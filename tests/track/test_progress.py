@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import pdb
 import subprocess
 import sys
+from bdb import BdbQuit
 
 import pytest
 
@@ -15,6 +17,7 @@ from setpoint.track.progress import (
     Reading,
     make_work_progress,
 )
+from setpoint.track.progress_bar import BarProgress
 
 
 class Terminal(io.StringIO):
@@ -147,3 +150,28 @@ def test_the_work_of_a_command_is_a_line_that_goes_away(monkeypatch: pytest.Monk
         "\revaluating web, sequences: 0/4 (0%)\x1b[K\revaluating web, sequences: 2/4 (50%)\x1b[K"
         "\r\x1b[K"
     )
+
+
+def test_the_bar_leaves_the_terminal_to_pdb() -> None:
+    """Whatever is drawn over a line that is being typed cannot be read."""
+    stream, seen = io.StringIO(), list[bool]()
+    bar = BarProgress(10, stream)
+
+    def stop_in(commands: str) -> None:
+        debugger = pdb.Pdb(stdin=io.StringIO(commands), stdout=io.StringIO(), nosigint=True)
+        debugger.set_trace()
+        seen.append(bar._bar.live.is_started)
+
+    bar.start()
+    try:
+        stop_in("seen.append(bar._bar.live.is_started)\nbar.work('w', 1, 2, now=True)\nc\n")
+        assert seen == [False, True]
+        assert "w" in stream.getvalue()
+        with pytest.raises(BdbQuit):
+            stop_in("q\n")
+        assert not bar._bar.live.is_started
+    finally:
+        bar.stop()
+    seen.clear()
+    stop_in("seen.append(bar._bar.live.is_started)\nc\n")
+    assert seen == [False, False]

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from setpoint.config import ConfigError, resolve
+from setpoint.config import ConfigError, RunError, resolve, verify
 from setpoint.track.config import (
     Aim,
     Comet,
@@ -429,7 +429,7 @@ OTHERS: dict[type[ServiceConfig], dict[str, Any]] = {
         "directory": "d",
     },
 }  # fmt: skip
-"""Another value for each field; `queue` and `patience` are those of every service."""
+"""Another value for each field; `queue`, `patience` and `required` are those of every service."""
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
@@ -451,7 +451,8 @@ def test_every_field_reaches_the_service(
             tracker.close()
         return found, os.environ.get("TRACKIO_DIR")
 
-    assert {*OTHERS[kind], "queue", "patience"} == {*kind.__setpoint__.fields} - {"type"}
+    of_all = {"queue", "patience", "required"}
+    assert {*OTHERS[kind], *of_all} == {*kind.__setpoint__.fields} - {"type"}
     # Only archives have a directory.
     usual = {"mode": "offline"} if kind is Comet else {}
     before = calls()
@@ -509,4 +510,38 @@ def test_aim_needs_an_old_setuptools_for_its_list_of_packages_alone(
 def test_the_queue_and_the_patience_are_those_of_the_section(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path / "run") as run:
         tracker = build_service(resolve(TensorBoard(queue=3, patience=0.5)), run_directory=run)
-    assert (tracker._tasks.maxsize, tracker.patience) == (3, 0.5)
+        assert (tracker._tasks.maxsize, tracker.patience) == (3, 0.5)
+        folder = tmp_path / "file"
+        folder.write_text("")  # no event file can be made in it
+        config = resolve(TensorBoard(directory=str(folder), required=True, patience=WAIT))
+        tracker = build_service(config, run_directory=run)
+        tracker.describe(FACTS)
+        with pytest.raises(RunError, match="tracker tensorboard is required and cannot be opened:"):
+            tracker.open(0, {}, lambda _: None)
+        tracker.close()
+
+
+def test_wandb_without_a_login_is_said_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_CONFIG_DIR", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8080")
+
+    def found(**given: Any) -> list[str]:
+        answer = verify(resolve(Wandb(**given)), ["files"])
+        return [type(each).__name__ for each in (*answer.problems, *answer.cautions)]
+
+    assert found() == ["Caution"] and found(required=True) == ["Problem"]
+    assert found(mode="offline", required=True) == []
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine api.wandb.ai login user password 0\n")
+    assert found() == ["Caution"]
+    netrc.write_text("machine wandb.example.org:8080 login user password 0\n")
+    assert found() == []
+    netrc.unlink()
+    monkeypatch.setenv("WANDB_API_KEY", "0")
+    assert found() == []

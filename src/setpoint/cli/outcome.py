@@ -71,6 +71,7 @@ LONG = frozenset(
 GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
 """First words of the commands that have two."""
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
+QUIT = "quit in the debugger"
 TRACEBACK = "--traceback"
 """The option that prints all frames of a traceback."""
 STATUSES = {
@@ -155,6 +156,8 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         sys.stdout.flush()
         return status
     except SetpointError as error:
+        if _was_quit(error):
+            return interrupted(KeyboardInterrupt(QUIT))
         report(error, for_machines="--json" in words and _speaks_json(joined(words)[0]))
         return error.status
     except KeyboardInterrupt as error:
@@ -169,6 +172,16 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         _abandon_output()
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         return FAILED
+    except Exception as error:
+        if not _was_quit(error):
+            raise
+        return interrupted(KeyboardInterrupt(QUIT))
+
+
+def _was_quit(error: Exception) -> bool:
+    from setpoint.config import was_quit
+
+    return was_quit(error)
 
 
 def show_users_frames(program: bool = False) -> None:

@@ -227,6 +227,7 @@ if TYPE_CHECKING:
     from .values.user_code import traceback_of as traceback_of
     from .values.user_code import traceback_to_show as traceback_to_show
     from .values.user_code import users_traceback as users_traceback
+    from .values.user_code import was_quit as was_quit
     from .values.user_code import whole_traceback as whole_traceback
     from .words.credentials import HIDDEN as HIDDEN
     from .words.credentials import hide_secrets as hide_secrets
@@ -333,7 +334,7 @@ _NAMES = {
     "values.user_code": (
         "LOG_OF allow_imports error_in_words find_user_function import_user_module log_of "
         "raised_by_user show_all_frames traceback_of traceback_to_show users_traceback "
-        "whole_traceback"
+        "was_quit whole_traceback"
     ),
     "words.credentials": "HIDDEN hide_secrets",
     "words.errors": (

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from setpoint.config import RunError
+
 from .tracker import RunFacts, Tracker
 
 LIMIT = 10_000
@@ -32,10 +34,17 @@ class Background(Tracker):
         inner: used by the thread alone, from `open` on; `identity` apart.
         limit: rows that may wait.
         patience: seconds that the end of a session waits for the rows.
+        required: whether `open` waits for it as long, and fails where it does.
     """
 
     def __init__(
-        self, name: str, inner: Tracker, *, limit: int = LIMIT, patience: float = 30.0
+        self,
+        name: str,
+        inner: Tracker,
+        *,
+        limit: int = LIMIT,
+        patience: float = 30.0,
+        required: bool = False,
     ) -> None:
         self.name, self.inner, self.patience = name, inner, patience
         self.dropped = 0
@@ -46,6 +55,9 @@ class Background(Tracker):
         self._note: Callable[[str], None] = lambda line: None
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._off = False
+        self._required = required
+        self._opened = threading.Event()
+        self._why_not = ""
 
     def describe(self, facts: RunFacts) -> None:
         """See `Tracker.describe`."""
@@ -53,13 +65,28 @@ class Background(Tracker):
         self.inner.describe(facts)
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Start the thread, which opens the tracker."""
+        """Start the thread, which opens the tracker.
+
+        Raises:
+            RunError: the tracker is required and cannot be opened in time.
+        """
         self._note = note
         # The name by which the service knows the run: that of its first session.
         self._id = state.get("id", self._id)
         state = {**state, "id": self._id}
         self._tasks.put(lambda: self._open(step, state))
         self._thread.start()
+        if not self._required:
+            return
+        if not self._opened.wait(self.patience):
+            self._why_not = f"no answer within patience = {self.patience:g} s"
+        if self._why_not:
+            self._off = True
+            self._lines.clear()
+            raise RunError(
+                f"tracker {self.name} is required and cannot be opened: {self._why_not}.\nValid: a "
+                f"login and a connection, or required = false, which trains without it"
+            )
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
         """See `Tracker.rewind`; in the order of the rows."""
@@ -96,7 +123,8 @@ class Background(Tracker):
             unfinished.append(self.name)
             waiting = max(0, self._tasks.qsize() - ends)
             which = f"{waiting:,} are" if waiting else "the last ones may be"
-            self._say(f"did not take its rows within {self.patience:g} s: {which} not sent")
+            if not self._why_not:
+                self._say(f"did not take its rows within {self.patience:g} s: {which} not sent")
         if self.dropped:
             self._say(f"has lost {self.dropped:,} rows of this session")
         self._show()
@@ -133,7 +161,10 @@ class Background(Tracker):
             self.inner.open(step, state, self._say)
         except BaseException as error:  # some end the process when they are not logged in
             self._off = True
+            self._why_not = _reason(error)
             self._say(f"is off in this session: {_reason(error)}; training goes on")
+        finally:
+            self._opened.set()
 
     def _say(self, line: str) -> None:
         """Keep a line for the thread that trains; each is shown once."""

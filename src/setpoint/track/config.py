@@ -10,6 +10,7 @@ from setpoint.config import RUNTIME, Caution, Config, Problem, Rule, Secret, che
 from setpoint.units import Period
 
 NO_METRICS = "no-metrics-file"
+NO_LOGIN = "wandb-without-login"
 OPEN_PORT = "prometheus-beyond-loopback"
 NORMS = ("grad_norms", "param_norms", "update_ratios")
 
@@ -37,7 +38,11 @@ class ServiceConfig(TrackerConfig, role=RUNTIME):
     queue: int = field(default=10_000, ge=1)
     """Rows that may wait for a slow tracker; further ones are dropped, counted and reported."""
     patience: float = field(default=30.0, gt=0, lt=inf)
-    """Seconds that the end of a session waits for rows that are not sent yet."""
+    """Seconds that the end of a session waits for rows that are not sent yet; and its start for the
+    service, where that is `required`."""
+    required: bool = False
+    """Fail the run at its start where the service cannot be opened, as without a login; false:
+    train without it."""
 
     def packages(self) -> Iterator[tuple[str, str]]:
         """The modules that it needs as it is set, with the packages that have them."""
@@ -68,7 +73,23 @@ class TensorBoard(ServiceConfig, type="tensorboard", **_SERVICE):
     """Seconds after which events are written to the file."""
 
 
-class Wandb(ServiceConfig, type="wandb", **_SERVICE):
+class Wandb(
+    ServiceConfig,
+    type="wandb",
+    owner=_SERVICE["owner"],
+    role=RUNTIME,
+    rules=(
+        *_SERVICE["rules"],
+        Rule(
+            "setpoint.track.services:login_problems",
+            ("mode", "required"),
+            "Whether there is a login for Weights & Biases",
+            needs="files",
+            when=lambda section: section.mode == "online",
+            cautions={NO_LOGIN: "Weights & Biases has no login on this machine"},
+        ),
+    ),
+):
     """Weights & Biases. The run keeps its id on resume; credentials are those of `wandb login`."""
 
     package = ("wandb", "wandb")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import pdb
+import sys
 import time
-from typing import TextIO
+from functools import wraps
+from typing import Any, TextIO
 
 from rich.console import Console
+from rich.file_proxy import FileProxy
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
 from .progress import Pace, Progress, Reading, reading_parts, work_text
 
 _SECONDS_BETWEEN_STEPS = 0.1
+_shown: BarProgress | None = None
+"""The bar that is on the terminal."""
 
 
 class BarProgress(Progress):
@@ -35,10 +41,31 @@ class BarProgress(Progress):
         self._drawn = -1.0
         self._work: tuple[str, TaskID] | None = None
         self._pace = Pace()
+        # How many debuggers, one inside another, have the terminal.
+        self._paused = 0
 
     def start(self) -> None:
         """See `Progress.start`."""
-        self._bar.start()
+        global _shown
+        if not self._paused:
+            _shown = self
+            _make_way_for_debuggers()
+            self._bar.start()
+
+    def pause(self) -> None:
+        """Leave the terminal to a debugger."""
+        self._paused += 1
+        self._bar.stop()
+
+    def go_on(self, shows: bool) -> None:
+        """Take the terminal back.
+
+        Arguments:
+            shows: whether the bar is drawn again.
+        """
+        self._paused -= 1
+        if shows:
+            self.start()
 
     def advance(self, step: int) -> None:
         """See `Progress.advance`."""
@@ -67,7 +94,7 @@ class BarProgress(Progress):
             self._end_work()
             if over:
                 return
-            self._bar.start()  # before training, the data is read
+            self.start()  # before training, the data is read
             self._work = what, self._bar.add_task(what, total=total)
         elif not (over or now) and time_now - self._drawn < _SECONDS_BETWEEN_STEPS:
             return
@@ -80,8 +107,11 @@ class BarProgress(Progress):
 
     def stop(self) -> None:
         """See `Progress.stop`."""
+        global _shown
         self._end_work()
         self._bar.stop()
+        if _shown is self:
+            _shown = None
 
     def _end_work(self) -> None:
         if self._work is not None:
@@ -98,3 +128,25 @@ class BarProgress(Progress):
             )
         else:
             self._bar.update(self._task, description=description)
+
+
+def _make_way_for_debuggers() -> None:
+    """Let the bar leave the terminal for as long as pdb, or one built on it, waits for commands."""
+    interact: Any = pdb.Pdb.interaction
+    if hasattr(interact, "__wrapped__"):
+        return
+
+    @wraps(interact)
+    def interaction(self: Any, *given: Any, **named: Any) -> Any:
+        bar = _shown
+        if bar is None:
+            return interact(self, *given, **named)
+        bar.pause()
+        if isinstance(self.stdout, FileProxy):  # which would draw the bar again
+            self.stdout = sys.stdout
+        try:
+            return interact(self, *given, **named)
+        finally:
+            bar.go_on(shows=not getattr(self, "quitting", False))
+
+    pdb.Pdb.interaction = interaction

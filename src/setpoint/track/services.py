@@ -21,11 +21,13 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from setpoint.config import Problem
+from setpoint.config import Caution, Problem
 
 from .atomic import not_linked, write_text
 from .background import Background
+from .config import NO_LOGIN
 from .tracker import RunFacts, Tracker
 
 if TYPE_CHECKING:
@@ -57,6 +59,39 @@ def missing_problems(config: ServiceConfig) -> Iterator[Problem]:
                 f"needs the package {package}: pip install 'setpoint[{config.extra}]'",
                 valid=("jsonl", "csv"),
             )
+
+
+def login_problems(config: Wandb) -> Iterator[Problem]:
+    """Find that W&B has no login on this machine, which it would say after the first steps."""
+    if any(map(os.environ.get, ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))) or _knows_wandb():
+        return
+    said = "no login was found (WANDB_API_KEY, ~/.netrc)"
+    hint = "Run `wandb login`, or set mode = offline and send the run later with `wandb sync`."
+    if config.required:
+        yield Problem("required", f"{said}, and the service is required", hint=hint)
+        return
+    yield Caution(NO_LOGIN, "mode", f"{said}: the run would be trained without W&B", hint=hint)
+
+
+def _knows_wandb() -> bool:
+    """Whether a file of W&B's may have a login; one that cannot be read may."""
+    import netrc
+
+    home = Path.home()
+    kept = Path(os.environ.get("WANDB_CONFIG_DIR") or home / ".config/wandb", "settings")
+    if kept.exists() or Path("wandb/settings").exists():
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").netloc
+    named = os.environ.get("NETRC")
+    for path in [Path(named)] if named else [home / ".netrc", home / "_netrc"]:
+        try:
+            if netrc.netrc(path).authenticators(host):
+                return True
+        except FileNotFoundError:
+            pass
+        except (OSError, netrc.NetrcParseError):
+            return True
+    return False
 
 
 def scalars(row: Mapping[str, Any], kind: bool = True) -> dict[str, float]:
@@ -395,4 +430,6 @@ def build_service(config: ServiceConfig, *, run_directory: RunDirectory) -> Back
     """Build the tracker of a service, which a thread of its own drives."""
     kind = str(type(config).__setpoint__.tag)
     inner = KINDS[kind](config, run_directory)
-    return Background(kind, inner, limit=config.queue, patience=config.patience)
+    return Background(
+        kind, inner, limit=config.queue, patience=config.patience, required=config.required
+    )

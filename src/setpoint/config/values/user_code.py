@@ -336,6 +336,13 @@ def traceback_to_show(error: BaseException) -> str:
     return "" if cause is None else users_traceback(cause, program=True)
 
 
+def was_quit(error: BaseException | None) -> bool:
+    """Whether an error comes from leaving a debugger, as by `q` in pdb."""
+    while error is not None and type(error).__name__ != "BdbQuit":
+        error = error.__cause__
+    return error is not None
+
+
 def log_of(error: BaseException) -> str:
     """Where all frames of an error that ends a run are; empty where it was not logged."""
     return getattr(error, LOG_OF, "")

@@ -25,6 +25,7 @@ from setpoint.config import (
     record_files,
     resolve,
     traceback_to_show,
+    was_quit,
     whole_traceback,
 )
 from setpoint.parallel.rank import first_failure
@@ -236,12 +237,15 @@ def resume(run: Run) -> Start:
         if position.step:
             run.progress.note(f"data position: {where_in_data(job, parts.feed.state_dict())}")
     parts.world.on_main(lambda: write_start(run, start))
-    if parts.world.is_main:
+
+    def open_trackers() -> None:
         cut_chain(run)
         if not over:
             run.chain.open(step=position.step, fingerprint=fingerprint(identity))
         facts, note = facts_of(run, start), run.progress.note
         run.trackers.open(job.tracking.trackers, run.directory, facts, position.step, note)
+
+    parts.world.on_main(open_trackers)
     if not over and best.changed:
         changed = ", ".join(best.changed)
         run.progress.note(f"the best is sought anew; its measure has changed: {changed}")
@@ -287,6 +291,9 @@ def run_loop(run: Run, loop: Loop) -> None:
             f"callback ends a run by loop.end(reason)"
         ) from error
     except Exception as error:
+        if was_quit(error):
+            left = f"the last steps are not saved. {stop.newest()}" if stop.busy else stop.outlook()
+            raise KeyboardInterrupt(f"quit in the debugger: {left}") from error
         shown = explain(error)
         if shown is None:
             raise
@@ -304,8 +311,9 @@ def failures_recorded(run: Run) -> Iterator[list[Loop]]:
     try:
         yield loops
     except Exception as error:
-        is_refused = isinstance(error, SetpointError) and not loops
-        if not is_refused or traceback_to_show(error):
+        # A run that is recorded has begun, and is not only refused.
+        begun = bool(loops) or (isinstance(error, RunError) and run.directory.config.exists())
+        if begun or not isinstance(error, SetpointError) or traceback_to_show(error):
             _record_failure(run, error, loops[0].position if loops else None)
         raise
 
@@ -320,7 +328,9 @@ def build_failures_logged(job: Job, path: Path, world: World) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, SetpointError) or traceback_to_show(error):
+        if not was_quit(error) and (
+            not isinstance(error, SetpointError) or traceback_to_show(error)
+        ):
             with suppress(OSError, RunError):
                 (path / "logs").mkdir(parents=True, exist_ok=True)
                 log = LoggedProgress(Progress(), path / "logs" / _log_name(world), None)

@@ -208,7 +208,6 @@ class Loop:
         self.times = StepTimes(measured != "none", measured == "device")
         self.engine.span = self.times
         self.metrics = self.engine.metrics = MetricLog() if metrics is None else metrics
-        self.metrics.always = any(not _is_ours(callback) for callback in callbacks)
         # Whether a row for the present step is still to come, for `log`.
         self.logs = False
         names = [name for name, each in parts.weights.named_parameters() if each.requires_grad]
@@ -252,6 +251,10 @@ class Loop:
         self.parts.model.train()
         # A rank that left in the middle of a step would leave the others waiting for it.
         self.stop.defers = self.is_shared
+        # Callbacks may be on some ranks only.
+        self.metrics.always = self.parts.world.any(
+            any(not _is_ours(callback) for callback in self.callbacks)
+        )
         with ExitStack() as ending:
             ending.callback(self.parts.feed.close)
             if self.is_shared and self.times.is_on:
