@@ -19,13 +19,20 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from setpoint.cli.rank_errors import is_said_elsewhere
-from setpoint.config import ConfigError, RunError, SetpointError, resolve
+from setpoint.config import LOG_OF, ConfigError, RunError, SetpointError, log_of, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.launch import RankFailed, status_of
-from setpoint.parallel.rank import FOLDER, Ended, require_launch
+from setpoint.parallel.rank import (
+    FOLDER,
+    Ended,
+    first_failure,
+    has_left_error,
+    leave,
+    require_launch,
+)
 from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.watch import Watch
-from setpoint.parallel.world import LostRanks, World, backend_of, joined, world_of
+from setpoint.parallel.world import LostRanks, World, backend_of, facts_of, joined, world_of
 from setpoint.train.record.refuse import refuse
 
 from ..checkpoint.disk import Operation, watched
@@ -181,3 +188,33 @@ def test_a_disk_that_fails_costs_the_file_of_stacks_alone(tmp_path: Path) -> Non
     words = f"{tmp_path}/gone/rank-3.stacks cannot be written: No such file or directory"
     with pytest.raises(RunError, match=words), Watch(3, 60.0, 60.0) as watch:
         watch.keep_in(tmp_path / "gone")
+
+
+def test_a_rank_that_fails_leaves_its_traceback_to_launcher_and_main_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {FOLDER: str(tmp_path), "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+    def be(rank: int) -> None:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+
+    be(1)
+    assert not has_left_error()
+    error = ValueError("the fault")
+    setattr(error, LOG_OF, "runs/a/logs/rank-1.log")
+    try:
+        raise error
+    except ValueError:
+        leave(1, "rank 1: ValueError: the fault", more=facts_of(error))
+    assert has_left_error() and first_failure() is None
+    be(0)
+    leave(1, "rank 0 has lost the others", is_lost=True)
+    first = first_failure()
+    assert first is not None and (first.rank, first.error) == (1, "rank 1: ValueError: the fault")
+    assert first.frames.endswith("ValueError: the fault") and __file__ in first.frames
+    with pytest.raises(RankFailed, match="rank 1: ValueError: the fault") as failed:
+        status_of(tmp_path, {}, tmp_path / "ranks.log")
+    assert log_of(failed.value) == "runs/a/logs/rank-1.log"
+    assert failed.value.rank_traceback == first.traceback

@@ -85,10 +85,8 @@ def _knows_wandb() -> bool:
     named = os.environ.get("NETRC")
     for path in [Path(named)] if named else [home / ".netrc", home / "_netrc"]:
         try:
-            if netrc.netrc(path).authenticators(host):
+            if path.exists() and netrc.netrc(path).authenticators(host):
                 return True
-        except FileNotFoundError:
-            pass
         except (OSError, netrc.NetrcParseError):
             return True
     return False

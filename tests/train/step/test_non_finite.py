@@ -214,6 +214,36 @@ def test_the_limit_of_skipped_steps_holds_over_a_resume(tmp_path: Path, poison: 
     assert all(math.isfinite(row["mean_loss"]) for row in rows(run))
 
 
+@pytest.mark.parametrize("every", [1, 5])
+def test_rows_of_skipped_steps_are_the_same_after_a_resume(
+    tmp_path: Path, poison: Poison, every: int
+) -> None:
+    """Experts are shown as the last step that was taken chose them, be it in a session before."""
+    flags = (
+        "model.moe={experts: 4, top_k: 2}", "resilience.non_finite=skip", "evaluation=null",
+        "duration=12 steps", f"tracking.every={every}", "tracking.metrics.update_ratios=[model]",
+    )  # fmt: skip
+    poison(9, 10)
+    job = small_job(tmp_path, *flags)
+    whole = train(job, tmp_path / "whole")
+    for until in (8, None):
+        train(job, tmp_path / "parts", until=until)
+    found = rows(tmp_path / "parts")
+    assert found == rows(whole.directory) and all("expert_load" in row for row in found)
+
+
+def test_a_step_that_is_not_taken_leaves_no_copy_of_the_weights(tmp_path: Path) -> None:
+    job = small_job(
+        tmp_path, "resilience.non_finite=skip", "tracking.metrics.update_ratios=[model]"
+    )
+    parts = build_components(job)
+    objective: Any = Poisoned(parts, {1})
+    parts.objective = objective
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    assert loop.step().verdict is Verdict.SKIPPED
+    assert loop.engine.norms is not None and not loop.engine.norms.before
+
+
 def test_skipping_with_master_weights(tmp_path: Path, poison: Poison) -> None:
     poison(2)
     flags = ("precision.compute=bf16", "precision.params=bf16", "precision.master=fp32")

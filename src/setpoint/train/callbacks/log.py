@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from setpoint.memory.report import process_peak
-from setpoint.model.moe.routing import expert_metrics
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
 from setpoint.track.trackers import Trackers
@@ -79,6 +78,8 @@ class LogCallback(Callback):
         at, every = loop.position, loop.job.tracking.every
         if math.isfinite(result.loss):  # a step that was skipped may have none
             self.mean.add(result.loss, result.by_source)
+        if loop.routing is not None:
+            self.mean.routing = loop.routing
         due = is_due(every, loop.before, at, loop.last)
         written = due or (loop.last and every.unit != "never")
         self.pending = None if written or every.unit == "never" else result
@@ -104,7 +105,8 @@ class LogCallback(Callback):
             due: whether the logging interval asks for it, and not the end of the run alone.
         """
         at = loop.position
-        more = _metrics(loop) | _rates(loop, result) | self._by_source(loop) | self._times(loop)
+        more = self.mean.experts | _metrics(loop) | _rates(loop, result)
+        more |= self._by_source(loop) | self._times(loop)
         if self.mean.ema is not None:
             more["loss_ema"] = self.mean.ema
         if loop.engine.norms is not None:
@@ -232,11 +234,10 @@ def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:
 
 
 def _metrics(loop: Loop) -> dict[str, Any]:
-    """What belongs to the rows of some models and formats only: experts, the scale of the loss."""
-    experts = {} if loop.routing is None else expert_metrics(loop.routing)
+    """What belongs to the rows of some formats and policies only: the scale of the loss, skips."""
     scaler = loop.parts.scaler.metrics()
     skipped = skipped_metrics(loop.parts.non_finite, loop.parts.spikes)
-    found: dict[str, Any] = {**experts, **scaler, **skipped}
+    found: dict[str, Any] = {**scaler, **skipped}
     if scaler and skipped:  # gradients that overflow in fp16, and steps that are passed over
         found[SKIPPED] = scaler[SKIPPED] + skipped[SKIPPED]
     return found

@@ -239,6 +239,8 @@ def resume(run: Run) -> Start:
     parts.world.on_main(lambda: write_start(run, start))
 
     def open_trackers() -> None:
+        if not parts.world.is_main:
+            return
         cut_chain(run)
         if not over:
             run.chain.open(step=position.step, fingerprint=fingerprint(identity))

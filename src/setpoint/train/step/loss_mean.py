@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from setpoint.model.moe.routing import expert_metrics
 from setpoint.shapes.batch import ONE_SOURCE, BySource
+
+if TYPE_CHECKING:
+    from setpoint.shapes.outcome import Routing
 
 _N = TypeVar("_N", int, float)
 
@@ -26,6 +30,10 @@ class LossMean:
         self.before: tuple[float, int] = (0.0, 0)
         self.last: float | None = None
         self.by_source = BySource()
+        # How experts were chosen in the last step that was taken; and by a session before, as the
+        # figures of a row.
+        self.routing: Routing | None = None
+        self._experts: dict[str, float] = {}
         self.smoothing = smoothing
         # The average as if it had begun at 0, and how far it is from having forgotten that.
         self._average, self._weight = 0.0, 0.0
@@ -57,6 +65,11 @@ class LossMean:
             return None
         return self._average / self._weight if self._weight else math.nan
 
+    @property
+    def experts(self) -> dict[str, float]:
+        """The figures of experts; waits for the device."""
+        return self._experts if self.routing is None else expert_metrics(self.routing)
+
     def take(self, due: bool = True) -> float:
         """Return the mean, NaN where no step had a finite loss, and begin anew.
 
@@ -80,11 +93,13 @@ class LossMean:
         several = {key: numbers for key, numbers in of_sources.items() if numbers}
         smooth = {} if self.smoothing is None else {"ema": [self._average, self._weight]}
         before = {"before": [*self.before]} if self.before[1] else {}
-        return {"sum": self.sum, "updates": self.steps, **before, **several, **smooth}
+        experts = {"experts": known} if (known := self.experts) else {}
+        return {"sum": self.sum, "updates": self.steps, **before, **several, **smooth, **experts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a sum; checkpoints of older versions have none."""
         self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("updates", 0))
+        self.routing, self._experts = None, dict(state.get("experts", {}))
         total, steps = state.get("before", (0.0, 0))
         self.before = float(total), int(steps)
         keys = ("by_source", "targets", "nats")
