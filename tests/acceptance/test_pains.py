@@ -133,8 +133,8 @@ def test_pain_06_names_and_meanings_that_change(cli: CommandLine, script: Script
     # A retired name answers with what to do; the software can rewrite the file.
     cli.file("old.toml", "tries = 4  # often\npause = 500\n")
     text = script.refused("check old.toml")
-    assert "tries was moved to retry.count in schema 2; run `python -m " in text
-    assert " migrate old.toml`" in text
+    assert "tries was moved to retry.count in schema 2; " in text
+    assert "migrate old.toml`" in text
     assert script("migrate --write old.toml").status == 0
     text = (cli.folder / "old.toml").read_text()
     assert "count = 4" in text and "# often" in text and "wait = 0.5" in text

@@ -23,7 +23,7 @@ from ..pairs import rotated
 from .small import assert_same_run, events, small_job, snapshot
 
 # What tells of every session, also of one that changed nothing.
-GROWING = ("events.jsonl", "logs/rank-0.log")
+GROWING = ("events.jsonl", "chain.jsonl", "logs/rank-0.log")
 
 
 def flip(path: Path) -> None:

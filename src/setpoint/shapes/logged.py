@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError, short_name
+from setpoint.shapes.placed import whole_of
 
 Reduce = Literal["mean", "sum", "min", "max", "last"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduce)
@@ -303,9 +304,7 @@ def _number(name: str, value: Any) -> float | Tensor:
                 f"log({name}=...): got a {value.dtype} tensor of shape {shape}. Valid: a real "
                 f"number or a tensor of one element, such as its mean()"
             )
-        value = value.detach()
-        if hasattr(value, "full_tensor"):  # a DTensor
-            value = value.full_tensor()
+        value = whole_of(value.detach())
         if value.device.type != "cpu":
             return value.reshape(()).double()
         value = value.item()

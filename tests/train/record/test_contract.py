@@ -43,7 +43,7 @@ def run(six_steps: Kept) -> Path:
         ("seed=7", "seed", "1234", "7"),
         ("deterministic=true", "deterministic", "False", "True"),
         ("model.dropout=0.2", "model.dropout", "0.1", "0.2"),
-        ("data.held_out=0.3", "data.held_out", "0.2", "0.3"),
+        ("data.held_out=0.3", "data.held_out", "0.1", "0.3"),
         ("batch.global_size=8", "batch.global_size", "4", "8"),
         ("precision.compute=bf16", "precision.compute", "'fp32'", "'bf16'"),
         ("user.note=x", "user.note", "(absent)", "'x'"),

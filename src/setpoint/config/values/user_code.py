@@ -333,7 +333,9 @@ def traceback_to_show(error: BaseException) -> str:
     cause = error.__cause__
     while isinstance(cause, SetpointError):
         cause = cause.__cause__
-    return "" if cause is None else users_traceback(cause, program=True)
+    if cause is None or isinstance(cause, OSError):  # a disk or a network, which words describe
+        return ""
+    return users_traceback(cause, program=True)
 
 
 def was_quit(error: BaseException | None) -> bool:
