@@ -152,7 +152,7 @@ def test_hover_zoom_keys_and_search(browser: Browser, tmp_path: Path) -> None:
     # Step 4 lies a third of the way from 1 to 10; hovering a little aside finds it.
     browser.mouse("mouseMoved", left + (right - left) / 3 + 5, box["y"] + 60)
     [tip] = [text for text in browser.texts(".tip") if text]
-    assert tip == "step 4loss4"
+    assert tip == "step 4mean loss4"
     before = axis(browser)
     for kind, share in (("mousePressed", 0.5), ("mouseMoved", 0.7), ("mouseReleased", 0.8)):
         x = left + share * (right - left)
@@ -171,7 +171,7 @@ def test_hover_zoom_keys_and_search(browser: Browser, tmp_path: Path) -> None:
             browser.cdp("Input.dispatchKeyEvent", {"type": kind, "key": key})
         browser.drawn()
     assert axis(browser) == before
-    assert browser.texts("[data-chart='Loss'] .live") == ["step 9: loss 2.75"]
+    assert browser.texts("[data-chart='Loss'] .live") == ["step 9: mean loss 2.75"]
     # The mean of the first two losses with weights 1/3 and 2/3: a bias of the start is taken out.
     browser.run(
         "const box = document.querySelector('input[type=range]');"
@@ -179,7 +179,7 @@ def test_hover_zoom_keys_and_search(browser: Browser, tmp_path: Path) -> None:
     )
     browser.drawn()
     browser.mouse("mouseMoved", left + (right - left) / 9, box["y"] + 60)
-    assert [text for text in browser.texts(".tip") if text] == ["step 2loss4.5 ~4.583"]
+    assert [text for text in browser.texts(".tip") if text] == ["step 2mean loss4.5 ~4.583"]
     assert "of a step" in browser.texts("#time th")
     assert "75.0 %" in browser.texts("#time td")
     for wanted, found in (("OPTIMIZER.L", ["optimizer.lr"]), ("job.toml", ["optimizer.lr"]),
