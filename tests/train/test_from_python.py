@@ -191,3 +191,32 @@ def test_callbacks_as_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     lost = f"train(callbacks=...), are in no record and not called: {__name__}.Counts\n"
     assert lost in capsys.readouterr().out
     assert "callbacks" not in events(run, "resume")[0]
+
+
+@pytest.mark.parametrize("key", ["data.sources", "data.sources.0.paths"])
+def test_data_in_memory_beside_other_sources_is_refused(tmp_path: Path, key: str) -> None:
+    (tmp_path / "other.txt").write_text("another text " * 40)
+    paths = [str(tmp_path / "other.txt")]
+    given: Any = [{"type": "text", "paths": paths}] if key == "data.sources" else paths
+    with pytest.raises(SetpointError, match=r"data takes the place of data\.sources"):
+        trained(tmp_path, data=TEXTS, overrides={key: given})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_split_that_leaves_little_to_train_on_is_a_caution(tmp_path: Path) -> None:
+    """Without weights all sources are split together, and documents differ in length."""
+    for name, count, size in (("a", 1, 9000), ("b", 5, 300)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            (tmp_path / name / f"{number}.txt").write_text("line of text\n" * (size // 13))
+    cautioned = []
+    for number in range(1, 6):
+        sources = [{"type": "text", "name": n, "paths": [str(tmp_path / n)]} for n in "ab"]
+        overrides = {"data.sources": sources, "data.held_out": number, "name": f"n{number}"}
+        run = trained(tmp_path, overrides=overrides).directory
+        log = (run / "logs" / "rank-0.log").read_text()
+        data = json.loads((run / "environment.json").read_text())["data"]
+        trained_on = {file[0][0] for file in data["train"]["files"]}
+        assert ("all documents of 'a' are held out" in log) == ("a" not in trained_on)
+        cautioned.append("caution: all documents of" in log)
+    assert any(cautioned)

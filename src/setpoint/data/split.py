@@ -57,7 +57,9 @@ def held_out_count(documents: int, held_out: float) -> int:
     return int(held_out)
 
 
-def split_documents(documents: Iterable[Document], held_out: float) -> Split:
+def split_documents(
+    documents: Iterable[Document], held_out: float, divisible: bool = True
+) -> Split:
     """Hold out a share or a number of documents: those whose names have the lowest hashes.
 
     One more document moves at most two others. Both sides come in the order of the hash, not of
@@ -68,6 +70,7 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
     Arguments:
         documents: with unique names; those without bytes are dropped.
         held_out: share of documents, in [0, 1), or their number; 0 holds none out.
+        divisible: whether documents without a mask may be cut.
 
     Returns:
         both sides, neither empty unless `held_out` is 0.
@@ -76,9 +79,9 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
         SetpointError: no bytes at all, two documents with one name, or an empty side.
     """
     ordered = _ordered(documents)
-    split = split_group(ordered, held_out)
+    split = split_group(ordered, held_out, divisible)
     if held_out and not split.held_out:
-        raise SetpointError(_too_little(ordered, held_out))
+        raise SetpointError(_too_little(ordered, held_out, divisible))
     return split
 
 
@@ -108,16 +111,17 @@ def split_mixture(
 
 
 def training_documents(
-    read: Callable[[], Iterator[Document]], held_out: float
+    read: Callable[[], Iterator[Document]], held_out: float, divisible: bool = True
 ) -> Iterator[Document]:
     """The training side of `split_documents` in the order of reading, without all in memory.
 
     Arguments:
         read: gives the documents anew at each call; they are read twice, for their names first.
+        divisible: whether few may be cut; texts of conversations are none.
     """
     positions = [split_position(document.name) for document in read() if document.size]
     if held_out < 1 and len(positions) <= FEW:
-        yield from split_documents(read(), held_out).train if positions else ()
+        yield from split_documents(read(), held_out, divisible).train if positions else ()
         return
     count = held_out_count(len(positions), held_out)
     limit = heapq.nsmallest(count + 1, positions)[-1]
@@ -144,12 +148,13 @@ def _ordered(documents: Iterable[Document]) -> list[Document]:
     return ordered
 
 
-def split_group(documents: Iterable[Document], held_out: float) -> Split:
+def split_group(documents: Iterable[Document], held_out: float, divisible: bool = True) -> Split:
     """`split_documents` where either side may be empty: a single conversation is trained on."""
     ordered = _filled(documents)
     if not ordered:
         return Split([], [])
-    if 0 < held_out < 1 and len(ordered) <= FEW and all(d.trained is None for d in ordered):
+    divisible = divisible and all(document.trained is None for document in ordered)
+    if 0 < held_out < 1 and len(ordered) <= FEW and divisible:
         parts = [_cut(document, held_out) for document in ordered]
         ends = [part[1] for part in parts if len(part) > 1]
         return Split(_filled(part[0] for part in parts), _filled(ends))
@@ -187,14 +192,14 @@ def _cut(document: Document, held_out: float) -> list[Document]:
     ]
 
 
-def _too_little(ordered: Sequence[Document], held_out: float) -> str:
+def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool = True) -> str:
     """Message for documents of which none can be held out, and none can be cut."""
     first = ordered[0]
     size = f"{first.size} bytes" if first.tokens is None else f"{len(first.tokens)} tokens"
     what = f"the only document, '{first.name}', has {size}"
     if len(ordered) > 1:
         what = f"each of the {len(ordered)} documents has a few bytes, '{first.name}' {size}"
-    if first.trained is not None:
+    if not divisible or first.trained is not None:
         what = f"the only document, '{first.name}', is a conversation, which is not cut"
     return (
         f"data.held_out: {held_out:g} holds nothing out: {what}.\n"

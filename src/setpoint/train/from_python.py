@@ -84,10 +84,15 @@ def job_of(
             f"{{'optimizer.lr': 1e-3}}; got {_said(overrides)}"
         )
     merged = compose(Job, composition.draft)
-    if data is not None:
-        _set_data(merged.draft, data)
+    paths = None if data is None else _set_data(merged.draft, data)
     if words or values:
         merged = compose(Job, merged.draft, flags=list(words), program=values)
+    given_sources = merged.draft.data.sources
+    if paths is not None and [getattr(each, "paths", None) for each in given_sources] != [paths]:
+        raise SetpointError(
+            "train: data takes the place of data.sources, and overrides give other sources or "
+            "paths.\nValid: one of the two; options of the source, such as data.sources.0.field."
+        )
     merged.problems[:0] = composition.problems
     merged.sweep = composition.sweep
     _adopt_launcher(merged.draft)
@@ -148,11 +153,14 @@ def named(callback: Callback) -> str:
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
-def _set_data(draft: Job, data: Iterable[Any]) -> None:
+def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
     """Put data in memory in the place of the sources, named by its content.
 
     The rows are written as JSON Lines to fsspec's file system in memory, where sources of files
     read them like any others; the digest of the content is in the path, and so in the fingerprint.
+
+    Returns:
+        the paths of the source.
     """
     cls: type[Text] | type[Conversations] | None = None
     lines: list[bytes] = []
@@ -182,6 +190,7 @@ def _set_data(draft: Job, data: Iterable[Any]) -> None:
     origin = Origin(PROGRAM, "train(data=...)")
     source.set_field("paths", (url,), origin)
     draft.data.set_field("sources", (source,), origin)
+    return (url,)
 
 
 def _rows(data: Any) -> Iterator[Any]:

@@ -99,7 +99,8 @@ def training_side(config: Data) -> Iterator[Document]:
         def read(group: Sequence[int] = group) -> Iterator[Document]:
             return chain.from_iterable(_texts(config, index) for index in group)
 
-        yield from training_documents(read, held_out) if held_out else read()
+        whole = any(config.sources[index].has_answers for index in group)
+        yield from training_documents(read, held_out, not whole) if held_out else read()
 
 
 def _texts(config: Data, index: int) -> Iterator[Document]:

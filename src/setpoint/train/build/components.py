@@ -54,6 +54,9 @@ from setpoint.train.step.bad_steps import NonFiniteSteps, SpikedSteps
 from setpoint.train.step.learning_rate import LearningRate
 from setpoint.train.step.objective import Objective, require_tokens
 
+HALF = 0.5
+"""Share of held-out documents from which on more held-out than training text is meant."""
+
 
 @dataclass(slots=True)
 class Components:
@@ -170,6 +173,8 @@ def data_line(job: Job, parts: Components) -> str:
     lines = [note for corpus in corpora for note in corpus.notes]
     if parts.held_out is not None:
         lines += parts.held_out.corpus.notes
+        if corpora and not job.data.validation:
+            lines += _uneven(corpora, parts.held_out.corpus, job.data.held_out)
     # An epoch is all windows once, each of which is a sequence of a step.
     per_epoch = (parts.train.epoch_rows or 0) / job.batch.global_size
     for limit in job.duration.limits if per_epoch else ():
@@ -180,6 +185,24 @@ def data_line(job: Job, parts: Components) -> str:
             steps = limit.count if limit.unit == "steps" else limit.count / tokens
             notes.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
     return "\n".join(["; ".join(notes), *lines])
+
+
+def _uneven(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> list[str]:
+    """Cautions about a split by documents that leaves little to train on."""
+    trained = {corpus.sources[i] for corpus in corpora for i in set(corpus.source.tolist())}
+    held = {held_out.sources[i] for i in set(held_out.source.tolist())}
+    lines = [
+        f"caution: all documents of '{name}' are held out; none is trained on"
+        for name in sorted(held - trained - {held_out.side})
+        if len(held_out.sources) > 1
+    ]
+    have, kept = len(held_out.tokens), sum(len(corpus.tokens) for corpus in corpora)
+    if have > kept and share < HALF:
+        lines.append(
+            f"caution: {have:,} tokens are held out and {kept:,} trained on, since documents "
+            "differ in length; data.validation names texts to evaluate on"
+        )
+    return lines
 
 
 def _streamed(corpora: Sequence[Corpus | Stream]) -> list[str]:
