@@ -95,3 +95,28 @@ def test_the_hub_is_asked_for_no_weights(cli: CommandLine, monkeypatch: pytest.M
     monkeypatch.setattr(locate, "fetch", fetch)
     assert 'pretrained = "org/name@v1"' in cli.ok("import org/name@v1")
     assert asked == [("org/name@v1", False)]
+
+
+def test_untied_embeddings_are_written_beside_presets_that_tie_them(cli: CommandLine) -> None:
+    directory(cli.folder / "llama", vocab_size=257, tie_embeddings=False)
+    cli.ok("import llama --output llama.toml")
+    cli.file("job.toml", 'extends = ["tiny", "llama.toml"]\nevaluation = "null"\n')
+    assert "job.toml: ok" in cli.ok("check job.toml")
+
+
+def test_an_export_that_transformers_would_tokenize_otherwise_is_a_caution(
+    cli: CommandLine,
+) -> None:
+    from setpoint.cli.export import _other_tokenizer
+
+    folder = cli.folder / "out"
+    folder.mkdir()
+    split = {"Regex": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"}
+    for kind, pattern, cautions in (
+        ("qwen2", {"Regex": r" ?\p{L}+"}, True),
+        ("qwen2", split, False),
+        ("llama", {"Regex": r" ?\p{L}+"}, False),
+    ):
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+        (folder / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": {"pattern": pattern}}))
+        assert bool(_other_tokenizer(folder)) is cautions

@@ -32,6 +32,7 @@ def test_rows_of_training_are_asked_for_their_answer(tmp_path: Path) -> None:
         {"messages": [user, answer, user, answer], "tools": [{"name": "f"}]},
         {"prompt": [user]},
         {"prompt": "a", "tools": [{"name": "f"}]},
+        {"prompt": "a", "completion": "b"},
         {"instruction": "a", "output": "b"},
         {"instruction": "a"},
         {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
@@ -40,7 +41,7 @@ def test_rows_of_training_are_asked_for_their_answer(tmp_path: Path) -> None:
     found = [prompt for _, prompt in read_prompts(written(tmp_path, "a.jsonl", text))]
     assert all(isinstance(each, Conversation) for each in found)
     asked = [each.messages for each in found if isinstance(each, Conversation)]
-    assert asked == [[user, answer, user], *[[user]] * 5]
+    assert asked == [[user, answer, user], *[[user]] * 6]
     tools = [each.tools for each in found if isinstance(each, Conversation)]
     assert tools[:3] == [[{"name": "f"}], None, [{"name": "f"}]]
 

@@ -69,7 +69,10 @@ def _sections(place: Place) -> dict[str, Any]:
             "model": {**_given(job.model), "pretrained": place.name},
             "tokenizer": _given(job.tokenizer),
         }
-    sections: dict[str, Any] = {"model": {**_given(config_of(place)), "pretrained": place.name}}
+    config = config_of(place)
+    # Presets tie embeddings, whose place this file takes; other defaults are those of the class.
+    tied = {"tie_embeddings": config.tie_embeddings}
+    sections: dict[str, Any] = {"model": {**_given(config), **tied, "pretrained": place.name}}
     longest = sections["model"].get("max_sequence_length")
     usual = Batch.__setpoint__.fields["sequence_length"].default
     if isinstance(longest, int) and longest < usual:

@@ -218,7 +218,7 @@ def _prompt_in(line: str, place: str) -> str | Conversation:
         raise SetpointError(f"{place}: this is not JSON: {error}") from None
     if not isinstance(row, Mapping):
         raise SetpointError(f"{place}: a JSON object is needed.\n{VALID_ROW}")
-    prompt, others = row.get("prompt"), ("messages", "conversations", "tools")
+    prompt, others = row.get("prompt"), ("messages", "conversations", "tools", "completion")
     if isinstance(prompt, str) and prompt and not any(row.get(name) for name in others):
         return prompt
     # The answers of training's rows are what is asked for, and need not be there.

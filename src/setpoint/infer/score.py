@@ -1,6 +1,7 @@
 """How well a model predicts texts."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from torch import Tensor
 from setpoint.config import RunError, resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import EvaluationFeed, evaluation_rows
+from setpoint.data.evaluation import DocumentRows, EvaluationFeed, evaluation_rows
 from setpoint.data.loader import loader_options
 from setpoint.data.prepared.use import named_corpus
 from setpoint.infer.config import Inference
@@ -133,6 +134,8 @@ def score(
     rows = evaluation_rows(
         corpus, packing, sequence_length, isolates=isolates, marked=marked, multiple=MULTIPLE
     )
+    if isinstance(rows, DocumentRows) and rows.note:
+        sys.stderr.write(f"{name}: {rows.note}\n")
     feed = EvaluationFeed({name: (rows, sequences)}, micro_size=micro_size, **(loader or {}))
 
     def sums(batch: Batch, valid: Tensor | None) -> EvalSums:

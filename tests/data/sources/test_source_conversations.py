@@ -19,7 +19,7 @@ from setpoint.data.document import Document
 from setpoint.data.packed import ConcatenatedSequences, build_packed
 from setpoint.data.sources.chat_template import ChatTemplate
 from setpoint.data.sources.config import Conversations
-from setpoint.data.sources.messages import Conversation
+from setpoint.data.sources.messages import Conversation, RowError
 from setpoint.data.sources.named_templates import CHATML, LLAMA3, NAMED, fitting_template
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
@@ -566,3 +566,13 @@ def test_a_corpus_has_no_other_targets_than_the_answers(tmp_path: Path) -> None:
     targets = train.tokens[1:][train.trained[1:]]
     assert sorted(bytes(targets[::2].astype(np.uint8))) == [*b"012345678"]
     assert set(targets[1::2].tolist()) == {256}
+
+
+def test_a_prompt_of_which_the_template_loses_a_message_is_refused(
+    folders: dict[str, Path],
+) -> None:
+    tokenizer = tokenizer_in(folders[next(iter(KINDS))])
+    source = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+    with pytest.raises(RowError, match="loses the message 0 of the role 'system'"):
+        template_of(source, tokenizer).prompt(Conversation(messages, ()))

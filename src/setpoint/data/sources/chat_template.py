@@ -131,10 +131,15 @@ class ChatTemplate:
         """Write out a conversation up to the answer that a model is to give.
 
         Raises:
-            RowError: the template raises.
+            RowError: the template raises, or loses or reorders messages.
         """
         safe = self._safe(conversation)
-        return self._rendered(self._render(safe.messages, safe.tools, prompt=True).text, ()).pieces
+        text = self._render(safe.messages, safe.tools, prompt=True).text
+        messages, owners = _with_marks(safe.messages)
+        marked = self._render(messages, safe.tools, prompt=True)
+        if marked.text == text:  # else it cannot be seen
+            self._ends(conversation, marked, owners)
+        return self._rendered(text, ()).pieces
 
     @cached_property
     def turn_end(self) -> str | None:
