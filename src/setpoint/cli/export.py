@@ -68,7 +68,7 @@ def run(arguments: Arguments) -> int:
 
     results = infer(job)
     print(f"{results.weights} is written to {results.exported}")
-    if reason := _other_tokenizer(Path(results.exported)):
+    if reason := results.exported and _other_tokenizer(results.exported):
         print(f"caution: {reason}", file=sys.stderr)
     return 0
 
