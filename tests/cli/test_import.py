@@ -107,7 +107,7 @@ def test_untied_embeddings_are_written_beside_presets_that_tie_them(cli: Command
 def test_an_export_that_transformers_would_tokenize_otherwise_is_a_caution(
     cli: CommandLine,
 ) -> None:
-    from setpoint.cli.export import _other_tokenizer
+    from setpoint.infer.export import tokenizer_caution
 
     folder = cli.folder / "out"
     folder.mkdir()
@@ -119,4 +119,4 @@ def test_an_export_that_transformers_would_tokenize_otherwise_is_a_caution(
     ):
         (folder / "config.json").write_text(json.dumps({"model_type": kind}))
         (folder / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": {"pattern": pattern}}))
-        assert bool(_other_tokenizer(folder)) is cautions
+        assert bool(tokenizer_caution(folder)) is cautions

@@ -179,6 +179,19 @@ def test_export_and_back(cli: CommandLine, run: str) -> None:
     assert "--dtype is one of fp32" in cli.refused(f"export {run} new --dtype int8")
 
 
+def test_cautions_of_an_export_are_printed(
+    cli: CommandLine, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("setpoint.infer.run.tokenizer_caution", lambda _: "read otherwise")
+    assert "caution: read otherwise" in cli(f"export {run} hf").err
+    (cli.folder / "job.toml").write_text(
+        f'weights = {{ path = "{run}" }}\nexport = {{ path = "other" }}\noutput = "out"\n'
+    )
+    assert "caution: read otherwise" in cli("infer job.toml").err
+    results = json.loads((cli.folder / "out" / "results.json").read_text())
+    assert results["cautions"] == ["read otherwise"]
+
+
 def test_generate_several(cli: CommandLine, run: str) -> None:
     (cli.folder / "prompts.jsonl").write_text('{"prompt": "#"}\n')
     shown = cli.ok(

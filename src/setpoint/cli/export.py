@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
+from setpoint.cli.results import tell_cautions
 from setpoint.cli.weights import CHECKPOINT_OPTION, SOURCE_OF_WEIGHTS, given, job_with_weights
 from setpoint.config import SetpointError
 from setpoint.infer.tasks import EXPORTED as FORMATS
 from setpoint.infer.tasks import Export
-
-QWEN2_SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?"
-"""Part of the regular expression of Qwen2's pre-tokenizer that tells it from others."""
 
 COMMAND = Command(
     "export",
@@ -68,26 +64,5 @@ def run(arguments: Arguments) -> int:
 
     results = infer(job)
     print(f"{results.weights} is written to {results.exported}")
-    if reason := results.exported and _other_tokenizer(results.exported):
-        print(f"caution: {reason}", file=sys.stderr)
+    tell_cautions(results)
     return 0
-
-
-def _other_tokenizer(directory: Path) -> str:
-    """Why transformers reads the tokenizer of an export otherwise; empty where it does not.
-
-    As of version 5, its class for the model_type qwen2 replaces the pre-tokenizer of the files.
-    """
-    config, tokenizer = directory / "config.json", directory / "tokenizer.json"
-    if not (config.is_file() and tokenizer.is_file()):
-        return ""
-    if json.loads(config.read_bytes()).get("model_type") != "qwen2":
-        return ""
-    split = json.dumps(json.loads(tokenizer.read_bytes()).get("pre_tokenizer"))
-    if json.dumps(QWEN2_SPLIT)[1:-1] in split:
-        return ""
-    return (
-        "AutoTokenizer of transformers reads tokenizers of model_type qwen2 with Qwen2's "
-        "pre-tokenizer, and this one has another, so that texts get other tokens there; read it by "
-        f"PreTrainedTokenizerFast.from_pretrained({str(directory)!r})"
-    )

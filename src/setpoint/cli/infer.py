@@ -6,7 +6,7 @@ import os
 
 from setpoint.cli.command import COMMON, INFERENCE, JSON, Arguments, Command, Program
 from setpoint.cli.outcome import Loading
-from setpoint.cli.results import print_scores, tell_profiles
+from setpoint.cli.results import print_scores, tell_cautions, tell_profiles
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
 from setpoint.cli.style import print_cautions
@@ -76,6 +76,7 @@ def run(arguments: Arguments) -> int:
         for name, value in metrics.items():
             print(f"{task}  {name}  {value}")
     tell_profiles(results)
+    tell_cautions(results)
     if results.exported is not None:
         print(f"exported to {results.exported}")
     if job.output is not None:

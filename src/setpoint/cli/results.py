@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.style import table
+from setpoint.cli.style import styled, table
 
 if TYPE_CHECKING:
     from setpoint.infer.results import Results
@@ -31,3 +31,9 @@ def tell_profiles(results: Results) -> None:
     """Print what was profiled, beside the results."""
     for line in results.profiles.format_lines() if results.profiles is not None else ():
         print(line, file=sys.stderr)
+
+
+def tell_cautions(results: Results) -> None:
+    """Print cautions about the results, beside them."""
+    for caution in results.cautions:
+        print(f"{styled('caution:', '1;33', sys.stderr)} {caution}", file=sys.stderr)

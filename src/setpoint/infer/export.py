@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,9 +11,13 @@ from torch import nn
 from setpoint.config import SetpointError
 from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
 from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.tokenizers.vocabulary import find_tokenizer, read_vocabulary
+from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary
 from setpoint.infer.tasks import Export
+from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.save import SHARD, save_pretrained, special_tokens
+
+QWEN2_SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?"
+"""Part of the regular expression of Qwen2's pre-tokenizer that tells it from others."""
 
 
 def require_empty(section: Export) -> None:
@@ -69,4 +74,24 @@ def export(
         tokenizer=files,
         token_ids=ids,
         eos_token=end,
+    )
+
+
+def tokenizer_caution(directory: Path) -> str:
+    """Why transformers reads the tokenizer of an export otherwise; empty where it does not.
+
+    As of version 5, its class for the model_type qwen2 replaces the pre-tokenizer of the files.
+    """
+    config, tokenizer = directory / CONFIG, directory / TOKENIZER
+    if not (config.is_file() and tokenizer.is_file()):
+        return ""
+    if json.loads(config.read_bytes()).get("model_type") != "qwen2":
+        return ""
+    split = json.dumps(json.loads(tokenizer.read_bytes()).get("pre_tokenizer"))
+    if json.dumps(QWEN2_SPLIT)[1:-1] in split:
+        return ""
+    return (
+        "AutoTokenizer of transformers reads tokenizers of model_type qwen2 with Qwen2's "
+        "pre-tokenizer, and this one has another, so that texts get other tokens there; read it by "
+        f"PreTrainedTokenizerFast.from_pretrained({str(directory)!r})"
     )

@@ -32,6 +32,7 @@ class Results:
         harness: what lm-evaluation-harness measured, by task and metric.
         exported: the directory that the weights were written to.
         profiles: what was profiled; None: nothing.
+        cautions: what to know before the results are used.
     """
 
     weights: Path
@@ -40,6 +41,7 @@ class Results:
     harness: dict[str, dict[str, Any]] = field(default_factory=dict)
     exported: Path | None = None
     profiles: Profiles | None = None
+    cautions: list[str] = field(default_factory=list)
 
     def to_json(self, output: Path | None = None) -> dict[str, Any]:
         """The results but for the texts, which have a file of their own."""
@@ -57,6 +59,8 @@ class Results:
             found["export"] = str(self.exported)
         if self.profiles is not None:
             found["profiling"] = self.profiles.to_json(output)
+        if self.cautions:
+            found["cautions"] = self.cautions
         return found
 
 

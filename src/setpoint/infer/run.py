@@ -13,7 +13,7 @@ from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.infer.adapter import write_peft
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
-from setpoint.infer.export import export, require_empty
+from setpoint.infer.export import export, require_empty, tokenizer_caution
 from setpoint.infer.load import load, naming_whole_ones, start_of, stored_weights
 from setpoint.infer.passes import watching
 from setpoint.infer.prompts import prompts_of
@@ -63,7 +63,7 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
         results = Results(stored)
         with naming_whole_ones(stored):
             tokenizer = tokenizer_of(stored, job.tokenizer)
-            results.exported = _exported(job.export, stored, tokenizer, stored)
+            _export(results, job.export, stored, tokenizer, stored)
         if output is not None:
             write_results(output, job, results)
         return results
@@ -100,18 +100,20 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
         elif job.export is not None:
             if job.adapter is not None and not job.merges_adapter:
                 merge_all(loaded.model)
-            results.exported = _exported(
-                job.export, loaded.model, loaded.tokenizer, loaded.place.directory
-            )
+            _export(results, job.export, loaded.model, loaded.tokenizer, loaded.place.directory)
     if output is not None:
         write_results(output, job, results)
     return results
 
 
-def _exported(
-    section: Export, model: nn.Module | Path, tokenizer: Tokenizer, directory: Path
-) -> Path:
-    return export(
+def _export(
+    results: Results,
+    section: Export,
+    model: nn.Module | Path,
+    tokenizer: Tokenizer,
+    directory: Path,
+) -> None:
+    results.exported = export(
         model,
         tokenizer,
         section.path,
@@ -120,3 +122,5 @@ def _exported(
         max_shard_size=section.max_shard_size,
         family=section.family,
     )
+    if caution := tokenizer_caution(results.exported):
+        results.cautions.append(caution)

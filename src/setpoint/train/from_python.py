@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,11 @@ def job_of(
         raise _no_job(composition.draft)
     words = overrides if not isinstance(overrides, Mapping) else ()
     values = overrides if isinstance(overrides, Mapping) else {}
-    if isinstance(words, str) or not isinstance(words, Sequence):
+    if (
+        isinstance(words, str)
+        or not isinstance(words, Sequence)
+        or not all(isinstance(each, str) for each in [*words, *values])
+    ):
         raise SetpointError(
             f"train: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
             f"{{'optimizer.lr': 1e-3}}; got {_said(overrides)}"
@@ -200,6 +204,8 @@ def _rows(data: Any) -> Iterator[Any]:
         raise SetpointError(f"train: data is a {type(data).__name__} ({what}).\n{VALID_DATA}")
     if hasattr(data, "to_dict") and hasattr(data, "columns") and hasattr(data, "iloc"):
         return iter(data.to_dict("records"))
+    if isinstance(data, Set):
+        raise SetpointError(f"train: data is a {type(data).__name__}, without order.\n{VALID_DATA}")
     if isinstance(data, Iterable):
         return iter(data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):

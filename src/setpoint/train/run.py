@@ -95,7 +95,7 @@ def train(
     """
     # Signals are answered from here on, while the data is read, too.
     began = time.time()
-    _refuse_arguments(directory, until)
+    _refuse_arguments(directory, until, stop, accept)
     job, given = job_of(job, overrides, data)
     directory = given if directory is None else directory
     accept = [accept] if isinstance(accept, str) else accept
@@ -155,11 +155,17 @@ def train(
             return close_run(run, start, loop)
 
 
-def _refuse_arguments(directory: object, until: object) -> None:
+def _refuse_arguments(directory: object, until: object, stop: object, accept: object) -> None:
     if directory is not None and not isinstance(directory, str | Path):
         raise SetpointError(f"train: directory is a path or None; got {directory!r}")
     if until is not None and (type(until) is not int or until < 1):
         raise SetpointError(f"train: until is a step, from 1 on, or None; got {until!r}")
+    if stop is not None and not isinstance(stop, StopRequest):
+        raise SetpointError(f"train: stop is a StopRequest or None; got {stop!r}")
+    if not isinstance(accept, str) and (
+        not isinstance(accept, Sequence) or not all(isinstance(each, str) for each in accept)
+    ):
+        raise SetpointError(f"train: accept is a list of fields or sections; got {accept!r}")
 
 
 def rehearse(

@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -55,7 +56,7 @@ from setpoint.train.step.learning_rate import LearningRate
 from setpoint.train.step.objective import Objective, require_tokens
 
 HALF = 0.5
-"""Share of held-out documents from which on more held-out than training text is meant."""
+"""`data.held_out` from which on more validation than training text is expected."""
 
 
 @dataclass(slots=True)
@@ -189,13 +190,14 @@ def data_line(job: Job, parts: Components) -> str:
 
 def _uneven(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> list[str]:
     """Cautions about a split by documents that leaves little to train on."""
-    trained = {corpus.sources[i] for corpus in corpora for i in set(corpus.source.tolist())}
-    held = {held_out.sources[i] for i in set(held_out.source.tolist())}
-    lines = [
-        f"caution: all documents of '{name}' are held out; none is trained on"
-        for name in sorted(held - trained - {held_out.side})
-        if len(held_out.sources) > 1
-    ]
+    lines: list[str] = []
+    if len(held_out.sources) > 1:
+        trained = {corpus.sources[i] for corpus in corpora for i in np.unique(corpus.source)}
+        validated = {held_out.sources[i] for i in np.unique(held_out.source)}
+        lines = [
+            f"caution: all documents of '{name}' are held out; none is trained on"
+            for name in sorted(validated - trained - {held_out.side})
+        ]
     have, kept = len(held_out.tokens), sum(len(corpus.tokens) for corpus in corpora)
     if have > kept and share < HALF:
         lines.append(
