@@ -1,6 +1,9 @@
 """Run by test_build.py in a process of its own: compute = bf16 is one model, sharded or not."""
 
+import gc
 import sys
+import weakref
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -8,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.config import resolve
 from setpoint.model.transformer import Transformer
@@ -27,6 +31,34 @@ def shard(model: Transformer, policy: MixedPrecisionPolicy) -> Transformer:
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
     return model
+
+
+class Bf16Storages(TorchDispatchMode):
+    """Finds the storages of bf16 tensors that operators return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor) and tensor.dtype == torch.bfloat16:
+                storage = tensor.untyped_storage()
+                self.seen[id(storage)] = weakref.ref(storage)
+        return result
+
+    def alive(self) -> int:
+        gc.collect()
+        return sum(0 if ref() is None else ref().nbytes() for ref in self.seen.values())
+
+
+def kept(model: Transformer, context: AbstractContextManager[object]) -> int:
+    """Bytes in bf16 that are alive after a forward pass, before its context ends."""
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    with context, torch.no_grad(), Bf16Storages() as storages:
+        assert model(tokens) is not None
+        return storages.alive()
 
 
 def passed(model: Transformer, precision: Any) -> tuple[Tensor, dict[str, Tensor], list[str]]:
@@ -61,8 +93,13 @@ def one_rank(rank: int, store: str) -> None:
             assert found[2] == whole[2] == [str(dtype)] * len(whole[2]), (name, found[2])
             for each, grad in whole[1].items():
                 assert torch.equal(found[1][each], grad), (name, fields, each)
-    # What the engine offers in place of autocast is another model: it rounds the residual stream.
+    # Autocast's own default keeps all matrices that FSDP2 has freed.
     mixed = resolve(Precision(compute="bf16"))
+    model = shard(small_model(seed=3), sharding_policy(mixed))
+    matrices = sum(p.numel() for p in model.parameters() if p.ndim > 1) - VOCAB * 24
+    assert kept(model, torch.autocast("cpu", torch.bfloat16)) >= 2 * matrices
+    assert kept(model, compute_in("bf16", "fp32", CPU)) == 0
+    # What the engine offers in place of autocast is another model: it rounds the residual stream.
     cast = shard(small_model(seed=3), MixedPrecisionPolicy(param_dtype=torch.bfloat16))
     other = passed(cast, resolve(Precision()))
     assert set(other[2]) == {"torch.bfloat16"}

@@ -7,8 +7,8 @@ from torch import Tensor
 def cast_once(x: Tensor) -> Tensor:
     """Cast to the autocast dtype before several projections read the same tensor.
 
-    Autocast casts the input of every matrix product anew (it remembers casts of parameters only),
-    forward and backward. Outside autocast this does nothing.
+    Autocast casts the input of every matrix product anew, forward and backward. Outside autocast
+    this does nothing.
     """
     device = x.device.type
     if torch.is_autocast_enabled(device):

@@ -15,7 +15,10 @@ def compute_in(compute: str, stored: str, device: torch.device) -> AbstractConte
     Autocast converts what it finds in another format at each product. Where weights are stored in
     the compute format there is nothing to convert, so that it is left away; fp32 is what autocast
     cannot convert to.
+
+    A pass reads each weight once, so that autocast's cache of cast weights saves no cast; it would
+    keep a copy of all weights until the forward pass ends, also of those that FSDP2 has freed.
     """
     if compute in ("fp32", stored):
         return nullcontext()
-    return torch.autocast(device.type, DType(compute).torch())
+    return torch.autocast(device.type, DType(compute).torch(), cache_enabled=False)
