@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
+from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -38,6 +40,12 @@ def scale(job: Job) -> float:
     return run(job).scaler.get_scale()
 
 
+def fp32_products(job: Job) -> tuple[str, bool]:
+    """How a GPU computes products in fp32 while the job runs."""
+    with gpu_stand_in(), settings_of(job):
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+
 See = Callable[[Job], Any]
 BF16 = ("precision.compute=bf16",)
 SHORT = (*BF16, "precision.params=bf16")
@@ -51,6 +59,8 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Precision.reduce": ("precision.reduce=bf16", learned, ()),
     "Precision.master": ("precision.master=fp32", learned, SHORT),
     "Precision.optimizer_state": ("precision.optimizer_state=bf16", learned, ("optimizer=sgd",)),
+    "Precision.tf32": ("precision.tf32=true", fp32_products, ("parallel.device=cuda",),
+                       ("high", True)),
     "Precision.float8": (FLOAT8[-1], learned, FLOAT8[:-1]),
     "Precision.loss_scale": ("precision.loss_scale.initial=4", scale, FP16, 4.0),
     "Float8.recipe": ("precision.float8.recipe=rowwise", learned, FLOAT8),

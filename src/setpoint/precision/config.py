@@ -103,6 +103,11 @@ class Precision(Config):
     """Optimizer state dtype (exp_avg, exp_avg_sq); null: that of the weights the optimizer steps
     on."""
 
+    tf32: bool | None = field(default=None, also_called=("allow_tf32", "enable_tf32"))
+    """TF32 for fp32 matrix products and convolutions on a GPU (torch's matmul precision "high"):
+    several times as fast, with 10 bits of mantissa; null: false, with a caution where compute is
+    fp32."""
+
     float8: Float8 | None = field(default=None, before=None, also_called=("fp8",))
     """Float8 training of linear layers; null: off."""
 

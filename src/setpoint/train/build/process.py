@@ -12,6 +12,7 @@ import torch
 from setpoint.compile.settings import compiling
 from setpoint.memory.heap import keep_freed
 from setpoint.parallel.determinism import determinism
+from setpoint.precision.autocast import fp32_products
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -29,7 +30,8 @@ def settings_of(job: Job) -> Iterator[None]:
         RunError: in place of what PyTorch raises at an operation that has no deterministic form.
     """
     heap = keep_freed(job.memory.keep_freed)
-    with heap, determinism(job.deterministic), compiling(job.compile):
+    products = fp32_products(bool(job.precision.tf32))
+    with heap, determinism(job.deterministic), products, compiling(job.compile):
         yield
 
 

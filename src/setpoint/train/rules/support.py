@@ -188,6 +188,12 @@ CONFLICTS = (
         "precision.compute = fp16", ("parallel.device = cpu or auto",),
         FP16_ON_CPU, ("bf16", "fp32"), hint=ON_A_GPU),
     Conflict(
+        "precision.tf32 = true", (NO_GPU,), "has no effect: TF32 is for GPUs, and {device}",
+        ("null", "false")),
+    Conflict(
+        "precision.tf32 = true", ("deterministic = true",),
+        "rounds products, whose sums depend on how a kernel divides them", ("null", "false")),
+    Conflict(
         "precision.float8 = set", ("parallel.device = cpu or auto",),
         "needs a GPU of Ada's or Hopper's age or newer", ("null",), hint=ON_A_GPU),
     Conflict(

@@ -37,6 +37,7 @@ CAUTIONS = {
     "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
     "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
     "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
+    "fp32-without-tf32": "fp32 products on a GPU are several times as fast in TF32",
     "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
     "conversations-cut": "rows cut conversations, and answers are trained without their questions",
     "conversations-not-isolated": "conversations that share a row attend to each other",
