@@ -26,7 +26,7 @@ from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.load import load
 from setpoint.infer.tasks import Generation
-from setpoint.model.attention.backend import choose_backend
+from setpoint.model.attention.selection import choose_backend
 from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
@@ -120,7 +120,7 @@ def logits(job: Job) -> bytes:
 def backend(job: Job) -> str:
     """What computes attention on the CPU."""
     assert isinstance(job.model, Transformer)
-    return type(choose_backend(job.model, torch.device("cpu"))).__name__
+    return choose_backend(job.model, torch.device("cpu")).name
 
 
 def products(job: Job) -> set[str]:

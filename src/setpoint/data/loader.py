@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from setpoint.config import RunError, SetpointError
 from setpoint.data.sequences import Rows
 from setpoint.data.sharing import Shared
-from setpoint.shapes.batch import TENSORS, Batch
+from setpoint.shapes.batch import TENSORS, Batch, Lengths
 
 if TYPE_CHECKING:
     from setpoint.data import config
@@ -85,6 +85,9 @@ class Sent:
     def __reduce__(self) -> tuple[Callable[..., Sent], tuple[Any, ...]]:
         tensors = {name: getattr(self.batch, name) for name in HELD}
         arrays = {name: _narrow(each.numpy()) for name, each in tensors.items() if each is not None}
+        lengths = self.batch.lengths
+        if lengths is not None:
+            arrays["lengths"] = lengths.starts, lengths.starts.dtype.str
         numbers = (self.batch.tokens, self.batch.target_tokens, self.batch.target_bytes)
         return _received, (arrays, numbers, self.seconds)
 
@@ -108,7 +111,8 @@ def _received(
     seconds: float,
 ) -> Sent:
     tensors: dict[str, Any] = {
-        name: torch.from_numpy(array.astype(kind)) for name, (array, kind) in arrays.items()
+        name: Lengths.of(array) if name == "lengths" else torch.from_numpy(array.astype(kind))
+        for name, (array, kind) in arrays.items()
     }
     tokens, target_tokens, target_bytes = numbers
     batch = Batch(tokens=tokens, target_tokens=target_tokens, target_bytes=target_bytes, **tensors)

@@ -17,7 +17,7 @@ from setpoint.data.packed import PackedSampler
 from setpoint.data.packing import PackedRows
 from setpoint.data.sampler import Sampler
 from setpoint.data.sequences import DataIdentity, NamedRows, Rows, Sequences
-from setpoint.shapes.batch import PADDING, TENSORS, Batch
+from setpoint.shapes.batch import PADDING, TENSORS, Batch, Lengths
 
 
 class Phase(NamedTuple):
@@ -90,6 +90,7 @@ class Mixture:
         tensors: dict[str, Any] = {name: _joined(batches, name, places) for name in TENSORS}
         return Batch(
             **tensors,
+            lengths=Lengths.of_places(tensors["positions"], tensors["documents"]),
             tokens=sum(batch.tokens for batch in batches),
             target_tokens=sum(batch.target_tokens for batch in batches),
             target_bytes=sum(batch.target_bytes for batch in batches),

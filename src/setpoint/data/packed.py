@@ -16,7 +16,7 @@ from setpoint.data.packing import PackedRows, Packer, parts_of_rows, pieces_of, 
 from setpoint.data.sampler import refuse_other_stream
 from setpoint.data.sequences import DataIdentity, Rows
 from setpoint.data.token_row import slices
-from setpoint.shapes.batch import IGNORE_INDEX, Batch
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, Lengths
 
 DESCRIBED = 4  # documents that a message names
 
@@ -119,7 +119,10 @@ class PackedSequences:
         if self.marked and not self.isolated:
             for each, end in zip(positions.reshape(count, width), used.tolist(), strict=True):
                 each[:end] = self.places[:end]
-        placed = self.isolated or self.marked
+        placed = torch.from_numpy(positions).view(count, width)
+        if not (self.isolated or self.marked):
+            placed = None
+        isolated = torch.from_numpy(documents).view(count, width) if self.isolated else None
         of_pieces = corpus.sources_at(starts + 1)
         source, sources = of_pieces[begins], None
         if (of_pieces != source[row]).any():
@@ -133,8 +136,9 @@ class PackedSequences:
             tokens=int(total[-1]),
             target_tokens=target_tokens,
             target_bytes=int(sizes.sum()),
-            positions=torch.from_numpy(positions).view(count, width) if placed else None,
-            documents=torch.from_numpy(documents).view(count, width) if self.isolated else None,
+            positions=placed,
+            documents=isolated,
+            lengths=Lengths.of_places(placed, isolated),
             source=torch.from_numpy(source),
             sources=None if sources is None else torch.from_numpy(sources).view(count, width),
         )

@@ -12,7 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.sequences import DataIdentity
 from setpoint.data.token_row import gather
-from setpoint.shapes.batch import IGNORE_INDEX, Batch
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, Lengths
 
 NAMED = 3
 """Rows that a message names."""
@@ -172,6 +172,7 @@ def cut(
         target_bytes=target_bytes,
         positions=places,
         documents=documents,
+        lengths=Lengths.of_places(places, documents),
         source=torch.from_numpy(corpus.sources_at(starts + 1)),
         sources=None if sources is None else torch.from_numpy(sources),
     )

@@ -44,7 +44,7 @@ from setpoint.parallel.world import World, world_of
 from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.traffic import Traffic
 from setpoint.precision.build import build_scaler
-from setpoint.shapes.batch import Batch, Count, StepBatch, total_count
+from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
 from setpoint.train.build.adapter import add_adapter
 from setpoint.train.build.model import stage_sizes
 from setpoint.train.build.trained import Trained, build_trained
@@ -420,6 +420,14 @@ def _batches(job: Job) -> list[Batch]:
         inputs = torch.zeros(rows, length, dtype=torch.int64)
         documents = torch.zeros_like(inputs) if job.data.packing.isolate else None
         batches.append(
-            Batch(inputs, torch.zeros_like(inputs), tokens, tokens, tokens, documents=documents)
+            Batch(
+                inputs,
+                torch.zeros_like(inputs),
+                tokens,
+                tokens,
+                tokens,
+                documents=documents,
+                lengths=Lengths.of_places(None, documents),
+            )
         )
     return batches

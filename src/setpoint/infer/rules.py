@@ -107,7 +107,7 @@ def attention_problems(job: Inference) -> Iterator[Problem]:
 
 def attention_device_problems(job: Inference) -> Iterator[Problem]:
     """Find why the attention backend does not run on the device that is here."""
-    from setpoint.model.attention.probe import device_problems
+    from setpoint.model.attention.selection import device_problems
 
     yield from device_problems(job.model, job.parallel.device, _compute(job), training=False)
 

@@ -22,7 +22,7 @@ from setpoint.model.config import marks_padding
 from setpoint.model.layers import evaluating
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Batch, Count
-from setpoint.shapes.outcome import Projection, supports_head, takes_documents
+from setpoint.shapes.outcome import Projection, places_for, supports_head, takes_documents
 from setpoint.shapes.scoring import EvalSums, Score, score_text
 from setpoint.track.progress import Work, no_work
 
@@ -162,8 +162,7 @@ def score(
 
 def _nats(model: torch.nn.Module, batch: Batch) -> Tensor:
     """The sum of the cross-entropy; logits of all tokens exist only if the model gives them."""
-    places = {"positions": batch.positions, "documents": batch.documents}
-    given = {name: each for name, each in places.items() if each is not None}
+    given = places_for(model, batch)
     if not supports_head(model):
         return _PLAIN(model(batch.inputs, **given), batch.targets).nats
 

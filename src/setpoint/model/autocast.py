@@ -1,4 +1,4 @@
-"""One cast where autocast would make several."""
+"""What autocast does to a tensor: its dtype, and one cast where there would be several."""
 
 import torch
 from torch import Tensor
@@ -14,3 +14,11 @@ def cast_once(x: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device):
         return x.to(torch.get_autocast_dtype(device))
     return x
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of the matrix products that read a tensor."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype

@@ -220,8 +220,9 @@ class Transformer(
         role=RUNTIME,
         also_called=("attn_implementation", "sdpa_backend", "attn_backend", "attn_impl"),
     )
-    """Attention implementation (attn_implementation). auto: sdpa, or eager where the model needs
-    what sdpa does not support."""
+    """Attention implementation (attn_implementation). auto: on a GPU sdpa (cuDNN first) for causal
+    attention, varlen for isolated documents and windows, flex for what these do not support;
+    elsewhere sdpa, or eager for soft caps."""
 
     mla: MLA | None = field(default=None, before=None, also_called=("multi_latent_attention",))
     """Multi-head latent attention (MLA, DeepSeek-V2) in place of grouped-query attention; null:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError
 from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.context import attention_context
+from setpoint.model.autocast import compute_dtype
 from setpoint.model.block import Block
 from setpoint.model.initialize import FirstRows, Initializer, Normal
 from setpoint.model.moe.experts import PackedExperts
@@ -27,6 +28,7 @@ from setpoint.shapes.peers import Peers
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
     from setpoint.model.moe.dispatch import Exchange
+    from setpoint.shapes.batch import Lengths
     from setpoint.shapes.sequence_parts import ContextGroups
 
 Head = Callable[[Tensor, Projection], Any]
@@ -50,6 +52,8 @@ class Transformer(nn.Module):
 
     # See `setpoint.shapes.outcome.supports_head`.
     supports_head = True
+    # See `setpoint.shapes.outcome.places_for`.
+    takes_lengths = True
 
     def __init__(self, config: "TransformerConfig", *, vocab_size: int) -> None:
         super().__init__()
@@ -192,6 +196,7 @@ class Transformer(nn.Module):
         positions: Tensor | None = None,
         *,
         documents: Tensor | None = None,
+        lengths: "Lengths | None" = None,
         cache: KeyValueCache | None = None,
         head: Head | None = None,
     ) -> Tensor | Outcome:
@@ -204,6 +209,8 @@ class Transformer(nn.Module):
                 0 .. S - 1, or those that follow on the cache. See `use_context` for their length
                 where ranks divide sequences.
             documents: (B, S) integers; a token sees those of its own document only. None: all.
+            lengths: of the documents, or of what is before padding, where the host knows them; so
+                no kernel has to read them off the device.
             head: called with the (B, S, dim) hidden states behind the last norm and with the
                 projection to logits, within this forward pass, so that a sharding engine has
                 gathered the weights. So a loss need not hold all logits.
@@ -223,10 +230,19 @@ class Transformer(nn.Module):
                 f"a sequence of {end} tokens is longer than "
                 f"max_sequence_length = {self.config.max_sequence_length}"
             )
+        x = tokens if tokens.dim() == 3 else self._embed(tokens)
         context = attention_context(
-            self.config, tokens, positions, documents, cache, self._context_groups
+            self.config,
+            tokens,
+            positions,
+            documents,
+            cache,
+            self._context_groups,
+            lengths=lengths,
+            dtype=compute_dtype(x),
         )
-        x = tokens if tokens.dim() == 3 else self._embed(tokens, context.positions)
+        if tokens.dim() == 2:
+            x = self._place(x, context.positions)
         routings: list[LayerRouting] = []
         for layer in self.layers.values():
             x, routing = layer(x, context)
@@ -240,7 +256,7 @@ class Transformer(nn.Module):
             return Outcome(result, auxiliary, routing)
         return x if self.norm is None else self._logits(self.norm(x))
 
-    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor) -> Tensor:
         """Look up (B, S, dim) vectors."""
         if self.embedding is None:
             raise ValueError(
@@ -248,8 +264,10 @@ class Transformer(nn.Module):
                 "stream of the part before it"
             )
         x = self.embedding(tokens)
-        if self.config.embedding_scale != 1.0:
-            x = x * self.config.embedding_scale
+        return x if self.config.embedding_scale == 1.0 else x * self.config.embedding_scale
+
+    def _place(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Add learned positions to the embedding, and drop some of it."""
         if self.position_embedding is not None:
             self._check_positions(positions)
             # Padding has negative positions; what it looks up is masked.

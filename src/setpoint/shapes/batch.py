@@ -4,13 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.functional import pad
 
 IGNORE_INDEX: Final = -100
 """The target of a position that takes no part in the loss; PyTorch's own default."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lengths:
+    """Lengths of the documents in the rows of a batch, in order, as the host knows them.
+
+    Padding is at the end of a row and counts as one more document, so that those of a row add up
+    to S. Kernels for sequences of any length take them in place of a mask.
+
+    Arguments:
+        starts: (N + 1,) int32, the first place of each document among the B * S of all rows, and
+            B * S; stays on the host.
+        cumulative: the same, where the batch is.
+    """
+
+    starts: npt.NDArray[np.int32]
+    cumulative: torch.Tensor
+
+    @classmethod
+    def of(cls, starts: npt.NDArray[Any]) -> Lengths:
+        """From the starts alone."""
+        starts = starts.astype(np.int32)
+        return cls(starts, torch.from_numpy(starts))
+
+    @classmethod
+    def of_runs(cls, numbers: npt.NDArray[Any]) -> Lengths:
+        """From (B, S) numbers that are equal within a document and differ from its neighbours'."""
+        begins = np.ones(numbers.shape, np.bool_)
+        np.not_equal(numbers[:, 1:], numbers[:, :-1], out=begins[:, 1:])
+        return cls.of(np.append(np.flatnonzero(begins), numbers.size))
+
+    @classmethod
+    def of_places(
+        cls, positions: torch.Tensor | None, documents: torch.Tensor | None
+    ) -> Lengths | None:
+        """From what a batch on the host says, with padding at the end of rows."""
+        if documents is None:
+            documents = None if positions is None else positions < 0
+        return None if documents is None else cls.of_runs(documents.numpy())
+
+    @property
+    def longest(self) -> int:
+        """Places of the longest document."""
+        return int(np.diff(self.starts).max())
+
+    def padded(self, rows: int, missing: int) -> Lengths:
+        """With some places of padding more at the end of each of the rows."""
+        width = int(self.starts[-1]) // rows
+        # A row's new padding begins where the row ended, which is where the next one began.
+        moved = self.starts + self.starts // width * missing
+        ends = np.arange(1, rows + 1) * (width + missing)
+        starts = np.union1d(moved, np.append(ends, ends - missing))
+        return Lengths.of(starts).to(self.cumulative.device)
+
+    def to(self, device: torch.device) -> Lengths:
+        """Move what a kernel reads, without waiting."""
+        return replace(self, cumulative=self.cumulative.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Lengths:
+        """See `Batch.pin_memory`."""
+        return replace(self, cumulative=self.cumulative.pin_memory())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +92,8 @@ class Batch:
         positions: (B, S) integers, negative for padding that no token is to see. None: 0 .. S - 1;
             padding is at the end then, where causal attention hides it.
         documents: (B, S) integers; a token sees those of its own document only. None: all.
+        lengths: of the documents, or where these are not told apart of what comes before padding.
+            None: all rows are whole, or nobody knows.
         source: (B,) int64, which of the sources of the data each row is from; stays on the host.
             None: it is not known.
         sources: (B, S) int64, which of them each target is from; stays on the host. None: all of
@@ -43,6 +108,7 @@ class Batch:
     weights: torch.Tensor | None = None
     positions: torch.Tensor | None = None
     documents: torch.Tensor | None = None
+    lengths: Lengths | None = None
     source: torch.Tensor | None = None
     sources: torch.Tensor | None = None
 
@@ -56,7 +122,8 @@ class Batch:
             for name, each in tensors.items()
             if each is not None
         }
-        return replace(self, **moved)
+        lengths = None if self.lengths is None else self.lengths.to(device)
+        return replace(self, **moved, lengths=lengths)
 
     def padded(self, missing: int) -> Batch:
         """Rows that are longer by some places at their end, which count nowhere."""
@@ -68,13 +135,16 @@ class Batch:
             for name, end in ends.items()
             if (tensor := getattr(self, name)) is not None
         }
-        return replace(self, **longer)
+        rows = self.inputs.shape[0]
+        lengths = None if self.lengths is None else self.lengths.padded(rows, missing)
+        return replace(self, **longer, lengths=lengths)
 
     def pin_memory(self) -> Batch:
         """Copy the tensors to where a GPU reads them while it computes."""
         tensors = {name: getattr(self, name) for name in TENSORS}
         pinned = {name: each.pin_memory() for name, each in tensors.items() if each is not None}
-        return replace(self, **pinned)
+        lengths = None if self.lengths is None else self.lengths.pin_memory()
+        return replace(self, **pinned, lengths=lengths)
 
 
 TENSORS = ("inputs", "targets", "weights", "positions", "documents")

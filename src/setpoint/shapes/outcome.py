@@ -1,12 +1,15 @@
 """What a model gives in training, beside logits."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from setpoint.shapes.peers import Peers, gather_parts
+
+if TYPE_CHECKING:
+    from setpoint.shapes.batch import Batch
 
 
 class VocabularyPart(NamedTuple):
@@ -140,3 +143,16 @@ def takes_documents(model: nn.Module) -> bool:
         Whether it can be called as `model(tokens, positions=..., documents=...)`.
     """
     return supports_head(model) or getattr(model, "takes_documents", False) is True
+
+
+def places_for(model: nn.Module, batch: "Batch") -> dict[str, Any]:
+    """The arguments of a model that say where its tokens are.
+
+    Returns:
+        positions and documents, where the batch has them; lengths of the documents only for models
+        that say `takes_lengths = True` on their class.
+    """
+    names = ["positions", "documents"]
+    if getattr(model, "takes_lengths", False) is True:
+        names.append("lengths")
+    return {name: value for name in names if (value := getattr(batch, name)) is not None}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.shapes.batch import Batch, Count
+from setpoint.shapes.batch import Batch, Count, Lengths
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -76,9 +77,9 @@ class SequenceParts:
         Rows whose length does not divide are padded at the end.
 
         Returns:
-            inputs, targets, weights and sources of this rank's places; positions and documents
-            stay those of whole rows, as attention asks for the places of others too; and so do
-            the counts.
+            inputs, targets, weights and sources of this rank's places; positions, documents and
+            lengths stay those of whole rows, as attention asks for the places of others too; and
+            so do the counts.
         """
         if self.size == 1:
             return batch
@@ -124,5 +125,7 @@ def _padded(batch: Batch, multiple: int) -> Batch:
         return batch
     if batch.positions is None:
         places = torch.arange(length, device=batch.inputs.device)
-        batch = replace(batch, positions=places.expand(batch.inputs.shape))
+        rows = batch.inputs.shape[0]
+        lengths = Lengths.of(np.arange(rows + 1) * length).to(batch.inputs.device)
+        batch = replace(batch, positions=places.expand(batch.inputs.shape), lengths=lengths)
     return batch.padded(more)

@@ -459,9 +459,9 @@ def _resume(given: Given) -> Ours | str | None:
 
 def _attention(given: Given) -> Ours | str | None:
     word = given.text.lower()
-    known = {"flash_attention_2": "sdpa_flash", "flash_attention_3": "sdpa_flash",
-             "flash_attn": "sdpa_flash", "flash_attention": "sdpa_flash", "math": "eager",
-             "flex_attention": "flex"}  # fmt: skip
+    packages = (f"flash_attention_{version}" for version in (2, 3, 4))
+    known = {"flash_attn": "sdpa_flash", "flash_attention": "sdpa_flash", "math": "eager",
+             "flex_attention": "flex", **{name: name for name in packages}}  # fmt: skip
     if given.truth is not None:
         return Ours({"model.attention_backend": "sdpa_flash" if given.truth else "eager"})
     return Ours({"model.attention_backend": known[word]}) if word in known else None

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from setpoint.model.attention.backend import Scores, repeat_heads
 from setpoint.model.attention.context import over_ranks
-from setpoint.model.attention.eager import Eager
 from setpoint.model.attention.layout import Layout, visible
-from setpoint.model.attention.sdpa import SDPA, repeat_heads
+from setpoint.model.attention.selection import make_backend
 from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts
 
 from ...ranks import fork
@@ -36,12 +36,12 @@ class Formula:
     prepare_mask = staticmethod(visible)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, soft_cap: Any
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: Scores
     ) -> Tensor:
         key, value = (repeat_heads(each, H // each.shape[2]) for each in (key, value))
-        scores = torch.einsum("bshd,blhd->bhsl", query, key) * scale
-        if soft_cap is not None:
-            scores = torch.tanh(scores / soft_cap) * soft_cap
+        scores = torch.einsum("bshd,blhd->bhsl", query, key) * how.scale
+        if how.soft_cap is not None:
+            scores = torch.tanh(scores / how.soft_cap) * how.soft_cap
         weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
         return torch.einsum("bhsl,blhd->bshd", weights, value)
 
@@ -89,11 +89,11 @@ def compare(rank: int, ring: int, ulysses: int, split: Any) -> None:
         ]
         for name, (layout, window) in layouts().items():
             for kernel, cap in (("sdpa", None), ("eager", None), ("eager", 1.5)):
-                options: dict[str, Any] = {"scale": 0.4, "soft_cap": cap}
+                options = Scores(0.4, cap)
                 expected = gradients(Formula(), whole, layout, window, options)
                 own = [parts.take(each) for each in whole]
                 found = gradients(
-                    over_ranks(Eager() if kernel == "eager" else SDPA(kernel), kernel, context),
+                    over_ranks(make_backend(kernel), kernel, context),
                     own,
                     layout,
                     window,
@@ -109,12 +109,12 @@ def compare(rank: int, ring: int, ulysses: int, split: Any) -> None:
 
 
 def gradients(
-    backend: Any, tensors: list[Tensor], layout: Layout, window: int | None, options: dict[str, Any]
+    backend: Any, tensors: list[Tensor], layout: Layout, window: int | None, options: Scores
 ) -> tuple[Tensor, ...]:
     *inputs, grad = (each.clone() for each in tensors)
     for each in inputs:
         each.requires_grad_()
-    out = backend.attend(*inputs, backend.prepare_mask(layout, window), **options)
+    out = backend.attend(*inputs, backend.prepare_mask(layout, window), options)
     return (out.detach(), *torch.autograd.grad(out, inputs, grad))
 
 

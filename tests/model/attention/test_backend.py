@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from setpoint.model.attention.backend import choose_backend
-from setpoint.model.attention.eager import Eager
+from setpoint.model.attention.backend import SDPA, Eager, Scores
 from setpoint.model.attention.flex import Flex
-from setpoint.model.attention.packed import Flash, Varlen
-from setpoint.model.attention.sdpa import SDPA
+from setpoint.model.attention.selection import make_backend
+from setpoint.model.attention.varlen import Flash, Varlen
 
-from ..small import small_config
 from . import kernels
 from .layouts import BATCH, LAYOUTS, LENGTH, counting
 
@@ -18,7 +16,7 @@ BACKENDS = {
     "sdpa_flash": SDPA("sdpa_flash"),
     "sdpa_math": SDPA("sdpa_math"),
     "varlen": Varlen(kernels.varlen_attn),
-    "flash_attention": Flash(kernels.flash_attn_varlen_func),
+    "flash_attention_2": Flash(2, kernels.flash_attn_varlen_func),
 }
 
 
@@ -35,7 +33,7 @@ def compare(backend, places, window=None, *, inputs, atol=1e-5, **options):
     exact = [x.detach().float().requires_grad_(x.requires_grad) for x in inputs]
     results = []
     for attend, given in ((backend, inputs), (Eager(), exact)):
-        mixed = attend.attend(*given, attend.prepare_mask(places, window), **options)
+        mixed = attend.attend(*given, attend.prepare_mask(places, window), Scores(**options))
         found = [(mixed * weights).float()]
         if given[0].requires_grad:
             found += torch.autograd.grad(found[0].sum(), given)
@@ -65,7 +63,7 @@ def test_scale(name):
 
 @pytest.mark.parametrize("window", [None, 4])
 def test_soft_cap_of_the_flash_package(window):
-    backend = BACKENDS["flash_attention"]
+    backend = BACKENDS["flash_attention_2"]
     compare(backend, LAYOUTS["documents"], window, inputs=draw(), soft_cap=0.5)
 
 
@@ -90,13 +88,12 @@ def test_flex(layout):
 
 @pytest.mark.parametrize("name", ["eager", "sdpa", "sdpa_math"])
 def test_weights_are_dropped(name):
-    config = small_config(attention_backend=name)
-    backend = choose_backend(config, torch.device("cpu"))
+    backend = make_backend(name)
     query, key, value = draw(grad=False)
     value = torch.ones_like(value)
     seen = backend.prepare_mask(LAYOUTS["plain"], None)
     torch.manual_seed(1)
-    mixed = backend.attend(query, key, value, seen, dropout=0.5)
+    mixed = backend.attend(query, key, value, seen, Scores(dropout=0.5))
     # The weights of a row sum to one, and what is kept counts twice.
     assert mixed.mean().item() == pytest.approx(1.0, abs=0.2)
     assert mixed.std().item() > 0.2
@@ -108,7 +105,7 @@ def test_eager_against_one_query_at_a_time():
     query, key, value = (x.double() for x in draw(grad=False))
     places = LAYOUTS["right padding"]
     seen = Eager().prepare_mask(places, 4)
-    mixed = Eager().attend(query, key, value, seen, scale=0.7, soft_cap=0.5)
+    mixed = Eager().attend(query, key, value, seen, Scores(0.7, 0.5))
     for row in range(BATCH):
         for s in range(LENGTH):
             for head in range(4):

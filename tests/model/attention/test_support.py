@@ -3,7 +3,13 @@ import re
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.model.attention.support import BACKENDS, able, chosen, determinism_problems
+from setpoint.model.attention.support import (
+    BACKENDS,
+    able,
+    chosen,
+    determinism_problems,
+    holds_mask,
+)
 
 from ...snapshots import compare
 from ..small import small_config
@@ -50,10 +56,34 @@ def test_what_is_offered_is_taken(needed):
         assert (_said(backend, needed) == "") == (backend in able(config))
 
 
-def test_auto():
-    assert chosen(small_config()) == "sdpa"
-    assert chosen(small_config(attention_soft_cap=30.0)) == "eager"
-    assert chosen(small_config(attention_backend="flex", attention_soft_cap=30.0)) == "flex"
+CAPPED = {"attention_soft_cap": 30.0}
+DROPPED = {"attention_dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("device", "compute", "masked", "changes", "expected", "held"),
+    [
+        ("cpu", "bf16", False, {}, "sdpa", None),
+        ("cpu", "bf16", True, {}, "sdpa", "mask"),
+        ("cpu", "fp32", True, CAPPED, "eager", "scores"),
+        ("cuda", "bf16", False, {}, "sdpa", None),
+        ("cuda", "fp32", False, DROPPED, "sdpa", None),
+        ("cuda", "bf16", True, {}, "varlen", None),
+        ("cuda", "fp32", True, {}, "flex", None),
+        ("cuda", "fp16", True, {"head_dim": 20}, "flex", None),
+        ("cuda", "bf16", False, CAPPED, "flex", None),
+        ("cuda", "bf16", True, CAPPED, "flex", None),
+        ("cuda", "bf16", True, DROPPED, "sdpa", "mask"),
+        ("cuda", "bf16", False, CAPPED | DROPPED, "eager", "scores"),
+        ("cuda", "fp32", True, {"head_dim": 8}, "sdpa", "mask"),
+        ("cuda", "bf16", True, {"attention_backend": "sdpa_efficient"}, "sdpa_efficient", "mask"),
+        ("cuda", "bf16", False, {"attention_backend": "flex", **CAPPED}, "flex", None),
+    ],
+)
+def test_the_choice(device, compute, masked, changes, expected, held):
+    config = small_config(**{"head_dim": 16, **changes})
+    assert chosen(config, device, compute, masked=masked) == expected
+    assert holds_mask(config, device, compute, masked=masked) == held
 
 
 def test_all_at_once():
@@ -61,7 +91,7 @@ def test_all_at_once():
     with pytest.raises(ConfigError) as error:
         small_config(**fields, head_dim=8)
     assert len(error.value.problems) == 2
-    assert error.value.problems[0].valid == ("auto", "eager", "flash_attention")
+    assert error.value.problems[0].valid == ("auto", "eager", "flash_attention_2")
     assert resolve(small_config(**{**fields, "attention_backend": "auto"})) is not None
 
 

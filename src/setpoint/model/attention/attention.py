@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.model.attention.backend import Scores
 from setpoint.model.attention.config import Kind
 from setpoint.model.attention.context import AttentionContext
 from setpoint.model.attention.support import attention_scale, kind_of
@@ -83,15 +84,8 @@ class Attention(nn.Module):
             query, key = self.query_norm(query), self.key_norm(key)
         query, key = context.apply_rotary(query, self.kind), context.apply_rotary(key, self.kind)
         key, value = context.update_cache(self.layer, self.kind, key, value)
-        mixed = context.backend.attend(
-            query,
-            key,
-            value,
-            context.views[self.kind].mask,
-            scale=self.scale,
-            soft_cap=self.soft_cap,
-            dropout=self.dropout if self.training else 0.0,
-        )
+        scores = Scores(self.scale, self.soft_cap, self.dropout if self.training else 0.0)
+        mixed = context.attend(self.kind, query, key, value, scores)
         return self.output(mixed.flatten(2))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

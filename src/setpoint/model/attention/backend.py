@@ -1,106 +1,190 @@
-"""What a backend of attention offers, and which one computes it on a device."""
+"""Backends of attention: what all of them offer, and those that compute under a dense mask."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+import math
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.eager import Eager
-from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.sdpa import SDPA
-from setpoint.model.attention.support import GPU_ONLY, chosen
-
-if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+from setpoint.model.attention.layout import Layout, visible
 
 
-class Backend(Protocol):
-    """One way to compute softmax(scale * Q K^T) V among the positions that are visible."""
+class Scores(NamedTuple):
+    """How the products of queries and keys become weights.
 
+    Arguments:
+        scale: of the products; None: 1 / sqrt(D).
+        soft_cap: scaled products x become soft_cap * tanh(x / soft_cap) (Gemma 2); None: they stay.
+        dropout: probability to zero a weight.
+    """
+
+    scale: float | None = None
+    soft_cap: float | None = None
+    dropout: float = 0.0
+
+
+PLAIN = Scores()
+
+
+class Backend(ABC):
+    """One way to compute softmax(scale * Q K^T) V (Vaswani et al., 2017) under a mask."""
+
+    @abstractmethod
     def prepare_mask(self, layout: Layout, window: int | None) -> Any:
-        """Prepare what is visible, once for all layers of a kind.
+        """Prepare the mask once for all layers of a kind.
 
         Arguments:
-            window: positions that one sees, itself included; None: all before it.
+            window: positions that a query sees, its own included; None: all before it.
 
         Returns:
             what `attend` takes as `mask`.
-        """
-        ...
 
+        Raises:
+            SetpointError: the backend cannot represent it.
+        """
+
+    @abstractmethod
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Any,
-        *,
-        scale: float | None = None,
-        soft_cap: float | None = None,
-        dropout: float = 0.0,
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, scores: Scores = PLAIN
     ) -> Tensor:
         """Mix the values that each query sees.
 
         Arguments:
+            query: (B, S, H, D).
             key: (B, L, K, D); each key-value head serves H / K query heads in a row.
             value: (B, L, K, V); V may differ from D where the backend takes that.
             mask: from `prepare_mask`.
-            scale: of the products; None: 1 / sqrt(D).
-            soft_cap: scaled products x become soft_cap * tanh(x / soft_cap); None: they stay.
+
+        Returns:
+            (B, S, H, V).
         """
-        ...
 
 
-def choose_backend(config: TransformerConfig, device: torch.device) -> Backend:
-    """Find the backend of a model on a device.
+class Eager(Backend):
+    """Plain tensor operations, which hold all S x L weights; the reference of the others."""
 
-    Raises:
-        SetpointError: it does not run on that device, or its package is missing.
+    def prepare_mask(self, layout: Layout, window: int | None) -> Tensor:
+        """(1 or B, 1, S, L) bool."""
+        return visible(layout, window)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Scores = PLAIN
+    ) -> Tensor:
+        """Compute as the formula says, with the softmax in fp32 at least."""
+        scale = usual_scale(query) if scores.scale is None else scores.scale
+        # A key-value head meets the heads that it serves by broadcasting: (B, K, H/K, S, D).
+        heads = query.transpose(1, 2).unflatten(1, (key.shape[2], -1))
+        found = heads @ key.permute(0, 2, 3, 1).unsqueeze(2) * scale
+        if scores.soft_cap is not None:
+            found = torch.tanh(found / scores.soft_cap) * scores.soft_cap
+        found = found.to(torch.promote_types(found.dtype, torch.float32))
+        found = found.masked_fill(~mask.unsqueeze(2), -torch.inf)
+        weights = F.dropout(found.softmax(dim=-1), scores.dropout).to(value.dtype)
+        mixed = weights @ value.transpose(1, 2).unsqueeze(2)
+        return mixed.flatten(1, 2).transpose(1, 2)
+
+
+KERNELS = {
+    "sdpa": None,
+    "sdpa_flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
+    "sdpa_math": SDPBackend.MATH,
+}
+FASTEST_ON_GPU = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+"""PyTorch's own order has cuDNN's kernel last, which is the fastest on recent GPUs."""
+
+
+class SdpaMask(NamedTuple):
+    """Mask of scaled dot product attention.
+
+    Arguments:
+        is_causal: each position sees itself and all before it, and S = L.
+        mask: (1, 1, S, L) or (B, 1, S, L) bool; None: nothing else is hidden.
     """
-    name = chosen(config)
-    reason = missing(name, device.type)
-    if reason is not None:
-        raise SetpointError(f"model.attention_backend = {name}: {reason}; use auto, sdpa or eager")
-    return _backend(name)
+
+    is_causal: bool
+    mask: Tensor | None = None
 
 
-def _backend(name: BackendName) -> Backend:
-    match name:
-        case "eager":
-            return Eager()
-        case "flex":
-            from setpoint.model.attention.flex import Flex
+class SDPA(Backend):
+    """`torch.nn.functional.scaled_dot_product_attention`.
 
-            return Flex()
-        case "varlen":
-            from setpoint.model.attention.packed import Varlen
+    Arguments:
+        name: of the kernel, as in the configuration; "sdpa" takes the first that can.
+    """
 
-            return Varlen()
-        case "flash_attention":
-            from setpoint.model.attention.packed import Flash
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kernel = KERNELS[name]
 
-            return Flash()
-        case _:
-            return SDPA(name)
+    def prepare_mask(self, layout: Layout, window: int | None) -> SdpaMask:
+        """Make a mask where causality alone does not say it."""
+        if layout.is_causal(window):
+            return SdpaMask(is_causal=True)
+        if layout.is_last(window):
+            return SdpaMask(is_causal=False)
+        if self.name == "sdpa_flash" and layout.device.type == "cuda":
+            raise SetpointError(
+                "model.attention_backend = sdpa_flash takes no mask on a GPU, which windows, "
+                "documents and padding need; use auto, flex, varlen or flash_attention_2"
+            )
+        return SdpaMask(is_causal=False, mask=visible(layout, window))
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: SdpaMask, scores: Scores = PLAIN
+    ) -> Tensor:
+        """Compute by one of PyTorch's kernels."""
+        assert scores.soft_cap is None
+        if self._needs_equal_heads(query, mask):
+            key, value = (repeat_heads(x, query.shape[2] // x.shape[2]) for x in (key, value))
+        with self._kernels(query):
+            mixed = F.scaled_dot_product_attention(
+                query.transpose(1, 2),
+                key.transpose(1, 2),
+                value.transpose(1, 2),
+                attn_mask=mask.mask,
+                dropout_p=scores.dropout,
+                is_causal=mask.is_causal,
+                scale=scores.scale,
+                enable_gqa=query.shape[2] != key.shape[2],
+            )
+        return mixed.transpose(1, 2)
+
+    def _needs_equal_heads(self, query: Tensor, mask: SdpaMask) -> bool:
+        # The memory-efficient kernel, the only one but cuDNN's that takes masks on a GPU, knows
+        # no grouped queries; without it PyTorch falls back to holding all the weights.
+        return self.name == "sdpa_efficient" or (
+            self.name == "sdpa" and mask.mask is not None and query.is_cuda
+        )
+
+    def _kernels(self, query: Tensor) -> AbstractContextManager[object]:
+        if self.kernel is not None:
+            return sdpa_kernel(self.kernel)
+        return sdpa_kernel(FASTEST_ON_GPU, set_priority=True) if query.is_cuda else nullcontext()
 
 
-def missing(name: BackendName, device: str) -> str | None:
-    """Find what a backend lacks on a kind of device.
+def repeat_heads(x: Tensor, times: int) -> Tensor:
+    """Give each query head a key-value head of its own.
 
     Returns:
-        what is missing, in words; None if nothing is.
+        (B, L, K * times, D), each head `times` in a row.
     """
-    if name in GPU_ONLY and device != "cuda":
-        return f"it needs a GPU, and the device is {device}"
-    if name == "flash_attention" and find_spec("flash_attn") is None:
-        return "the package flash-attn is not installed (pip install flash-attn)"
-    if name == "varlen" and find_spec("torch.nn.attention.varlen") is None:
-        return f"PyTorch {torch.__version__} has no varlen_attn, which came with 2.10"
-    if name == "flex" and device == "cuda" and find_spec("triton") is None:
-        return "its kernels are written in Triton, which is not installed (pip install triton)"
-    return None
+    return x if times == 1 else torch.repeat_interleave(x, times, dim=2)
+
+
+def usual_scale(query: Tensor) -> float:
+    """1 / sqrt(D)."""
+    return 1 / math.sqrt(query.shape[-1])

@@ -9,7 +9,6 @@ blocks together. Shapes here are (B, H, S, D) for queries and (B, K, L, D) for k
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ HALVES = (torch.bfloat16, torch.float16)
 FUSED = ("sdpa", "sdpa_flash", "sdpa_efficient")
 
 
-class Scores(NamedTuple):
+class BlockScores(NamedTuple):
     """How scores come of products.
 
     Arguments:
@@ -47,7 +46,12 @@ class Gradients(NamedTuple):
 
 
 def attend_block(
-    query: Tensor, key: Tensor, value: Tensor, scores: Scores, causal: bool, mask: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scores: BlockScores,
+    causal: bool,
+    mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Mix the values of some keys.
 
@@ -81,7 +85,7 @@ def block_gradients(
     value: Tensor,
     out: Tensor,
     lse: Tensor,
-    scores: Scores,
+    scores: BlockScores,
     causal: bool,
     mask: Tensor | None,
 ) -> Gradients:
@@ -115,7 +119,7 @@ class _Kernel(NamedTuple):
     backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
-def _fused(query: Tensor, scores: Scores, mask: Tensor | None) -> _Kernel | None:
+def _fused(query: Tensor, scores: BlockScores, mask: Tensor | None) -> _Kernel | None:
     """The kernel for a block; None: plain operations."""
     if scores.soft_cap is not None or scores.kernel not in FUSED:
         return None
@@ -253,7 +257,12 @@ _EFFICIENT = _Kernel(_efficient_forward, _efficient_backward)
 
 
 def _plain(
-    query: Tensor, key: Tensor, value: Tensor, scores: Scores, causal: bool, mask: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scores: BlockScores,
+    causal: bool,
+    mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Step by step, in fp32 at least."""
     query, key, value = _widened(query, key, value)
@@ -270,7 +279,7 @@ def _plain_gradients(
     value: Tensor,
     out: Tensor,
     lse: Tensor,
-    scores: Scores,
+    scores: BlockScores,
     causal: bool,
     mask: Tensor | None,
 ) -> Gradients:
@@ -292,7 +301,7 @@ def _plain_gradients(
 
 
 def _scored(
-    query: Tensor, key: Tensor, scores: Scores, causal: bool, mask: Tensor | None
+    query: Tensor, key: Tensor, scores: BlockScores, causal: bool, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """(B, K, H/K, S, L) scores, -inf where nothing is seen, and the slope of the cap."""
     found = query.unflatten(1, (key.shape[1], -1)) @ key.unsqueeze(2).mT * scores.scale
@@ -310,8 +319,3 @@ def _scored(
 
 def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(each.to(torch.promote_types(each.dtype, torch.float32)) for each in tensors)
-
-
-def usual_scale(query: Tensor) -> float:
-    """1 / sqrt(D)."""
-    return 1 / math.sqrt(query.shape[-1])

@@ -19,7 +19,9 @@ Backend = Literal[
     "sdpa_math",
     "flex",
     "varlen",
-    "flash_attention",
+    "flash_attention_2",
+    "flash_attention_3",
+    "flash_attention_4",
 ]
 """What computes attention."""
 

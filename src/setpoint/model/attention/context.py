@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from setpoint.model.attention.backend import Backend, choose_backend
+from setpoint.model.attention.backend import Backend, Scores
 from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.config import Kind
 from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.support import chosen, kinds_of
+from setpoint.model.attention.selection import choose_backend
+from setpoint.model.attention.support import kinds_of
 from setpoint.model.rope.rotation import Rotation, rotate, rotation
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.shapes.batch import Lengths
     from setpoint.shapes.sequence_parts import ContextGroups
 
 
@@ -27,12 +29,14 @@ class View:
     """What layers of one kind share.
 
     Arguments:
+        mask: as the backend takes it.
         rotation: of the new positions; None: positions are not rotated.
         first: slots of the cache before this one are masked.
     """
 
-    rotation: Rotation | None
+    backend: Backend
     mask: Any
+    rotation: Rotation | None
     first: int
 
 
@@ -45,7 +49,6 @@ class AttentionContext:
     """
 
     positions: Tensor
-    backend: Backend
     views: dict[Kind, View]
     cache: KeyValueCache | None = None
 
@@ -57,6 +60,13 @@ class AttentionContext:
         """
         by = self.views[kind].rotation
         return x if by is None else rotate(x, by)
+
+    def attend(
+        self, kind: Kind, query: Tensor, key: Tensor, value: Tensor, scores: Scores
+    ) -> Tensor:
+        """Mix the values that the queries of a layer see; see `Backend.attend`."""
+        view = self.views[kind]
+        return view.backend.attend(query, key, value, view.mask, scores)
 
     def update_cache(self, layer: int, kind: Kind, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Append what a layer keeps of the new tokens to the cache, if there is one.
@@ -76,6 +86,9 @@ def attention_context(
     documents: Tensor | None = None,
     cache: KeyValueCache | None = None,
     groups: ContextGroups | None = None,
+    *,
+    lengths: Lengths | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> AttentionContext:
     """Prepare one forward pass.
 
@@ -88,6 +101,8 @@ def attention_context(
         cache: of the tokens before; it takes up the new ones.
         groups: the ranks that divide each sequence, of which x is this one's part; positions and
             documents are of whole sequences then. None: sequences are whole.
+        lengths: see `Layout`.
+        dtype: of queries, keys and values.
 
     Raises:
         ValueError: positions or documents have another shape than the tokens, or positions for
@@ -114,23 +129,25 @@ def attention_context(
             positions=None if positions is None else torch.atleast_2d(positions),
             padded=positions is not None and positions.dim() == 2,
             documents=documents,
+            lengths=lengths,
         )
     if positions is None:
         start = layout.keys - count
         positions = torch.arange(start, start + count, device=x.device)
     if groups is not None:
         positions = groups.parts.take(positions, dim=-1)
-    backend = choose_backend(config, x.device)
-    if groups is not None:
-        backend = over_ranks(backend, chosen(config), groups)
     turned: dict[tuple[float, bool], Rotation] = {}
     views: dict[Kind, View] = {}
     for kind in kinds_of(config):
         window = config.sliding_window if kind == "sliding" else None
         first = 0 if cache is None or window is None else cache.forget(layout, window)
+        masked, cached = layout.is_masked(window), cache is not None
+        name, backend = choose_backend(config, x.device, dtype, masked=masked, cached=cached)
+        if groups is not None:
+            backend = over_ranks(backend, name, groups)
         mask = backend.prepare_mask(layout.without_first(first), window)
-        views[kind] = View(_rotation(config, kind, positions, turned), mask, first)
-    return AttentionContext(positions, backend, views, cache)
+        views[kind] = View(backend, mask, _rotation(config, kind, positions, turned), first)
+    return AttentionContext(positions, views, cache)
 
 
 def over_ranks(backend: Backend, name: str, groups: ContextGroups) -> Backend:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from setpoint.config import SetpointError
+from setpoint.model.attention.backend import PLAIN, Backend, Scores
 from setpoint.model.attention.layout import Layout
 
 # Nothing is compiled before the first call.
@@ -18,15 +19,11 @@ _compiled: Any = torch.compile(flex_attention)
 _compiled_blocks: Any = torch.compile(create_block_mask)
 
 
-class Flex:
+class Flex(Backend):
     """`torch.nn.attention.flex_attention`, compiled on a GPU (Dong et al., 2024)."""
 
     def prepare_mask(self, layout: Layout, window: int | None) -> BlockMask:
-        """Find the blocks that are seen whole, in part and not at all.
-
-        Arguments:
-            window: positions that one sees, itself included; None: all before it.
-        """
+        """Find the blocks that are seen whole, in part and not at all."""
         if layout.positions is None and layout.documents is None:
             return _plain_blocks(layout.queries, layout.keys, window, layout.device)
         sees = sees_where(layout, window)
@@ -34,25 +31,14 @@ class Flex:
         return _blocks(sees, max(rows), layout.queries, layout.keys, layout.device)
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: BlockMask,
-        *,
-        scale: float | None = None,
-        soft_cap: float | None = None,
-        dropout: float = 0.0,
+        self, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scores: Scores = PLAIN
     ) -> Tensor:
-        """Mix the values that each query sees.
-
-        Arguments:
-            scale: of the products; None: 1 / sqrt(D).
+        """Run the kernel.
 
         Raises:
             SetpointError: gradients are wanted on a CPU.
         """
-        assert dropout == 0.0
+        assert scores.dropout == 0.0
         if query.device.type == "cpu" and torch.is_grad_enabled() and query.requires_grad:
             raise SetpointError(
                 "model.attention_backend = flex: PyTorch has no backward pass of it for the CPU; "
@@ -63,20 +49,16 @@ class Flex:
             query.transpose(1, 2),
             key.transpose(1, 2),
             value.transpose(1, 2),
-            score_mod=None if soft_cap is None else capping(soft_cap),
+            score_mod=None if scores.soft_cap is None else capping(scores.soft_cap),
             block_mask=mask,
-            scale=scale,
+            scale=scores.scale,
             enable_gqa=query.shape[2] != key.shape[2],
         )
         return mixed.transpose(1, 2)
 
 
 def sees_where(layout: Layout, window: int | None) -> Callable[..., Tensor]:
-    """Say who sees whom, as a function of indices; the rule of `layout.visible`.
-
-    Arguments:
-        window: positions that one sees, itself included; None: all before it.
-    """
+    """The mask of `layout.visible` as a function of indices."""
     first = layout.keys - layout.queries
     positions, documents, padded = layout.positions, layout.documents, layout.padded
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from setpoint.model.attention.backend import Scores
 from setpoint.model.attention.config import Kind
 from setpoint.model.attention.context import AttentionContext
 from setpoint.model.attention.support import attention_scale, kind_of, query_size
@@ -150,12 +151,5 @@ class LatentAttention(nn.Module):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext
     ) -> Tensor:
-        return context.backend.attend(
-            query,
-            key,
-            value,
-            context.views[self.kind].mask,
-            scale=self.scale,
-            soft_cap=self.soft_cap,
-            dropout=self.dropout if self.training else 0.0,
-        )
+        scores = Scores(self.scale, self.soft_cap, self.dropout if self.training else 0.0)
+        return context.attend(self.kind, query, key, value, scores)

@@ -1,11 +1,15 @@
-"""Where queries and keys of one forward pass lie, and who sees whom."""
+"""Attention mask of one forward pass: which keys each query attends to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from setpoint.shapes.batch import Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,8 @@ class Layout:
         positions: (1, L) or (B, L) integers of the keys; None: they count up, slot by slot.
         padded: whether positions may be negative, which marks padding.
         documents: (1, L) or (B, L) integers; None: each row is one document.
+        lengths: of the documents, or of what is before padding at the end of rows, where the host
+            knows them and there are as many queries as keys.
     """
 
     queries: int
@@ -26,6 +32,7 @@ class Layout:
     positions: Tensor | None = None
     padded: bool = False
     documents: Tensor | None = None
+    lengths: Lengths | None = None
 
     def is_causal(self, window: int | None) -> bool:
         """Whether each position sees itself and all before it, in rows of queries alone.
@@ -45,8 +52,17 @@ class Layout:
 
     def is_open(self, window: int | None) -> bool:
         """Whether nothing but the order of the slots restricts what is seen."""
-        narrow = window is not None and (self.positions is not None or window < self.keys)
-        return not (narrow or self.padded or self.documents is not None)
+        return not (self.is_masked(window) or self.padded)
+
+    def is_masked(self, window: int | None) -> bool:
+        """Whether a token that is no padding sees less than all tokens before it in its row.
+
+        Where lengths are known padding is at the end, and order alone hides it.
+        """
+        narrow = window is not None and (
+            window < self.keys if self.lengths is not None or self.positions is None else True
+        )
+        return narrow or self.documents is not None or (self.padded and self.lengths is None)
 
     def without_first(self, count: int) -> Layout:
         """Leave out the first keys, which no query sees any more."""
@@ -57,16 +73,17 @@ class Layout:
             keys=self.keys - count,
             positions=None if self.positions is None else self.positions[:, count:],
             documents=None if self.documents is None else self.documents[:, count:],
+            lengths=None,
         )
 
 
 def visible(
     layout: Layout, window: int | None, queries: slice | None = None, keys: slice = slice(None)
 ) -> Tensor:
-    """Say for each query and key whether the query sees the key.
+    """The mask: True where the query sees the key.
 
-    It does if the key is no padding, stands in the same document, not after the query, and less
-    than `window` positions before it. Order is that of the slots, so that positions which start
+    It does if the key is no padding, in the same document, at or before the query, and less than
+    `window` positions before it. Order is that of the slots, so that positions which start
     anew in each document tell nothing of what comes later; distance is that of the positions, so
     that padding in between takes no room in the window. Every query sees itself, padding
     too: a row without a key would have no softmax.

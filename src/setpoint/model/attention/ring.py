@@ -15,7 +15,8 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.blocks import Scores, attend_block, block_gradients, usual_scale
+from setpoint.model.attention.backend import PLAIN, Backend, Scores, usual_scale
+from setpoint.model.attention.blocks import BlockScores, attend_block, block_gradients
 from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.autocast import cast_once
 from setpoint.shapes.sequence_parts import SequenceParts
@@ -43,7 +44,7 @@ Plan = Sequence[Sequence[Block]]
 """The blocks with the keys of each rank of the ring; what is seen by no query is left out."""
 
 
-class Ring:
+class Ring(Backend):
     """A backend of attention whose sequences are divided among ranks.
 
     Arguments:
@@ -74,27 +75,16 @@ class Ring:
 
     # A compiler would end its graph at each message all the same.
     @torch.compiler.disable
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Plan,
-        *,
-        scale: float | None = None,
-        soft_cap: float | None = None,
-        dropout: float = 0.0,
+    def attend(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Plan, scores: Scores = PLAIN
     ) -> Tensor:
-        """Mix the values that each query of this rank sees, wherever they are.
-
-        Arguments:
-            scale: of the products; None: 1 / sqrt(D).
-        """
-        assert dropout == 0.0, "the configuration is refused otherwise"
-        scores = Scores(usual_scale(query) if scale is None else scale, soft_cap, self.kernel)
+        """Mix the values that each query of this rank sees, wherever they are."""
+        assert scores.dropout == 0.0, "the configuration is refused otherwise"
+        scale = usual_scale(query) if scores.scale is None else scores.scale
+        how = BlockScores(scale, scores.soft_cap, self.kernel)
         # As autocast casts what PyTorch's own attention gets.
         heads = (cast_once(each).transpose(1, 2).contiguous() for each in (query, key, value))
-        mixed: Any = _RingAttention.apply(*heads, mask, scores, self.group)
+        mixed: Any = _RingAttention.apply(*heads, mask, how, self.group)
         return mixed.transpose(1, 2)
 
 
@@ -156,7 +146,7 @@ class _RingAttention(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         plan: Plan,
-        scores: Scores,
+        scores: BlockScores,
         group: ProcessGroup,
     ) -> Tensor:
         wide = torch.promote_types(query.dtype, torch.float32)

@@ -1,10 +1,13 @@
-"""What the configuration alone tells of attention: windows, scale, and what backends can do."""
+"""Properties of attention that the configuration alone tells: limits of backends, and the choice.
+
+Nothing here needs torch, so that `check` and the plan ask the same functions as the model.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from setpoint.config import Problem
 from setpoint.model.attention.config import Backend, Kind
@@ -14,21 +17,120 @@ if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
-FLASH_KERNELS = ("sdpa_flash", "varlen", "flash_attention")
 LARGEST_FLASH_HEAD = 256
-GPU_ONLY = ("varlen", "flash_attention", "sdpa_efficient", "sdpa_cudnn")
 EVERYWHERE: tuple[Backend, ...] = ("sdpa", "eager")
+SMALLEST_FLEX_HEAD = 16
+"""Triton multiplies no smaller blocks on a GPU."""
 
 
-def chosen(config: Transformer) -> Backend:
-    """Find the backend that auto stands for.
+class Limits(NamedTuple):
+    """Properties of a backend.
+
+    Arguments:
+        masks: representation of documents, windows and padding: a `dense` S x S mask, a mask of
+            `blocks` that skips what is hidden, the `lengths` of sequences, or none (`causal`).
+        gpu_only: whether it runs on GPUs alone.
+        half: whether it computes in bf16 or fp16 alone on a GPU.
+        soft_cap, dropout: whether it caps scores, and drops attention weights.
+        latent: whether values may have another size than keys, as in latent attention.
+        deterministic: whether its backward pass adds in one order when it must.
+        lse: whether it gives the log of the sum of exponentials, by which a ring adds up blocks.
+    """
+
+    masks: Literal["dense", "blocks", "lengths", "causal"]
+    gpu_only: bool = False
+    half: bool = False
+    soft_cap: bool = False
+    dropout: bool = True
+    latent: bool = True
+    largest_head: int | None = None
+    head_multiple: int = 1
+    deterministic: bool = True
+    lse: bool = True
+
+
+LIMITS: Final[dict[Backend, Limits]] = {
+    "eager": Limits("dense", soft_cap=True),
+    "sdpa": Limits("dense"),
+    "sdpa_flash": Limits("causal", half=True, latent=False, largest_head=LARGEST_FLASH_HEAD),
+    "sdpa_efficient": Limits("dense", gpu_only=True),
+    "sdpa_cudnn": Limits("dense", gpu_only=True, half=True, deterministic=False),
+    "sdpa_math": Limits("dense"),
+    "flex": Limits("blocks", soft_cap=True, dropout=False, lse=False),
+    "varlen": Limits(
+        "lengths", gpu_only=True, half=True, dropout=False, latent=False,
+        largest_head=LARGEST_FLASH_HEAD, head_multiple=8,
+    ),
+    "flash_attention_2": Limits(
+        "lengths", gpu_only=True, half=True, soft_cap=True, latent=False,
+        largest_head=LARGEST_FLASH_HEAD,
+    ),
+    "flash_attention_3": Limits(
+        "lengths", gpu_only=True, half=True, soft_cap=True, dropout=False, latent=False,
+        largest_head=LARGEST_FLASH_HEAD, head_multiple=8,
+    ),
+    # Its backward pass of sequences has no cap, and its documented head sizes end at 128.
+    "flash_attention_4": Limits(
+        "lengths", gpu_only=True, half=True, dropout=False, latent=False, largest_head=128,
+        head_multiple=8,
+    ),
+}  # fmt: skip
+
+CAUSAL_ON_GPU: tuple[Backend, ...] = ("sdpa", "flex", "eager")
+"""Order of auto on a GPU where each position sees itself and all before it."""
+
+MASKED_ON_GPU: tuple[Backend, ...] = ("varlen", "flex", "sdpa", "eager")
+"""Order of auto on a GPU with isolated documents or windows: a dense mask comes last."""
+
+
+def candidates(
+    config: Transformer, device: str = "cpu", compute: str = "fp32", *, masked: bool = False
+) -> tuple[Backend, ...]:
+    """List the backends that can compute the attention of some layers, the fastest first.
+
+    Arguments:
+        device: "cpu" or "cuda".
+        compute: dtype of queries, keys and values: "fp32", "bf16" or "fp16".
+        masked: whether isolated documents or windows narrower than the rows hide keys.
 
     Returns:
-        the backend; sdpa for auto, or eager where scores are capped, which sdpa cannot.
+        those of auto; else the one that the configuration names.
     """
     if config.attention_backend != "auto":
-        return config.attention_backend
-    return "sdpa" if config.attention_soft_cap is None else "eager"
+        return (config.attention_backend,)
+    order: tuple[Backend, ...] = EVERYWHERE
+    if device == "cuda":
+        order = MASKED_ON_GPU if masked else CAUSAL_ON_GPU
+    return tuple(
+        name
+        for name in order
+        if not any(_lacking(config, name)) and unplaced(config, name, device, compute) is None
+    )
+
+
+def chosen(
+    config: Transformer, device: str = "cpu", compute: str = "fp32", *, masked: bool = False
+) -> Backend:
+    """The first of `candidates`: what auto stands for.
+
+    On a CPU that is sdpa, or eager where scores are capped. On a GPU sdpa (cuDNN first) computes
+    plain causal attention, varlen isolated documents and windows, and flex what these cannot.
+    """
+    return candidates(config, device, compute, masked=masked)[0]
+
+
+def holds_mask(
+    config: Transformer, device: str, compute: str, *, masked: bool
+) -> Literal["mask", "scores"] | None:
+    """Find whether attention holds tensors of S x S positions on a device.
+
+    Returns:
+        the scores of all heads, the mask alone, or None.
+    """
+    name = chosen(config, device, compute, masked=masked)
+    if name in ("eager", "sdpa_math"):
+        return "scores"
+    return "mask" if masked and LIMITS[name].masks == "dense" else None
 
 
 def backend_problems(config: Transformer) -> Iterator[Problem]:
@@ -49,15 +151,19 @@ def placement_problems(
 
     Arguments:
         device: "cpu" or "cuda"; "auto" leaves open which, and with it what needs a GPU.
-        compute: the number format of queries, keys and values: "fp32", "bf16" or "fp16".
+        compute: the dtype of queries, keys and values: "fp32", "bf16" or "fp16".
     """
-    reason = unplaced(chosen(config), device, compute, training)
+    if config.attention_backend == "auto":
+        return
+    reason = unplaced(config, config.attention_backend, device, compute, training=training)
     if reason is not None:
         valid = ("auto", *able(config, EVERYWHERE))
         yield Problem("model.attention_backend", reason, valid=valid, also=("parallel.device",))
 
 
-def unplaced(name: Backend, device: str, compute: str, training: bool) -> str | None:
+def unplaced(
+    config: Transformer, name: Backend, device: str, compute: str, *, training: bool = True
+) -> str | None:
     """Find why a backend does not run on a kind of device.
 
     Arguments:
@@ -66,23 +172,27 @@ def unplaced(name: Backend, device: str, compute: str, training: bool) -> str | 
     Returns:
         the reason in words; None if there is none that needs no look at the machine.
     """
-    if name in GPU_ONLY and device not in ("cuda", "auto"):
+    limits = LIMITS[name]
+    if limits.gpu_only and device == "cpu":
         return f"it needs a GPU, and the device is {device}"
     if name == "flex" and device == "cpu" and training:
         return "PyTorch has no backward pass of it for the CPU"
-    if name in ("varlen", "flash_attention") and compute == "fp32":
+    if limits.half and compute == "fp32" and (limits.gpu_only or device == "cuda"):
         return "it computes in bf16 or fp16; set precision.compute"
+    if name == "flex" and device == "cuda" and query_size(config) < SMALLEST_FLEX_HEAD:
+        return f"it takes heads of {SMALLEST_FLEX_HEAD} components or more on a GPU"
     return None
 
 
 def determinism_problems(config: Transformer) -> Iterator[Problem]:
     """Find whether a model's backend gives other sums in each run, although it must not.
 
-    The flash and memory-efficient kernels and the package flash-attn have deterministic backward
-    passes, which are taken then; those of eager, sdpa_math and flex are so by themselves, and sdpa
-    leaves cuDNN's kernel out.
+    The flash and memory-efficient kernels and the packages have deterministic backward passes,
+    which are taken then; those of eager, sdpa_math and flex are so by themselves, and sdpa leaves
+    cuDNN's kernel out.
     """
-    if config.attention_backend == "sdpa_cudnn":
+    name = config.attention_backend
+    if name != "auto" and not LIMITS[name].deterministic:
         yield Problem(
             "model.attention_backend",
             "cuDNN's attention is not deterministic, and PyTorch refuses it",
@@ -98,21 +208,23 @@ def able(config: Transformer, among: tuple[Backend, ...] = BACKENDS) -> list[Bac
 
 def _lacking(config: Transformer, name: Backend) -> Iterator[tuple[str, str]]:
     """What a backend cannot do of what a model needs, and the field that asks for it."""
-    if config.attention_soft_cap is not None and (name.startswith("sdpa") or name == "varlen"):
-        yield "cannot cap scores", "attention_soft_cap"
-    if config.attention_dropout and name in ("flex", "varlen"):
-        yield "cannot drop attention weights", "attention_dropout"
-    if name not in FLASH_KERNELS:
+    if name == "auto":
         return
+    limits = LIMITS[name]
+    if config.attention_soft_cap is not None and not limits.soft_cap:
+        yield "cannot cap scores", "attention_soft_cap"
+    if config.attention_dropout and not limits.dropout:
+        yield "cannot drop attention weights", "attention_dropout"
     if config.mla is not None:
-        yield (
-            "needs keys and values of one size, which latent attention has not",
-            "mla.value_head_dim",
-        )
-    elif config.head_dim > LARGEST_FLASH_HEAD:
-        yield f"takes heads of up to {LARGEST_FLASH_HEAD} components", "head_dim"
-    elif name == "varlen" and config.head_dim % 8:
-        yield "takes heads of a multiple of 8 components", "head_dim"
+        if not limits.latent:
+            yield (
+                "needs keys and values of one size, which latent attention has not",
+                "mla.value_head_dim",
+            )
+    elif limits.largest_head is not None and config.head_dim > limits.largest_head:
+        yield f"takes heads of up to {limits.largest_head} components", "head_dim"
+    elif config.head_dim % limits.head_multiple:
+        yield f"takes heads of a multiple of {limits.head_multiple} components", "head_dim"
 
 
 def kind_of(config: TransformerConfig, layer: int) -> Kind:

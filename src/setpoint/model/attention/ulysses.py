@@ -1,7 +1,7 @@
 """Attention where each rank has a part of the sequence for all heads, or all of it for some heads.
 
-DeepSpeed-Ulysses (Jacobs et al., 2023): before attention each rank gives the others the heads that
-are theirs of its places, and gets its own heads of all places; behind it that is undone.
+DeepSpeed-Ulysses (Jacobs et al., 2023): each rank sends its part of the sequence and receives all
+positions of its heads; after attention that is reversed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
+from setpoint.model.attention.backend import PLAIN, Backend, Scores, repeat_heads
 from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.sdpa import repeat_heads
 from setpoint.model.autocast import cast_once
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from setpoint.model.attention.backend import Backend
 
-
-class Ulysses:
+class Ulysses(Backend):
     """A backend of attention whose sequences are divided among ranks.
 
     Arguments:
@@ -34,40 +32,20 @@ class Ulysses:
         self.inner, self.group = inner, group
 
     def prepare_mask(self, layout: Layout, window: int | None) -> Any:
-        """Prepare that of the inner backend.
-
-        Arguments:
-            layout: of whole sequences.
-            window: positions that one sees, itself included; None: all before it.
-        """
+        """Prepare that of the inner backend, for whole sequences."""
         return self.inner.prepare_mask(layout, window)
 
     # A compiler would end its graph at each collective all the same.
     @torch.compiler.disable
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Any,
-        *,
-        scale: float | None = None,
-        soft_cap: float | None = None,
-        dropout: float = 0.0,
+    def attend(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, scores: Scores = PLAIN
     ) -> Tensor:
-        """Mix the values that each query of this rank sees, wherever they are.
-
-        Arguments:
-            scale: of the products; None: 1 / sqrt(D).
-        """
+        """Mix the values that each query of this rank sees, wherever they are."""
         # Each rank gets as many key-value heads as the others, and the queries that they serve.
         times = self.group.size() // math.gcd(self.group.size(), key.shape[2])
         key, value = repeat_heads(key, times), repeat_heads(value, times)
         query, key, value = self._heads_of(*map(cast_once, (query, key, value)))
-        mixed = self.inner.attend(
-            query, key, value, mask, scale=scale, soft_cap=soft_cap, dropout=dropout
-        )
-        return self._places_of(mixed)
+        return self._places_of(self.inner.attend(query, key, value, mask, scores))
 
     def _heads_of(self, *tensors: Tensor) -> list[Tensor]:
         """From (B, S / ranks, heads, D) to (B, S, heads / ranks, D), in one collective."""

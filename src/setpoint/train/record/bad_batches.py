@@ -18,7 +18,7 @@ from setpoint.checkpoint.durable import write_file
 from setpoint.checkpoint.layout import directory_name, step_of
 from setpoint.checkpoint.tensor_file import decode_tensors, encode_tensors
 from setpoint.config import SetpointError
-from setpoint.shapes.batch import TENSORS, Batch
+from setpoint.shapes.batch import TENSORS, Batch, Lengths
 from setpoint.track.jsonl import plain_numbers, restored_numbers
 from setpoint.track.run_directory import BAD_BATCHES
 
@@ -103,6 +103,8 @@ class BadBatches:
                 tensor = getattr(batch, name)
                 if tensor is not None:
                     found[f"{number}.{name}"] = tensor
+            if batch.lengths is not None:
+                found[f"{number}.lengths"] = torch.from_numpy(batch.lengths.starts)
             numbers = [getattr(batch, name) for name in NUMBERS]
             found[f"{number}.numbers"] = torch.tensor(numbers)
         return found
@@ -181,5 +183,7 @@ def _read(path: Path) -> tuple[int, list[Batch]]:
         inputs = found["inputs"]
         if inputs is None or inputs.dim() != 2 or inputs.dtype != torch.int64:
             raise ValueError(f"{path.name} holds no tokens")
+        starts = tensors.get(f"{number}.lengths")
+        found["lengths"] = None if starts is None else Lengths.of(starts.numpy())  # pyright: ignore[reportArgumentType]
         batches.append(Batch(tokens=tokens, target_tokens=targets, target_bytes=size, **found))  # pyright: ignore[reportArgumentType]
     return int(tensors["noise_rank"]), batches

@@ -24,7 +24,7 @@ def backend_problems(job: Job) -> Iterator[Problem]:
 
 def device_problems(job: Job) -> Iterator[Problem]:
     """Find why the backend does not run on the device that is here."""
-    from setpoint.model.attention import probe  # which needs torch
+    from setpoint.model.attention import selection  # which needs torch
 
     device, compute = job.parallel.device, job.precision.compute
-    yield from probe.device_problems(job.model, device, compute, training=True)
+    yield from selection.device_problems(job.model, device, compute, training=True)

@@ -362,7 +362,8 @@ CONFLICTS = (
         "cannot be drawn again for the keys and values that come round the ring", ("0",),
         where=_has_ring, hint="Or divide sequences by parallel.ulysses."),
     Conflict(
-        "model.attention_backend = flex or varlen or flash_attention or sdpa_cudnn",
+        "model.attention_backend = flex or varlen or flash_attention_2 or flash_attention_3 or "
+        "flash_attention_4 or sdpa_cudnn",
         ("parallel.ring that divides sequences",),
         "{model.attention_backend} does not give what the blocks of a ring are added up by",
         ("auto", "sdpa", "eager"), where=_has_ring,
@@ -565,7 +566,7 @@ CONFLICTS = (
         "data.packing.isolate = true",
         ("model.attention_backend = sdpa_flash", "parallel.device = cuda or auto"),
         "needs a mask, and sdpa_flash takes none on a GPU", ("false",),
-        hint="Or set model.attention_backend to auto, flex or varlen."),
+        hint="Or set model.attention_backend to auto, flex, varlen or flash_attention_2."),
     Conflict(
         "model.attention_backend = sdpa_flash",
         ("data.packing.method = next_fit, first_fit_decreasing or none", "model.moe = set",

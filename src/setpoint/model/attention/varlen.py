@@ -1,0 +1,238 @@
+"""Attention of sequences one after the other without a mask: PyTorch's kernel, and flash-attn's."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.model.attention.backend import PLAIN, Backend, Scores
+from setpoint.model.attention.layout import Layout
+
+PACKAGES: Final = {
+    2: ("flash_attn", "pip install flash-attn"),
+    3: ("flash_attn_interface", "built from the folder hopper of Dao-AILab/flash-attention"),
+    4: ("flash_attn.cute", "pip install flash-attn-4"),
+}
+"""Modules of FlashAttention by version, and where they are from."""
+
+GENERATIONS: Final = {9: 3, 10: 4}
+"""Version of FlashAttention by the major compute capability that it is written for."""
+
+
+class Packed(NamedTuple):
+    """Where sequences begin; within one the last query stands at the last key.
+
+    Arguments:
+        query_starts, key_starts: (sequences + 1,) int32 of the first token of each sequence, and
+            the number of all.
+        longest_query, longest_key: at least as long as the longest; powers of two, so that
+            compiled code and grids of kernels have few of them.
+        window: how many tokens back and ahead a query sees, beside itself; -1: all.
+        queries, keys: (T,) int64 places in the flattened batch that count; None: all.
+    """
+
+    query_starts: Tensor
+    key_starts: Tensor
+    longest_query: int
+    longest_key: int
+    window: tuple[int, int]
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+
+
+def pack(layout: Layout, window: int | None) -> Packed:
+    """Find the sequences in a batch: rows, or the documents in them.
+
+    With the lengths from the data nothing is read off the device, and padding is a sequence of its
+    own, which costs less than to leave it out. Without them the host reads positions and documents
+    once.
+
+    Arguments:
+        window: positions that a query sees, its own included; None: all before it.
+
+    Raises:
+        SetpointError: a document is in pieces, or positions in a window have gaps.
+    """
+    sides = (-1 if window is None else window - 1, 0)
+    if layout.lengths is not None:
+        starts = layout.lengths.cumulative
+        longest = _bound(layout.lengths.longest, layout.keys)
+        return Packed(starts, starts, longest, longest, sides)
+    is_plain = layout.documents is None and not layout.padded
+    if is_plain and (layout.positions is None or window is None):
+        rows = torch.arange(layout.batch + 1, dtype=torch.int32, device=layout.device)
+        queries, keys = layout.queries, layout.keys
+        return Packed(rows * queries, rows * keys, queries, keys, sides)
+    return _read(layout, window)._replace(window=sides)
+
+
+def _read(layout: Layout, window: int | None) -> Packed:
+    """Find the sequences by what positions and documents say, in one transfer to the host."""
+    shape = (layout.batch, layout.keys)
+    numbers = torch.arange(layout.keys, device=layout.device)[None]
+    given = [numbers if each is None else each for each in (layout.positions, layout.documents)]
+    positions, documents = (
+        torch.stack([each.expand(shape).to(torch.int64) for each in given]).cpu().numpy()
+    )
+    if layout.documents is None:
+        documents = np.zeros(shape, np.int64)
+    counts = positions >= 0 if layout.padded else np.ones(shape, np.bool_)
+    keys = np.flatnonzero(counts)
+    rows, slots = np.divmod(keys, layout.keys)
+    positions, documents = positions.ravel()[keys], documents.ravel()[keys]
+    begins = np.ones(len(keys), np.bool_)
+    begins[1:] = (rows[1:] != rows[:-1]) | (documents[1:] != documents[:-1])
+    pieces = int(begins.sum())
+    whole = len(np.unique(np.stack((rows, documents)), axis=1).T)
+    if whole != pieces:
+        raise SetpointError(
+            f"model.attention_backend: the flash kernels need the tokens of a document in one "
+            f"piece; {whole} documents are in {pieces}; use sdpa or flex"
+        )
+    if window is not None and (~begins[1:] & (positions[1:] != positions[:-1] + 1)).any():
+        raise SetpointError(
+            f"model.attention_backend: the flash kernels count a window of {window} in tokens, so "
+            f"positions must follow on each other; use sdpa or flex"
+        )
+    # The queries are the last slots of each row.
+    slots = slots - (layout.keys - layout.queries)
+    is_query = slots >= 0
+    sequence = np.cumsum(begins) - 1
+    lengths = [np.bincount(each, minlength=pieces) for each in (sequence[is_query], sequence)]
+    starts = [np.append(0, np.cumsum(each)).astype(np.int32) for each in lengths]
+
+    def moved(array: Any) -> Tensor:
+        return torch.from_numpy(array).to(layout.device, non_blocking=True)
+
+    query_longest, key_longest = (_bound(int(each.max()), layout.keys) for each in lengths)
+    return Packed(
+        moved(starts[0]),
+        moved(starts[1]),
+        query_longest,
+        key_longest,
+        window=(-1, 0),
+        queries=moved((rows * layout.queries + slots)[is_query]) if layout.padded else None,
+        keys=moved(keys) if layout.padded else None,
+    )
+
+
+def _bound(longest: int, most: int) -> int:
+    return min(1 << (longest - 1).bit_length(), most)
+
+
+class Varlen(Backend):
+    """`torch.nn.attention.varlen.varlen_attn`, on a GPU in bf16 or fp16.
+
+    Arguments:
+        function: that function; it can be replaced to be looked at.
+    """
+
+    def __init__(self, function: Any = None) -> None:
+        if function is None:
+            from torch.nn.attention.varlen import varlen_attn as function
+        self.function = function
+        # Before PyTorch 2.12 grouped queries were taken without asking.
+        self.asks_for_groups = "enable_gqa" in inspect.signature(function).parameters
+
+    def prepare_mask(self, layout: Layout, window: int | None) -> Packed:
+        """See `pack`."""
+        return pack(layout, window)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, scores: Scores = PLAIN
+    ) -> Tensor:
+        """Run the kernel on the tokens that count."""
+        shape = query.shape[:2]
+        query, key, value = (x.flatten(0, 1) for x in (query, key, value))
+        if mask.queries is None or mask.keys is None:
+            return self.call(query, key, value, mask, scores).unflatten(0, shape)
+        mixed = self.call(query[mask.queries], key[mask.keys], value[mask.keys], mask, scores)
+        whole = mixed.new_zeros(query.shape[0], *mixed.shape[1:])
+        return whole.index_copy(0, mask.queries, mixed).unflatten(0, shape)
+
+    def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, how: Scores) -> Tensor:
+        """Attend within sequences: queries (T, H, D), keys (T, K, D)."""
+        assert how.soft_cap is None
+        assert how.dropout == 0.0
+        options: dict[str, Any] = {"scale": how.scale, "window_size": mask.window}
+        if self.asks_for_groups:
+            options["enable_gqa"] = query.shape[1] != key.shape[1]
+        return self.function(query, key, value, *mask[:4], **options)
+
+
+class Flash(Varlen):
+    """FlashAttention 2, 3 or 4 (Dao et al., 2023 to 2026) by its own package, in bf16 or fp16.
+
+    Arguments:
+        function: the package's `flash_attn_varlen_func`; it can be replaced to be looked at.
+    """
+
+    def __init__(self, version: int, function: Any = None) -> None:
+        self.version = version
+        self.function = function or import_module(PACKAGES[version][0]).flash_attn_varlen_func
+        self.parameters = inspect.signature(self.function).parameters
+
+    def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, how: Scores) -> Tensor:
+        """Attend within sequences: queries (T, H, D), keys (T, K, D)."""
+        window: tuple[int | None, ...] = mask.window
+        if self.version == 4:
+            window = tuple(None if side == -1 else side for side in window)
+        options: dict[str, Any] = {
+            "softmax_scale": how.scale,
+            "causal": True,
+            "window_size": window,
+        }
+        if "deterministic" in self.parameters:
+            options["deterministic"] = torch.are_deterministic_algorithms_enabled()
+        if how.soft_cap is not None:
+            options["softcap"] = how.soft_cap
+        if how.dropout:
+            options["dropout_p"] = how.dropout
+        found = self.function(
+            query,
+            key,
+            value,
+            cu_seqlens_q=mask.query_starts,
+            cu_seqlens_k=mask.key_starts,
+            max_seqlen_q=mask.longest_query,
+            max_seqlen_k=mask.longest_key,
+            **options,
+        )
+        # Some versions give the log of the sums of exponentials as well.
+        return found[0] if isinstance(found, tuple) else found
+
+
+def use_fastest_flash(device: torch.device, largest_head: int) -> None:
+    """Let PyTorch's flash operators compute by FlashAttention 3 or 4, where one is installed.
+
+    PyTorch registers both, of which each is for a generation of GPUs; its own kernels are version
+    2. Nothing happens where that is so already.
+    """
+    fastest = _fastest_flash(device, largest_head)
+    attention: Any = nn.attention
+    if fastest is not None and attention.current_flash_attention_impl() != fastest:
+        attention.activate_flash_attention_impl(fastest)
+
+
+@cache
+def _fastest_flash(device: torch.device, largest_head: int) -> str | None:
+    version = GENERATIONS.get(torch.cuda.get_device_capability(device)[0])
+    registered = getattr(nn.attention, "list_flash_attention_impls", list)()
+    if version is None or f"FA{version}" not in registered or not has_package(version):
+        return None
+    return None if version == 4 and largest_head > 128 else f"FA{version}"
+
+
+def has_package(version: int) -> bool:
+    """Find whether the package of a version of FlashAttention is installed."""
+    module = PACKAGES[version][0]
+    parent = module.partition(".")[0]
+    return find_spec(parent) is not None and (parent == module or find_spec(module) is not None)

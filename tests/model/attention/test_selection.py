@@ -1,0 +1,241 @@
+import pytest
+import torch
+
+from setpoint.config import SetpointError, resolve
+from setpoint.config.resolving.checks import verify
+from setpoint.config.values.user_code import allow_imports
+from setpoint.model.attention import selection as module
+from setpoint.model.attention import varlen
+from setpoint.model.attention.backend import FASTEST_ON_GPU, SDPA, Eager, repeat_heads
+from setpoint.model.attention.flex import Flex
+from setpoint.model.attention.layout import Layout
+from setpoint.model.attention.selection import choose_backend, device_problems, missing
+from setpoint.model.attention.support import BACKENDS
+from setpoint.model.attention.varlen import Varlen
+from setpoint.model.config import ImportedModel
+from setpoint.presets.tiny import tiny
+
+from ...snapshots import compare
+from ..small import small_config
+from .small import SLIDING, latent_config
+
+allow_imports("torch.nn")
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """The packages that seem to be installed."""
+    found = {"triton", "torch.nn.attention.varlen", "flash_attn", "flash_attn_interface"}
+    found.add("flash_attn.cute")
+    for each in (module, varlen):
+        monkeypatch.setattr(each, "find_spec", lambda name: name if name in found else None)
+    monkeypatch.setattr(module, "use_fastest_flash", lambda *_: None)
+    return found
+
+
+@pytest.mark.parametrize("name", BACKENDS[1:])
+def test_what_runs_without_a_gpu(name, packages):
+    needs_gpu = (
+        name in {"varlen", "sdpa_efficient", "sdpa_cudnn"} or name[:-1] == "flash_attention_"
+    )
+    said = "it needs a GPU, and the device is cpu"
+    assert missing(name, "cpu") == (said if needs_gpu else None)
+    assert missing(name, "cuda") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "message"),
+    [
+        ("flash_attention_2", "flash_attn", "not installed (pip install flash-attn)"),
+        ("flash_attention_3", "flash_attn_interface", "flash_attn_interface is not installed"),
+        ("flash_attention_4", "flash_attn.cute", "not installed (pip install flash-attn-4)"),
+        ("flex", "triton", "Triton, which is not installed (pip install triton)"),
+        ("varlen", "torch.nn.attention.varlen", "has no varlen_attn, which came with 2.10"),
+    ],
+)
+def test_packages(name, package, message, packages):
+    packages.remove(package)
+    assert message in missing(name, "cuda")
+    with pytest.raises(SetpointError) as error:
+        choose_backend(small_config(attention_backend=name, head_dim=8), CUDA)
+    assert str(error.value).startswith(f"model.attention_backend = {name}: ")
+    assert str(error.value).endswith("; use auto, sdpa or eager")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("eager", Eager),
+        ("sdpa", SDPA),
+        ("sdpa_flash", SDPA),
+        ("sdpa_cudnn", SDPA),
+        ("flex", Flex),
+        ("varlen", Varlen),
+    ],
+)
+def test_each_name_has_its_backend(name, kind, packages):
+    config = small_config(attention_backend=name, head_dim=8)
+    chosen, backend = choose_backend(config, CUDA, torch.bfloat16)
+    assert (chosen, type(backend)) == (name, kind)
+
+
+def test_auto_leaves_out_what_is_not_there(packages):
+    config = small_config(head_dim=16)
+
+    def chosen(**more):
+        return choose_backend(config, CUDA, torch.bfloat16, **more).name
+
+    assert chosen() == "sdpa"
+    assert chosen(masked=True) == "varlen"
+    # Lengths change with each token that is generated.
+    assert chosen(masked=True, cached=True) == "sdpa"
+    packages.remove("torch.nn.attention.varlen")
+    assert chosen(masked=True) == "flex"
+    packages.remove("triton")
+    assert chosen(masked=True) == "sdpa"
+    assert choose_backend(config, CPU, masked=True).name == "sdpa"
+
+
+def test_kernels_are_asked_for_by_name(monkeypatch):
+    """What PyTorch is allowed to use while attention is computed."""
+    allowed = []
+
+    def look(query, *_, **__):
+        allowed.append(
+            [
+                torch.backends.cuda.flash_sdp_enabled(),
+                torch.backends.cuda.mem_efficient_sdp_enabled(),
+                torch.backends.cuda.cudnn_sdp_enabled(),
+                torch.backends.cuda.math_sdp_enabled(),
+            ]
+        )
+        return query
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", look)
+    x = torch.randn(1, 3, 2, 4)
+    for name in ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math"):
+        backend = SDPA(name)
+        backend.attend(x, x, x, SDPA.prepare_mask(backend, _layout(CPU), None))
+    assert allowed == [[place == kernel for place in range(4)] for kernel in range(4)]
+
+
+def test_cudnn_comes_first_on_a_gpu():
+    """PyTorch's own order, which has it last, is back afterwards."""
+    before = torch._C._get_sdp_priority_order()
+
+    class OnGPU:
+        is_cuda = True
+
+    with SDPA("sdpa")._kernels(OnGPU()):
+        assert torch._C._get_sdp_priority_order()[:4] == [int(each) for each in FASTEST_ON_GPU]
+    assert torch._C._get_sdp_priority_order() == before
+
+
+def test_grouped_heads_are_repeated_for_the_kernel_that_needs_it(monkeypatch):
+    seen = []
+
+    def look(query, key, value, **options):
+        seen.append((key.shape[1], options["enable_gqa"]))
+        return query
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", look)
+    query, key = torch.randn(1, 3, 4, 4), torch.randn(1, 3, 2, 4)
+    for name in ("sdpa", "sdpa_flash", "sdpa_efficient"):
+        backend = SDPA(name)
+        backend.attend(query, key, key, backend.prepare_mask(_layout(CPU), None))
+    assert seen == [(2, True), (2, True), (4, False)]
+    heads = repeat_heads(key, 2)
+    assert torch.equal(heads[:, :, 0], heads[:, :, 1])
+    assert torch.equal(heads[:, :, 1], key[:, :, 0])
+    assert torch.equal(heads[:, :, 2], key[:, :, 1])
+
+
+def test_the_flash_kernel_of_a_gpu_takes_no_mask():
+    assert SDPA("sdpa_flash").prepare_mask(_layout(CUDA), None).is_causal
+    with pytest.raises(SetpointError, match="sdpa_flash takes no mask on a GPU"):
+        SDPA("sdpa_flash").prepare_mask(_layout(CUDA), 2)
+
+
+def _layout(device):
+    return Layout(queries=3, keys=3, batch=1, device=device)
+
+
+def reasons(device="cpu", compute="fp32", training=True, **changes):
+    config = small_config(**changes)
+    return [p.message for p in device_problems(config, device, compute, training=training)]
+
+
+@pytest.mark.parametrize("name", ["auto", "eager", "sdpa", "sdpa_math", "sdpa_flash"])
+@pytest.mark.parametrize("compute", ["fp32", "bf16"])
+def test_what_runs_on_a_cpu(name, compute):
+    assert not reasons(attention_backend=name, compute=compute)
+    assert not reasons(attention_backend=name, compute=compute, **SLIDING)
+
+
+def test_what_does_not_is_said_why():
+    cases = {
+        "training on a CPU": {"attention_backend": "flex"},
+        "a kernel for GPUs": {"attention_backend": "varlen", "head_dim": 8},
+        "another": {"attention_backend": "sdpa_cudnn"},
+        "dropout": {"attention_backend": "sdpa_flash", "attention_dropout": 0.1},
+    }
+    lines = []
+    for name, changes in cases.items():
+        config = small_config(**changes)
+        (problem,) = device_problems(config, "cpu", "fp32", training=True)
+        lines += [f"# {name}", str(problem)]
+    compare("model/attention_device", "\n\n".join(lines))
+
+
+def test_what_training_alone_needs_is_no_matter_without_it():
+    assert not reasons(attention_backend="flex", training=False)
+    assert not reasons(attention_backend="sdpa_flash", attention_dropout=0.1, training=False)
+
+
+def test_sizes_are_tried(monkeypatch):
+    config = latent_config(attention_backend="sdpa_math")
+    assert not list(device_problems(config, "cpu", "fp32", training=True))
+    shapes = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def look(query, key, value, **options):
+        shapes.append((query.shape, key.shape, value.shape))
+        return attend(query, key, value, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", look)
+    assert not list(device_problems(config, "cpu", "fp32", training=True))
+    assert shapes == [((1, 6, 16, 10), (1, 6, 16, 10), (1, 6, 16, 5))]
+
+
+@pytest.mark.parametrize("name", ["varlen", "flash_attention_2", "flash_attention_4", "sdpa_flash"])
+def test_flash_kernels_need_half_precision(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module, "missing", lambda *_: None)
+    tried = []
+    monkeypatch.setattr(module, "_attempt", lambda *given: tried.append(given[1:]))
+    changes = {"attention_backend": name, "head_dim": 8}
+    expected = ["it computes in bf16 or fp16; set precision.compute"]
+    assert reasons("cuda", **changes) == expected
+    assert reasons("cuda", "bf16", **changes) == []
+    assert tried == [(torch.device("cuda"), torch.bfloat16, True)]
+
+
+def test_a_missing_device_is_reported_elsewhere():
+    assert not torch.cuda.is_available()
+    assert reasons("cuda", attention_backend="varlen", head_dim=8) == []
+
+
+def test_a_model_of_the_users_own_is_not_looked_at():
+    model = resolve(ImportedModel(target="torch.nn.Identity", max_sequence_length=8))
+    assert not list(device_problems(model, "cpu", "fp32", training=True))
+
+
+def test_a_job_verifies_it():
+    job = tiny()
+    job.model.attention_backend = "varlen"
+    job.model.head_dim = 32
+    (problem,) = verify(resolve(job), {"torch"}).problems
+    assert problem.path == "model.attention_backend"
+    assert "attention backend" in " ".join(map(str, verify(resolve(job), ()).skipped))
