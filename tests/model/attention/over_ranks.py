@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from setpoint.model.attention import blocks
 from setpoint.model.attention.backend import Scores, repeat_heads
 from setpoint.model.attention.context import over_ranks
 from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.attention.selection import make_backend
+from setpoint.shapes.batch import Lengths
 from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts
 
 from ...ranks import fork
@@ -50,6 +52,7 @@ def layouts() -> dict[str, tuple[Layout, int | None]]:
     """All that restricts what a position sees."""
     plain = Layout(queries=S, keys=S, batch=B, device=torch.device("cpu"))
     documents = torch.arange(S).expand(B, S) // torch.tensor([[7], [19]])
+    lengths = Lengths.of_places(None, documents)
     restarted = torch.cat((torch.arange(20), torch.arange(S - 20))).expand(B, S)
     padded = torch.arange(S).expand(B, S).clone()
     padded[0, 30:] = -1
@@ -64,6 +67,8 @@ def layouts() -> dict[str, tuple[Layout, int | None]]:
         "wide window": (plain, 30),
         "documents": (other(documents=documents), None),
         "documents in a window": (other(documents=documents, positions=restarted, padded=True), 9),
+        "lengths of documents": (other(documents=documents, lengths=lengths), None),
+        "lengths in a window": (other(documents=documents, lengths=lengths), 9),
         "padding": (other(positions=padded, padded=True), None),
         "padding in a window": (other(positions=padded, padded=True), 7),
     }
@@ -88,12 +93,17 @@ def compare(rank: int, ring: int, ulysses: int, split: Any) -> None:
             torch.randn(B, S, n, d, generator=generator, dtype=torch.float64) for n, d in sizes
         ]
         for name, (layout, window) in layouts().items():
-            for kernel, cap in (("sdpa", None), ("eager", None), ("eager", 1.5)):
+            kernels = [("sdpa", None), ("eager", None), ("eager", 1.5)]
+            if layout.lengths is not None and size == value_size and ring > 1:
+                kernels.append(("varlen", None))
+            for kernel, cap in kernels:
                 options = Scores(0.4, cap)
                 expected = gradients(Formula(), whole, layout, window, options)
                 own = [parts.take(each) for each in whole]
+                # A ring computes blocks itself; the kernel of sequences is for GPUs.
+                inner = make_backend("sdpa" if kernel == "varlen" else kernel)
                 found = gradients(
-                    over_ranks(make_backend(kernel), kernel, context),
+                    over_ranks(inner, kernel, context),
                     own,
                     layout,
                     window,
@@ -118,8 +128,47 @@ def gradients(
     return (out.detach(), *torch.autograd.grad(out, inputs, grad))
 
 
+def sequences_forward(
+    query: Tensor, key: Tensor, value: Tensor, hides: blocks.Hidden, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The flash kernels by their arguments, in plain mathematics."""
+    mask = sequences_mask(query, key, hides)
+    scores = blocks.BlockScores(scale, None, "eager")
+    return blocks.attend_block(query, key, value, scores, blocks.Hidden(mask=mask))
+
+
+def sequences_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
+    hides: blocks.Hidden, scale: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    mask = sequences_mask(query, key, hides)
+    scores = blocks.BlockScores(scale, None, "eager")
+    return blocks.block_gradients(
+        grad, query, key, value, out, lse, scores, blocks.Hidden(mask=mask)
+    )
+
+
+def sequences_mask(query: Tensor, key: Tensor, hides: blocks.Hidden) -> Tensor:
+    """As flash-attn aligns them: the last query of a sequence stands at its last key."""
+    rows, queries, keys = query.shape[0], query.shape[2], key.shape[2]
+    back = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
+    seen = torch.ones(rows, queries, keys, dtype=torch.bool)
+    if hides.causal:
+        seen = seen & (back >= 0)
+    if hides.left >= 0:
+        seen = seen & (back <= hides.left)
+    if hides.starts is not None:
+        assert queries == keys and hides.starts[-1] == rows * keys
+        assert hides.starts.diff().max() <= hides.longest
+        numbers = torch.arange(len(hides.starts) - 1)
+        sequence = numbers.repeat_interleave(hides.starts.diff()).view(rows, keys)
+        seen = seen & (sequence[:, :, None] == sequence[:, None])
+    return seen.unsqueeze(1)
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
+    blocks.SEQUENCES = blocks._Kernel(sequences_forward, sequences_backward, repeats=False)
     world = int(sys.argv[1])
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     for arguments in zip(*(iter(sys.argv[2:]),) * 3, strict=True):

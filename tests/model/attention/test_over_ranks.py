@@ -52,7 +52,7 @@ def test_a_zigzag_gives_all_ranks_as_much_to_do() -> None:
             sum(
                 (block.queries.stop - block.queries.start)
                 * (block.keys.stop - block.keys.start)
-                // (1 + block.causal)
+                // (1 + block.hides.causal)
                 for blocks in causal_plan(SequenceParts(4, 1, rank, 0, split), 64)
                 for block in blocks
             )
@@ -76,7 +76,7 @@ def test_what_no_query_sees_is_not_computed() -> None:
     assert sources(None, documents=torch.arange(32)[None] // 16) == [2, 3]
     # What is seen whole needs no mask.
     layout = Layout(queries=32, keys=32, batch=1, device=CPU, documents=torch.zeros(1, 32))
-    assert [block.mask for block in masked_plan(parts, layout, None)[0]] == [None]
+    assert [block.hides.mask for block in masked_plan(parts, layout, None)[0]] == [None]
 
 
 def test_rows_that_do_not_divide_are_padded() -> None:
@@ -111,10 +111,21 @@ def test_kernels_of_gpus_take_what_they_are_given() -> None:
 
     query, key = meta(2, 4, 40, 16), meta(2, 4, 24, 16)
     lse = meta(2, 4, 40, dtype=torch.float32)
-    for kernel in (blocks._FLASH, blocks._EFFICIENT):
-        bias = meta(2, 4, 40, 24) if kernel is blocks._EFFICIENT else None
-        out, found = kernel.forward(query, key, key, bias, False, 0.5)
+    masked = blocks.Hidden(mask=meta(2, 1, 40, 24, dtype=torch.bool))
+    left = blocks.Hidden(left=3)
+    for kernel, hides in (
+        (blocks._FLASH, blocks.NOTHING),
+        (blocks._EFFICIENT, masked),
+        (blocks._CUDNN, masked),
+        (blocks.SEQUENCES, left),
+    ):
+        out, found = kernel.forward(query, key, key, hides, 0.5)
         assert out.shape == query.shape and found.shape[:2] == lse.shape[:2]
         assert found.shape[2] >= lse.shape[2]
-        grads = kernel.backward(query, query, key, key, out, lse, bias, False, 0.5)
+        grads = kernel.backward(query, query, key, key, out, lse, hides, 0.5)
         assert [each.shape for each in grads] == [query.shape, key.shape, key.shape]
+    starts = blocks.Hidden(True, None, 3, meta(5, dtype=torch.int32), 32)
+    out, found = blocks.SEQUENCES.forward(query, query, query, starts, 0.5)
+    assert (out.shape, found.shape) == (query.shape, lse.shape)
+    grads = blocks.SEQUENCES.backward(query, query, query, query, out, lse, starts, 0.5)
+    assert [each.shape for each in grads] == [query.shape] * 3

@@ -31,7 +31,7 @@ def packages(monkeypatch):
     found.add("flash_attn.cute")
     for each in (module, varlen):
         monkeypatch.setattr(each, "find_spec", lambda name: name if name in found else None)
-    monkeypatch.setattr(module, "use_fastest_flash", lambda *_: None)
+    monkeypatch.setattr(module, "use_flash", lambda *_: None)
     return found
 
 

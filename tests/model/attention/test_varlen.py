@@ -254,15 +254,32 @@ def test_options_by_the_names_of_each_version(version, signature, monkeypatch):
     assert seen.get("dropout_p", 0.0) == scores.dropout
 
 
-def test_the_fastest_version_that_pytorch_has_registered(monkeypatch):
-    active = []
-    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", active.append)
-    monkeypatch.setattr(torch.nn.attention, "current_flash_attention_impl", lambda: "FA2")
-    monkeypatch.setattr(module, "has_package", lambda version: version in (3, 4))
-    for number, (major, head) in enumerate(((8, 64), (9, 256), (10, 128), (10, 192))):
+def test_the_version_that_pytorch_s_operators_compute_by(monkeypatch):
+    now = [None]
+    attention = torch.nn.attention
+    monkeypatch.setattr(attention, "list_flash_attention_impls", lambda: ["FA3", "FA4"])
+    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: now[-1])
+    monkeypatch.setattr(attention, "activate_flash_attention_impl", now.append)
+    monkeypatch.setattr(attention, "restore_flash_attention_impl", lambda: now.append(None))
+    monkeypatch.setattr(module, "has_package", lambda version: True)
+    cases = (
+        ("auto", 8, 64, 0.0, None),
+        ("varlen", 9, 256, 0.0, "FA3"),
+        ("sdpa", 9, 256, 0.0, "FA3"),
+        ("sdpa", 9, 64, 0.1, None),
+        ("varlen", 10, 128, 0.0, "FA4"),
+        ("varlen", 10, 192, 0.0, None),
+        ("flash_attention_3", 9, 64, 0.0, "FA3"),
+        ("flash_attention_2", 9, 64, 0.0, None),
+    )
+    for number, (name, major, head, dropout, expected) in enumerate(cases):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, major=major: (major, 0))
-        module.use_fastest_flash(torch.device("cuda", number), head)
-    assert active == ["FA3", "FA4"]
+        module.use_flash(name, torch.device("cuda", number), head, dropout)
+        assert now[-1] == expected, name
+    assert now == [None, "FA3", None, "FA4", None, "FA3", None]
+    monkeypatch.setattr(module, "has_package", lambda version: False)
+    module.use_flash("varlen", torch.device("cuda", 20), 64, 0.0)
+    assert now[-1] is None
 
 
 def test_the_stand_in_takes_what_the_real_one_takes():

@@ -42,6 +42,7 @@ MET: tuple[tuple[str, ...], ...] = (
     ("loss=linear_cross_entropy", "model.logit_soft_cap=30"),
     ("loss=liger_cross_entropy", "parallel.device=cpu"),
     ("precision.compute=fp16",),
+    ("precision.tf32=true", "deterministic=true", "parallel.device=cuda"),
     (*ZERO, "resilience.spike={}"),
     (*ZERO, "adapter={type=lora, rank=2}"),
     ("adapter={type=relora, rank=2}", "checkpoint.frozen=false"),
@@ -101,6 +102,12 @@ MET: tuple[tuple[str, ...], ...] = (
     (*RING, "model={type=huggingface, config=org/theirs}"),
     (*RING, "model.moe={experts: 4, capacity_factor: 1.0}"),
     (*RING, "model.attention_dropout=0.1", "model.attention_backend=flex"),
+    (
+        *RING,
+        "model.attention_backend=flash_attention_2",
+        "model.attention_soft_cap=30",
+        "precision.compute=bf16",
+    ),
     (*RING, "compile={scope: model, fullgraph: true}"),
     (*EXPERT, "model={type=huggingface, config=org/theirs}"),
     EXPERT,
@@ -151,6 +158,7 @@ MET: tuple[tuple[str, ...], ...] = (
 # Refused on a CPU, and with device = auto where there is no GPU.
 WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
     ("resilience.gpu_health={}",),
+    ("precision.tf32=true",),
     ("memory.activation_offload={}", "memory.optimizer_offload={}", "memory.empty_cache=9 steps"),
     ("compile.mode=reduce-overhead", "profiling.snapshot=true"),
     ("tracking.metrics.step_time=device",),

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.model.attention.support import LARGEST_FLASH_HEAD
+from setpoint.model.attention.config import Backend as BackendName
+from setpoint.model.attention.support import LARGEST_FLASH_HEAD, LIMITS
 
 aten = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)
-FUSED = ("sdpa", "sdpa_flash", "sdpa_efficient")
 
 
 class BlockScores(NamedTuple):
@@ -28,13 +28,37 @@ class BlockScores(NamedTuple):
 
     Arguments:
         soft_cap: scaled products x become soft_cap * tanh(x / soft_cap); None: they stay.
-        kernel: of the fused ones, which may be taken: sdpa for any, sdpa_flash, sdpa_efficient;
-            others mean plain tensor operations.
+        kernel: the backend whose kernel may be taken; where it is composed, or cannot, plain tensor
+            operations are.
     """
 
     scale: float
     soft_cap: float | None = None
-    kernel: str = "sdpa"
+    kernel: BackendName = "sdpa"
+
+
+class Hidden(NamedTuple):
+    """The keys of a block that its queries do not see.
+
+    Arguments:
+        causal: query n sees the keys 0 .. n.
+        mask: (1 or B, 1, S, L) bool, what is seen; None: nothing else is hidden.
+        left: how many keys before its own a query sees; its own is as far from the last key as the
+            query is from the last query. -1: all.
+        starts: (N + 1,) int32 of the sequences in the B * S places, with as many queries as keys,
+            which do not see each other; None: a row is one.
+        longest: of the sequences, at least.
+    """
+
+    causal: bool = False
+    mask: Tensor | None = None
+    left: int = -1
+    starts: Tensor | None = None
+    longest: int = 0
+
+
+NOTHING = Hidden()
+CAUSAL = Hidden(causal=True)
 
 
 class Gradients(NamedTuple):
@@ -46,33 +70,23 @@ class Gradients(NamedTuple):
 
 
 def attend_block(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scores: BlockScores,
-    causal: bool,
-    mask: Tensor | None,
+    query: Tensor, key: Tensor, value: Tensor, scores: BlockScores, hides: Hidden
 ) -> tuple[Tensor, Tensor]:
     """Mix the values of some keys.
-
-    Arguments:
-        causal: query n sees the keys 0 .. n; there are as many of both.
-        mask: (1 or B, 1, S, L) bool, what is seen; None: all, or what `causal` leaves.
 
     Returns:
         (B, H, S, V) the output and (B, H, S) the lse, fp32 at least: 0 and -inf where a query
         sees no key.
     """
-    kernel = _fused(query, scores, mask)
+    kernel = _fused(query, scores, hides)
     if kernel is None:
-        return _plain(query, key, value, scores, causal, mask)
-    query, key, value, size = _fitted(query, key, value)
-    bias = None if mask is None else _bias(mask, query)
-    out, lse = kernel.forward(query, key, value, bias, causal, scores.scale)
+        return _plain(query, key, value, scores, hides)
+    query, key, value, size = _fitted(query, key, value, kernel.repeats)
+    out, lse = kernel.forward(query, key, value, hides, scores.scale)
     out, lse = out[..., :size], lse[..., : query.shape[2]]
-    if mask is not None:
+    if hides.mask is not None:
         # What kernels give for queries that see nothing differs between versions.
-        seen = mask.any(dim=-1)
+        seen = hides.mask.any(dim=-1)
         out = out.where(seen.unsqueeze(-1), 0.0)
         lse = lse.where(seen, -torch.inf)
     return out, lse
@@ -86,8 +100,7 @@ def block_gradients(
     out: Tensor,
     lse: Tensor,
     scores: BlockScores,
-    causal: bool,
-    mask: Tensor | None,
+    hides: Hidden,
 ) -> Gradients:
     """Compute a block's part of the gradients.
 
@@ -95,15 +108,14 @@ def block_gradients(
         grad: (B, H, S, V) of the output of all blocks together.
         out, lse: of all blocks together.
     """
-    kernel = _fused(query, scores, mask)
+    kernel = _fused(query, scores, hides)
     if kernel is None:
-        return _plain_gradients(grad, query, key, value, out, lse, scores, causal, mask)
+        return _plain_gradients(grad, query, key, value, out, lse, scores, hides)
     value_size, size, heads = value.shape[-1], query.shape[-1], key.shape[1]
-    query, key, value, _ = _fitted(query, key, value)
+    query, key, value, _ = _fitted(query, key, value, kernel.repeats)
     wider = value.shape[-1] - value_size
     out, grad = (F.pad(each, (0, wider)) if wider else each for each in (out, grad))
-    bias = None if mask is None else _bias(mask, query)
-    found = kernel.backward(grad, query, key, value, out, lse, bias, causal, scores.scale)
+    found = kernel.backward(grad, query, key, value, out, lse, hides, scores.scale)
     of_query, of_key, of_value = found
     return Gradients(
         of_query[..., :size],
@@ -113,26 +125,37 @@ def block_gradients(
 
 
 class _Kernel(NamedTuple):
-    """A fused kernel of PyTorch's, of operators that give the lse."""
+    """A fused kernel of PyTorch's, of operators that give the lse.
 
-    forward: Callable[..., tuple[Tensor, Tensor]]
+    Arguments:
+        repeats: whether each query head needs a key-value head of its own.
+    """
+
+    forward: Callable[[Tensor, Tensor, Tensor, Hidden, float], tuple[Tensor, Tensor]]
     backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    repeats: bool = True
 
 
-def _fused(query: Tensor, scores: BlockScores, mask: Tensor | None) -> _Kernel | None:
+def _fused(query: Tensor, scores: BlockScores, hides: Hidden) -> _Kernel | None:
     """The kernel for a block; None: plain operations."""
-    if scores.soft_cap is not None or scores.kernel not in FUSED:
+    if scores.soft_cap is not None or scores.kernel in ("eager", "sdpa_math"):
         return None
+    if LIMITS[scores.kernel].masks == "lengths" and hides.mask is None:
+        return SEQUENCES
     if not query.is_cuda:
         return _ON_CPU if scores.kernel != "sdpa_efficient" else None
-    flash = query.dtype in HALVES and query.shape[-1] <= LARGEST_FLASH_HEAD and mask is None
+    if scores.kernel == "sdpa_cudnn":
+        return _CUDNN
+    flash = query.dtype in HALVES and query.shape[-1] <= LARGEST_FLASH_HEAD and hides.mask is None
     if flash and scores.kernel != "sdpa_efficient":
         return _FLASH
     return _EFFICIENT if query.dtype in (*HALVES, torch.float32) else None
 
 
-def _fitted(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Heads as the kernels take them: of one size, and as many of keys as of queries.
+def _fitted(
+    query: Tensor, key: Tensor, value: Tensor, repeats: bool
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Heads as the kernels take them: of one size, and if it repeats as many of keys as of queries.
 
     Returns:
         these, and the size of values before.
@@ -145,7 +168,7 @@ def _fitted(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, 
         F.pad(each, (0, size - each.shape[-1])) if each.shape[-1] != size else each
         for each in (query, key, value)
     )
-    if times > 1:
+    if times > 1 and repeats:
         key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
     return query, key, value, own
 
@@ -158,8 +181,10 @@ def _sum_heads(gradient: Tensor, heads: int) -> Tensor:
     return gradient.unflatten(1, (heads, -1)).sum(dim=2, dtype=wide)
 
 
-def _bias(mask: Tensor, query: Tensor) -> Tensor:
+def _bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
     """What is added to scores, as the kernels take it."""
+    if mask is None:
+        return None
     keys = mask.shape[-1]
     # On a GPU rows begin at multiples of 16 bytes, as those of PyTorch's own masks do.
     ends = -keys % 16 if query.is_cuda else 0
@@ -171,10 +196,11 @@ def _bias(mask: Tensor, query: Tensor) -> Tensor:
 
 
 def _cpu_forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
 ) -> tuple[Tensor, Tensor]:
+    bias = _bias(hides.mask, query)
     return aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
+        query, key, value, 0.0, hides.causal, attn_mask=bias, scale=scale
     )
 
 
@@ -185,20 +211,20 @@ def _cpu_backward(
     value: Tensor,
     out: Tensor,
     lse: Tensor,
-    bias: Tensor | None,
-    causal: bool,
+    hides: Hidden,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    bias = _bias(hides.mask, query)
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, query, key, value, out, lse, 0.0, causal, attn_mask=bias, scale=scale
+        grad, query, key, value, out, lse, 0.0, hides.causal, attn_mask=bias, scale=scale
     )
 
 
 def _flash_forward(
-    query: Tensor, key: Tensor, value: Tensor, _: Tensor | None, causal: bool, scale: float
+    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
 ) -> tuple[Tensor, Tensor]:
     return aten._scaled_dot_product_flash_attention(
-        query, key, value, 0.0, causal, False, scale=scale
+        query, key, value, 0.0, hides.causal, False, scale=scale
     )[:2]
 
 
@@ -209,24 +235,109 @@ def _flash_backward(
     value: Tensor,
     out: Tensor,
     lse: Tensor,
-    _: Tensor | None,
-    causal: bool,
+    hides: Hidden,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     # Rows of one length need no table of them; nothing is dropped, so the generator is not read.
     none = torch.empty(0, dtype=torch.int64, device=query.device)
     lengths = query.shape[2], key.shape[2]
     return aten._scaled_dot_product_flash_attention_backward(
-        grad, query, key, value, out, lse.contiguous(), None, None, *lengths, 0.0, causal,
+        grad, query, key, value, out, lse.contiguous(), None, None, *lengths, 0.0, hides.causal,
         none, none, scale=scale,
     )  # fmt: skip
 
 
-def _efficient_forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+def _sequences_forward(
+    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
 ) -> tuple[Tensor, Tensor]:
+    lengths, window = _lengths(query, key, hides)
+    tensors = (_by_places(each, hides) for each in (query, key, value))
+    out, lse = aten._flash_attention_forward(
+        *tensors, hides.starts, hides.starts, *lengths, 0.0, hides.causal, False, scale=scale,
+        **window,
+    )[:2]  # fmt: skip
+    if hides.starts is not None:  # (H, T)
+        lse = lse.unflatten(1, (query.shape[0], -1)).transpose(0, 1)
+    return _by_heads(out, query), lse
+
+
+def _sequences_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    hides: Hidden,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    lengths, window = _lengths(query, key, hides)
+    tensors = (_by_places(each, hides) for each in (grad, query, key, value, out))
+    if hides.starts is not None:
+        lse = lse.transpose(0, 1).flatten(1)
+    none = torch.zeros(2, dtype=torch.uint64, device=query.device)
+    found = aten._flash_attention_backward(
+        *tensors, lse.contiguous(), hides.starts, hides.starts, *lengths, 0.0, hides.causal, none,
+        none, scale=scale, **window,
+    )  # fmt: skip
+    of_query, of_key, of_value = found
+    return _by_heads(of_query, query), _by_heads(of_key, key), _by_heads(of_value, value)
+
+
+def _lengths(query: Tensor, key: Tensor, hides: Hidden) -> tuple[tuple[int, int], dict[str, int]]:
+    """Of the longest sequences, and the window; without one a causal mask needs none."""
+    longest = query.shape[2], key.shape[2]
+    if hides.starts is not None:
+        longest = hides.longest, hides.longest
+    if hides.left < 0:
+        return longest, {}
+    return longest, {"window_size_left": hides.left, "window_size_right": 0 if hides.causal else -1}
+
+
+def _by_places(x: Tensor, hides: Hidden) -> Tensor:
+    """(B, H, S, D) to (B, S, H, D), or to (B * S, H, D) where sequences lie in it."""
+    x = x.transpose(1, 2)
+    return x.contiguous() if hides.starts is None else x.flatten(0, 1)
+
+
+def _by_heads(x: Tensor, like: Tensor) -> Tensor:
+    """To (B, H, S, D) again."""
+    return x.view(like.shape[0], like.shape[2], *x.shape[-2:]).transpose(1, 2)
+
+
+def _cudnn_forward(
+    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
+) -> tuple[Tensor, Tensor]:
+    found = aten._scaled_dot_product_cudnn_attention(
+        query, key, value, _bias(hides.mask, query), True, 0.0, hides.causal, False, scale=scale
+    )
+    return found[0], found[1].view(query.shape[:3])
+
+
+def _cudnn_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    hides: Hidden,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    none = torch.empty((), dtype=torch.int64, device=query.device)
+    lengths = query.shape[2], key.shape[2]
+    return aten._scaled_dot_product_cudnn_attention_backward(
+        grad, query, key, value, out, lse.unsqueeze(-1).contiguous(), none, none,
+        _bias(hides.mask, query), None, None, *lengths, 0.0, hides.causal, scale=scale,
+    )  # fmt: skip
+
+
+def _efficient_forward(
+    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
+) -> tuple[Tensor, Tensor]:
+    bias = _bias(hides.mask, query)
     return aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, True, 0.0, causal, scale=scale
+        query, key, value, bias, True, 0.0, hides.causal, scale=scale
     )[:2]
 
 
@@ -237,36 +348,34 @@ def _efficient_backward(
     value: Tensor,
     out: Tensor,
     lse: Tensor,
-    bias: Tensor | None,
-    causal: bool,
+    hides: Hidden,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    bias = _bias(hides.mask, query)
     none = torch.empty((), dtype=torch.int64, device=query.device)
     # The kernel reads whole blocks of 32 rows: where exp(score - lse) must be 0, lse is infinite.
     lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)
     wanted = [True, True, True, False]
     found: Any = aten._scaled_dot_product_efficient_attention_backward(
-        grad, query, key, value, bias, out, lse, none, none, 0.0, wanted, causal, scale=scale
+        grad, query, key, value, bias, out, lse, none, none, 0.0, wanted, hides.causal, scale=scale
     )
     return found[0], found[1], found[2]
 
 
 _ON_CPU = _Kernel(_cpu_forward, _cpu_backward)
 _FLASH = _Kernel(_flash_forward, _flash_backward)
+_CUDNN = _Kernel(_cudnn_forward, _cudnn_backward)
 _EFFICIENT = _Kernel(_efficient_forward, _efficient_backward)
+SEQUENCES = _Kernel(_sequences_forward, _sequences_backward, repeats=False)
+"""PyTorch's flash kernels by lengths, of the version of FlashAttention that is registered."""
 
 
 def _plain(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scores: BlockScores,
-    causal: bool,
-    mask: Tensor | None,
+    query: Tensor, key: Tensor, value: Tensor, scores: BlockScores, hides: Hidden
 ) -> tuple[Tensor, Tensor]:
     """Step by step, in fp32 at least."""
     query, key, value = _widened(query, key, value)
-    capped, _ = _scored(query, key, scores, causal, mask)
+    capped, _ = _scored(query, key, scores, hides)
     lse = capped.logsumexp(dim=-1)
     weights = (capped - lse.unsqueeze(-1)).exp().where(lse.isfinite().unsqueeze(-1), 0.0)
     return (weights @ value.unsqueeze(2)).flatten(1, 2), lse.flatten(1, 2)
@@ -280,13 +389,12 @@ def _plain_gradients(
     out: Tensor,
     lse: Tensor,
     scores: BlockScores,
-    causal: bool,
-    mask: Tensor | None,
+    hides: Hidden,
 ) -> Gradients:
     """The formulas of the backward pass of FlashAttention (Dao et al., 2022), and of the cap."""
     query, key, value, grad, out = _widened(query, key, value, grad, out)
     groups = (key.shape[1], -1)
-    capped, slope = _scored(query, key, scores, causal, mask)
+    capped, slope = _scored(query, key, scores, hides)
     weights = (capped - lse.unflatten(1, groups).unsqueeze(-1)).exp()
     grad_heads = grad.unflatten(1, groups)
     of_value = (weights.mT @ grad_heads).sum(dim=2)
@@ -301,7 +409,7 @@ def _plain_gradients(
 
 
 def _scored(
-    query: Tensor, key: Tensor, scores: BlockScores, causal: bool, mask: Tensor | None
+    query: Tensor, key: Tensor, scores: BlockScores, hides: Hidden
 ) -> tuple[Tensor, Tensor | None]:
     """(B, K, H/K, S, L) scores, -inf where nothing is seen, and the slope of the cap."""
     found = query.unflatten(1, (key.shape[1], -1)) @ key.unsqueeze(2).mT * scores.scale
@@ -309,11 +417,11 @@ def _scored(
     if scores.soft_cap is not None:
         bent = torch.tanh(found / scores.soft_cap)
         found, slope = bent * scores.soft_cap, 1 - bent.square()
-    if causal:
+    if hides.causal:
         seen = torch.ones(found.shape[-2:], dtype=torch.bool, device=found.device).tril()
         found = found.masked_fill(~seen, -torch.inf)
-    if mask is not None:
-        found = found.masked_fill(~mask.unsqueeze(2), -torch.inf)
+    if hides.mask is not None:
+        found = found.masked_fill(~hides.mask.unsqueeze(2), -torch.inf)
     return found, slope
 
 

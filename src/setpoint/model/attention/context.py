@@ -10,6 +10,7 @@ from torch import Tensor
 
 from setpoint.model.attention.backend import Backend, Scores
 from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.config import Kind
 from setpoint.model.attention.layout import Layout
 from setpoint.model.attention.selection import choose_backend
@@ -142,7 +143,10 @@ def attention_context(
         window = config.sliding_window if kind == "sliding" else None
         first = 0 if cache is None or window is None else cache.forget(layout, window)
         masked, cached = layout.is_masked(window), cache is not None
-        name, backend = choose_backend(config, x.device, dtype, masked=masked, cached=cached)
+        ring = groups is not None and groups.ring is not None
+        name, backend = choose_backend(
+            config, x.device, dtype, masked=masked, cached=cached, ring=ring
+        )
         if groups is not None:
             backend = over_ranks(backend, name, groups)
         mask = backend.prepare_mask(layout.without_first(first), window)
@@ -150,7 +154,7 @@ def attention_context(
     return AttentionContext(positions, views, cache)
 
 
-def over_ranks(backend: Backend, name: str, groups: ContextGroups) -> Backend:
+def over_ranks(backend: Backend, name: BackendName, groups: ContextGroups) -> Backend:
     """Let a backend attend to what other ranks have of the sequences.
 
     Arguments:

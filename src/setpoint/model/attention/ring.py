@@ -7,18 +7,31 @@ beginning and one near the end, all ranks have as much to do under a causal mask
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.backend import PLAIN, Backend, Scores, usual_scale
-from setpoint.model.attention.blocks import BlockScores, attend_block, block_gradients
+from setpoint.model.attention.blocks import (
+    CAUSAL,
+    NOTHING,
+    BlockScores,
+    Hidden,
+    attend_block,
+    block_gradients,
+)
+from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.layout import Layout, visible
+from setpoint.model.attention.support import LIMITS
+from setpoint.model.attention.varlen import round_up
 from setpoint.model.autocast import cast_once
+from setpoint.shapes.batch import Lengths
 from setpoint.shapes.sequence_parts import SequenceParts
 
 if TYPE_CHECKING:
@@ -30,14 +43,24 @@ class Block(NamedTuple):
 
     Arguments:
         queries, keys: places among those that the ranks have.
-        causal: query n sees the keys 0 .. n.
-        mask: (1 or B, 1, queries, keys) bool; None: nothing else is hidden.
+        hides: which keys the queries do not see.
+        rows: of the batch.
     """
 
     queries: slice
     keys: slice
-    causal: bool = False
-    mask: Tensor | None = None
+    hides: Hidden = NOTHING
+    rows: slice = slice(None)
+
+    @property
+    def at(self) -> tuple[slice, slice, slice]:
+        """Of the queries, in a tensor (B, H, S, D) or (B, H, S)."""
+        return self.rows, slice(None), self.queries
+
+    @property
+    def of_keys(self) -> tuple[slice, slice, slice]:
+        """Of the keys."""
+        return self.rows, slice(None), self.keys
 
 
 Plan = Sequence[Sequence[Block]]
@@ -51,8 +74,9 @@ class Ring(Backend):
         kernel: the name of the backend that computes blocks, as `Scores.kernel`.
     """
 
-    def __init__(self, kernel: str, parts: SequenceParts, group: ProcessGroup) -> None:
-        self.kernel, self.parts, self.group = kernel, parts, group
+    def __init__(self, kernel: BackendName, parts: SequenceParts, group: ProcessGroup) -> None:
+        self.kernel: BackendName = kernel
+        self.parts, self.group = parts, group
 
     def prepare_mask(self, layout: Layout, window: int | None) -> Plan:
         """Find what is to be computed with the keys of each rank.
@@ -64,8 +88,13 @@ class Ring(Backend):
         Raises:
             SetpointError: the kernel takes no mask.
         """
-        if layout.is_open(window):
+        if layout.positions is None and layout.documents is None:
+            whole = Lengths.of(np.arange(layout.batch + 1) * layout.keys)
+            layout = replace(layout, lengths=whole)
+        if layout.is_open(window) or (layout.lengths is not None and not layout.is_masked(window)):
             return causal_plan(self.parts, layout.keys)
+        if LIMITS[self.kernel].masks == "lengths" and layout.lengths is not None:
+            return sequence_plan(self.parts, layout, window)
         if self.kernel == "sdpa_flash" and layout.device.type == "cuda":
             raise SetpointError(
                 "model.attention_backend = sdpa_flash takes no mask on a GPU, which windows, "
@@ -95,7 +124,7 @@ def causal_plan(parts: SequenceParts, length: int) -> Plan:
     plan: list[list[Block]] = []
     for source in range(parts.ring):
         if source == parts.ring_rank:
-            plan.append([Block(whole, whole, causal=True)])
+            plan.append([Block(whole, whole, CAUSAL)])
         elif parts.runs == 1:
             plan.append([Block(whole, whole)] if source < parts.ring_rank else [])
         elif source < parts.ring_rank:
@@ -106,34 +135,123 @@ def causal_plan(parts: SequenceParts, length: int) -> Plan:
 
 
 def masked_plan(parts: SequenceParts, layout: Layout, window: int | None) -> Plan:
-    """The blocks of each two runs of places between which anything is seen."""
-    run = layout.keys // (parts.ring * parts.runs)
-    places = [slice(n * run, (n + 1) * run) for n in range(parts.runs)]
-    own = parts.ring_part(layout.keys, parts.ring_rank)
-    found: list[tuple[int, Block, Tensor]] = []
-    for source in range(parts.ring):
-        # A run and itself first: there each query sees itself, so that no lse stays infinite.
-        pairs = [
-            (queries, keys, at, other)
-            for queries, at in zip(own, places, strict=True)
-            for keys, other in zip(parts.ring_part(layout.keys, source), places, strict=True)
-        ]
-        for queries, keys, at, other in sorted(pairs, key=lambda pair: pair[0] != pair[1]):
-            far = queries.start - keys.stop + 1
-            if far <= 0 and queries != keys:
-                continue
-            if window is not None and layout.positions is None and far >= window:
-                continue
-            mask = visible(layout, window, queries, keys)
+    """The blocks of each two runs of places between which anything is seen, with masks."""
+    found: list[tuple[int, Block, Any]] = []
+    for source, queries, keys, block in _pairs(parts, layout.keys):
+        far = queries.start - keys.stop + 1
+        if window is not None and layout.positions is None and far >= window:
+            continue
+        mask = visible(layout, window, queries, keys)
+        if layout.lengths is None:
             extent = torch.stack((mask.any(), mask.all()))
-            found.append((source, Block(at, other, mask=mask), extent))
+        elif queries == keys:
+            extent = True, False
+        else:
+            seen = _rectangles(layout.lengths, layout, window, queries, keys)
+            whole = (queries.stop, keys.start)
+            near = window is None or queries.stop - 1 - keys.start < window
+            every = near and all(each is not None and each[:2] == whole for each in seen)
+            extent = any(seen), every
+        found.append((source, block._replace(hides=Hidden(mask=mask)), extent))
     plan: list[list[Block]] = [[] for _ in range(parts.ring)]
-    # One transfer, as each waits for the device.
-    extents = torch.stack([extent for *_, extent in found]).tolist()
-    for (source, block, _), (some, every) in zip(found, extents, strict=True):
+    read = [extent for *_, extent in found if isinstance(extent, Tensor)]
+    # One transfer, as each waits for the device; none where the host knows the lengths.
+    known = iter(torch.stack(read).tolist() if read else ())
+    for source, block, extent in found:
+        some, every = next(known) if isinstance(extent, Tensor) else extent
         if some:
-            plan[source].append(block._replace(mask=None) if every else block)
+            plan[source].append(block._replace(hides=NOTHING) if every else block)
     return plan
+
+
+def sequence_plan(parts: SequenceParts, layout: Layout, window: int | None) -> Plan:
+    """The same for kernels that take lengths in place of masks; the host knows all of it.
+
+    Within a run of places documents are sequences. Of an earlier run only the document that goes
+    on into the queries' run is seen, by a rectangle of queries and keys, row by row.
+    """
+    assert layout.lengths is not None
+    plan: list[list[Block]] = [[] for _ in range(parts.ring)]
+    for source, queries, keys, block in _pairs(parts, layout.keys):
+        if queries == keys:
+            plan[source].append(block._replace(hides=_sequences(layout, window, queries)))
+            continue
+        rectangles = _rectangles(layout.lengths, layout, window, queries, keys)
+        for row, seen in enumerate(rectangles):
+            if seen is not None:
+                last, first_key, left = seen
+                at, other = block.queries.start, block.keys.stop
+                plan[source].append(
+                    Block(
+                        slice(at, at + last - queries.start),
+                        slice(other - (keys.stop - first_key), other),
+                        Hidden(left=left),
+                        slice(row, row + 1),
+                    )
+                )
+    return plan
+
+
+def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slice, Block]]:
+    """Each run of this rank with those of all ranks that are not after it.
+
+    Yields:
+        the rank that has the keys, the places of queries and keys in the whole sequence, and the
+        block of them in what the ranks have.
+    """
+    run = length // (parts.ring * parts.runs)
+    places = [slice(n * run, (n + 1) * run) for n in range(parts.runs)]
+    own = parts.ring_part(length, parts.ring_rank)
+    for source in range(parts.ring):
+        pairs = [
+            (queries, keys, Block(at, other))
+            for queries, at in zip(own, places, strict=True)
+            for keys, other in zip(parts.ring_part(length, source), places, strict=True)
+        ]
+        # A run and itself first: there each query sees itself, so that no lse stays infinite.
+        for queries, keys, block in sorted(pairs, key=lambda pair: pair[0] != pair[1]):
+            if keys.start <= queries.start:
+                yield source, queries, keys, block
+
+
+def _sequences(layout: Layout, window: int | None, run: slice) -> Hidden:
+    """The documents within a run of places of each row, whose places begin one as well."""
+    assert layout.lengths is not None
+    starts, size = layout.lengths.starts, run.stop - run.start
+    inside: list[Any] = []
+    for row in range(layout.batch):
+        first = row * layout.keys + run.start
+        within = starts[(starts > first) & (starts < first + size)]
+        inside += [row * size, *(within - first + row * size)]
+    known = Lengths.of(np.array([*inside, layout.batch * size])).to(layout.device)
+    left = -1 if window is None else window - 1
+    return Hidden(True, None, left, known.cumulative, round_up(known.longest, size))
+
+
+def _rectangles(
+    lengths: Lengths, layout: Layout, window: int | None, queries: slice, keys: slice
+) -> list[tuple[int, int, int] | None]:
+    """Of each row where the queries that see an earlier run of keys end, and where these begin.
+
+    Returns:
+        the place after the last query, the first key, and how far before the key that stands at a
+        query's place, counted from the ends of both, the query sees (-1: to the first); None where
+        no query sees a key.
+    """
+    found: list[tuple[int, int, int] | None] = []
+    for row in range(layout.batch):
+        base = row * layout.keys
+        number = int(np.searchsorted(lengths.starts, base + keys.stop - 1, "right"))
+        begin, end = (int(each) - base for each in lengths.starts[number - 1 : number + 1])
+        last, first = min(queries.stop, end), max(keys.start, begin)
+        left = -1
+        if window is not None:
+            last = min(last, keys.stop - 1 + window)
+            first = max(first, queries.start - window + 1)
+            left = keys.stop - last + window - 1
+        is_seen = last > queries.start and first < keys.stop
+        found.append((last, first, left) if is_seen else None)
+    return found
 
 
 class _RingAttention(torch.autograd.Function):
@@ -158,16 +276,11 @@ class _RingAttention(torch.autograd.Function):
                 coming = None if step + 1 == group.size() else _Passed(held, group)
                 keys, values = _unpacked(held, key, value)
                 for block in plan[source]:
-                    rows, columns = block.queries, block.keys
+                    at, other = block.at, block.of_keys
                     out, lse = attend_block(
-                        query[:, :, rows],
-                        keys[:, :, columns],
-                        values[:, :, columns],
-                        scores,
-                        block.causal,
-                        block.mask,
+                        query[at], keys[other], values[other], scores, block.hides
                     )
-                    _merge(mixed[:, :, rows], total[:, :, rows], out, lse)
+                    _merge(mixed[at], total[at], out, lse)
                 if coming is not None:
                     held = coming.wait()
         mixed = mixed.to(query.dtype)
@@ -193,21 +306,20 @@ class _RingAttention(torch.autograd.Function):
                 own = torch.zeros_like(held, dtype=total.dtype)
                 of_keys, of_values = _unpacked(own, key, value)
                 for block in ctx.plan[source]:
-                    rows, columns = block.queries, block.keys
+                    at, other = block.at, block.of_keys
                     found = block_gradients(
-                        grad[:, :, rows],
-                        query[:, :, rows],
-                        keys[:, :, columns],
-                        values[:, :, columns],
-                        mixed[:, :, rows],
-                        total[:, :, rows],
+                        grad[at],
+                        query[at],
+                        keys[other],
+                        values[other],
+                        mixed[at],
+                        total[at],
                         ctx.scores,
-                        block.causal,
-                        block.mask,
+                        block.hides,
                     )
-                    of_query[:, :, rows] += found.query
-                    of_keys[:, :, columns] += found.key
-                    of_values[:, :, columns] += found.value
+                    of_query[at] += found.query
+                    of_keys[other] += found.key
+                    of_values[other] += found.value
                 if following is not None:
                     own += following.wait()
                 following = _Passed(own, group, tag=1)

@@ -27,7 +27,7 @@ from setpoint.model.attention.varlen import (
     Flash,
     Varlen,
     has_package,
-    use_fastest_flash,
+    use_flash,
 )
 from setpoint.units.dtype import DType
 
@@ -51,12 +51,13 @@ def choose_backend(
     *,
     masked: bool = False,
     cached: bool = False,
+    ring: bool = False,
 ) -> Chosen:
     """Make the backend of some layers of a model on a device.
 
     Arguments:
         dtype: of queries, keys and values.
-        masked: whether isolated documents or windows hide keys.
+        masked, ring: see `candidates`.
         cached: whether keys of earlier calls are kept, whose lengths change from call to call.
 
     Raises:
@@ -64,14 +65,15 @@ def choose_backend(
     """
     # With a cache auto is as on a CPU: masks have few rows, and lengths change with each call.
     kind = "cpu" if cached else device.type
-    names = candidates(config, kind, "bf16" if dtype.itemsize == 2 else "fp32", masked=masked)
+    compute = "bf16" if dtype.itemsize == 2 else "fp32"
+    names = candidates(config, kind, compute, masked=masked, ring=ring)
     there: list[BackendName] = [name for name in names if missing(name, device.type) is None]
     if not there:
         reason = missing(names[0], device.type)
         message = f"model.attention_backend = {names[0]}: {reason}; use auto, sdpa or eager"
         raise SetpointError(message)
-    if device.type == "cuda" and not config.attention_dropout:
-        use_fastest_flash(device, query_size(config))
+    if device.type == "cuda":
+        use_flash(there[0], device, query_size(config), config.attention_dropout)
     return Chosen(there[0], make_backend(there[0]))
 
 

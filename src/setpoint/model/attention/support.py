@@ -84,7 +84,12 @@ MASKED_ON_GPU: tuple[Backend, ...] = ("varlen", "flex", "sdpa", "eager")
 
 
 def candidates(
-    config: Transformer, device: str = "cpu", compute: str = "fp32", *, masked: bool = False
+    config: Transformer,
+    device: str = "cpu",
+    compute: str = "fp32",
+    *,
+    masked: bool = False,
+    ring: bool = False,
 ) -> tuple[Backend, ...]:
     """List the backends that can compute the attention of some layers, the fastest first.
 
@@ -92,6 +97,7 @@ def candidates(
         device: "cpu" or "cuda".
         compute: dtype of queries, keys and values: "fp32", "bf16" or "fp16".
         masked: whether isolated documents or windows narrower than the rows hide keys.
+        ring: whether a ring of ranks divides sequences, which adds up blocks.
 
     Returns:
         those of auto; else the one that the configuration names.
@@ -104,30 +110,37 @@ def candidates(
     return tuple(
         name
         for name in order
-        if not any(_lacking(config, name)) and unplaced(config, name, device, compute) is None
+        if not any(_lacking(config, name))
+        and unplaced(config, name, device, compute) is None
+        and (LIMITS[name].lse or not ring)
     )
 
 
 def chosen(
-    config: Transformer, device: str = "cpu", compute: str = "fp32", *, masked: bool = False
+    config: Transformer,
+    device: str = "cpu",
+    compute: str = "fp32",
+    *,
+    masked: bool = False,
+    ring: bool = False,
 ) -> Backend:
     """The first of `candidates`: what auto stands for.
 
     On a CPU that is sdpa, or eager where scores are capped. On a GPU sdpa (cuDNN first) computes
     plain causal attention, varlen isolated documents and windows, and flex what these cannot.
     """
-    return candidates(config, device, compute, masked=masked)[0]
+    return candidates(config, device, compute, masked=masked, ring=ring)[0]
 
 
 def holds_mask(
-    config: Transformer, device: str, compute: str, *, masked: bool
+    config: Transformer, device: str, compute: str, *, masked: bool, ring: bool = False
 ) -> Literal["mask", "scores"] | None:
     """Find whether attention holds tensors of S x S positions on a device.
 
     Returns:
         the scores of all heads, the mask alone, or None.
     """
-    name = chosen(config, device, compute, masked=masked)
+    name = chosen(config, device, compute, masked=masked, ring=ring)
     if name in ("eager", "sdpa_math"):
         return "scores"
     return "mask" if masked and LIMITS[name].masks == "dense" else None

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.backend import PLAIN, Backend, Scores
+from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.layout import Layout
+from setpoint.model.attention.support import LIMITS
 
 PACKAGES: Final = {
     2: ("flash_attn", "pip install flash-attn"),
@@ -23,6 +25,11 @@ PACKAGES: Final = {
 }
 """Modules of FlashAttention by version, and where they are from."""
 
+FLASH: Final[dict[int, BackendName]] = {
+    2: "flash_attention_2",
+    3: "flash_attention_3",
+    4: "flash_attention_4",
+}
 GENERATIONS: Final = {9: 3, 10: 4}
 """Version of FlashAttention by the major compute capability that it is written for."""
 
@@ -64,7 +71,7 @@ def pack(layout: Layout, window: int | None) -> Packed:
     sides = (-1 if window is None else window - 1, 0)
     if layout.lengths is not None:
         starts = layout.lengths.cumulative
-        longest = _bound(layout.lengths.longest, layout.keys)
+        longest = round_up(layout.lengths.longest, layout.keys)
         return Packed(starts, starts, longest, longest, sides)
     is_plain = layout.documents is None and not layout.padded
     if is_plain and (layout.positions is None or window is None):
@@ -112,7 +119,7 @@ def _read(layout: Layout, window: int | None) -> Packed:
     def moved(array: Any) -> Tensor:
         return torch.from_numpy(array).to(layout.device, non_blocking=True)
 
-    query_longest, key_longest = (_bound(int(each.max()), layout.keys) for each in lengths)
+    query_longest, key_longest = (round_up(int(each.max()), layout.keys) for each in lengths)
     return Packed(
         moved(starts[0]),
         moved(starts[1]),
@@ -124,7 +131,8 @@ def _read(layout: Layout, window: int | None) -> Packed:
     )
 
 
-def _bound(longest: int, most: int) -> int:
+def round_up(longest: int, most: int) -> int:
+    """A power of two, or the most that there is."""
     return min(1 << (longest - 1).bit_length(), most)
 
 
@@ -210,25 +218,36 @@ class Flash(Varlen):
         return found[0] if isinstance(found, tuple) else found
 
 
-def use_fastest_flash(device: torch.device, largest_head: int) -> None:
-    """Let PyTorch's flash operators compute by FlashAttention 3 or 4, where one is installed.
+def use_flash(name: str, device: torch.device, head: int, dropout: float) -> None:
+    """Let PyTorch's flash operators compute by the fastest version of FlashAttention that can.
 
-    PyTorch registers both, of which each is for a generation of GPUs; its own kernels are version
-    2. Nothing happens where that is so already.
+    PyTorch registers versions 3 and 4, each for a generation of GPUs; its own kernels are version
+    2. A version that the name of the backend says is taken at its word, for rings.
+
+    Arguments:
+        head: components of queries and keys.
     """
-    fastest = _fastest_flash(device, largest_head)
+    registered = getattr(nn.attention, "list_flash_attention_impls", list)()
+    version = int(name[-1]) if name.startswith("flash_attention_") else None
+    if version is None:
+        version = 2 if dropout else _fastest_flash(device, head)
+    wanted = f"FA{version}" if f"FA{version}" in registered else None
     attention: Any = nn.attention
-    if fastest is not None and attention.current_flash_attention_impl() != fastest:
-        attention.activate_flash_attention_impl(fastest)
+    if not registered or attention.current_flash_attention_impl() == wanted:
+        return
+    if wanted is None:
+        attention.restore_flash_attention_impl()
+    else:
+        attention.activate_flash_attention_impl(wanted)
 
 
 @cache
-def _fastest_flash(device: torch.device, largest_head: int) -> str | None:
-    version = GENERATIONS.get(torch.cuda.get_device_capability(device)[0])
-    registered = getattr(nn.attention, "list_flash_attention_impls", list)()
-    if version is None or f"FA{version}" not in registered or not has_package(version):
-        return None
-    return None if version == 4 and largest_head > 128 else f"FA{version}"
+def _fastest_flash(device: torch.device, head: int) -> int:
+    version = GENERATIONS.get(torch.cuda.get_device_capability(device)[0], 2)
+    largest = LIMITS[FLASH[version]].largest_head
+    assert largest is not None
+    fits = head <= largest and head % LIMITS[FLASH[version]].head_multiple == 0
+    return version if fits and has_package(version) else 2
 
 
 def has_package(version: int) -> bool:

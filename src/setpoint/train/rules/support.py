@@ -362,11 +362,14 @@ CONFLICTS = (
         "cannot be drawn again for the keys and values that come round the ring", ("0",),
         where=_has_ring, hint="Or divide sequences by parallel.ulysses."),
     Conflict(
-        "model.attention_backend = flex or varlen or flash_attention_2 or flash_attention_3 or "
-        "flash_attention_4 or sdpa_cudnn",
-        ("parallel.ring that divides sequences",),
+        "model.attention_backend = flex", ("parallel.ring that divides sequences",),
         "{model.attention_backend} does not give what the blocks of a ring are added up by",
-        ("auto", "sdpa", "eager"), where=_has_ring,
+        ("auto", "sdpa", "varlen"), where=_has_ring,
+        hint="Or divide sequences by parallel.ulysses."),
+    Conflict(
+        "model.attention_backend = flash_attention_2 or flash_attention_3",
+        ("parallel.ring that divides sequences", "model.attention_soft_cap = set"),
+        "caps no scores of the blocks of a ring", ("auto", "eager"), where=_has_ring,
         hint="Or divide sequences by parallel.ulysses."),
     Conflict(
         "compile.scope = model", (IN_CONTEXT,),
