@@ -39,8 +39,8 @@ def test_inner_units_come_first() -> None:
     ("flags", "said"),
     [
         (("parallel.sharding.units=[nothing]",), "matches no module"),
-        (("parallel.sharding.units=['layers.0']",), "matches layers only, which are units already"),
-        (("parallel.sharding.units=[output]",), "matches output, with whose weights the loss"),
+        (("parallel.sharding.units=['layers.0']",), "matches layers.0, which is a unit already"),
+        (("parallel.sharding.units=[output]",), "matches output, which is a unit already"),
         (
             ("parallel.sharding.units=[embedding]", "model.tie_embeddings=true"),
             "matches embedding, with whose weights the loss",

@@ -536,7 +536,7 @@ EFFECTS = {
                                      gives=(False, True, ("ring", "ulysses"))),
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
     "Parallel.sharding": Effect("parallel.sharding.layers_per_unit=2", asked_of_fsdp, FSDP),
-    "Sharding.units": Effect("parallel.sharding.units=[embedding]", asked_of_fsdp, FSDP),
+    "Sharding.units": Effect("parallel.sharding.units=['layers.0.attention']", asked_of_fsdp, FSDP),
     "Sharding.layers_per_unit": Effect("parallel.sharding.layers_per_unit=2", asked_of_fsdp, FSDP),
     "Sharding.forward_prefetch": Effect("parallel.sharding.forward_prefetch=2", asked_of_fsdp,
                                         FSDP),

@@ -157,7 +157,9 @@ class _Adapted:
 class _AdaptedLinear(_Adapted):
     bias: Tensor | None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *within: Any) -> Any:
+        if within:  # what computes with `adapted_weight`
+            return super().forward(x, *within)
         # A quantized weight is made dense when it is read.
         weight = None if self.adapter.magnitude is None else self.weight
         return self.adapter(x, super().forward(x), weight, self.bias)

@@ -21,6 +21,18 @@ def part_names(layers: int) -> list[str]:
     return ["embedding", *(f"{LAYER}{layer}" for layer in range(layers)), "output"]
 
 
+def units_around_layers(config: Transformer) -> tuple[tuple[str, ...], ...]:
+    """Modules before and behind the layers whose weights are gathered together, in forward order.
+
+    The second spans the loss, which may multiply with the output matrix by itself. None where the
+    embedding is tied: the first operation and the loss both need it.
+    """
+    if config.tie_embeddings:
+        return ()
+    learned = ("position_embedding",) if config.positions == "learned" else ()
+    return ("embedding", *learned), ("norm", "output")
+
+
 def part_sizes(config: Transformer, *, vocab_size: int, sequence_length: int) -> list[Part]:
     """Count the parameters of each part, and its FLOPs per token by the formula `palm`.
 

@@ -17,7 +17,7 @@ from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.layer import MoELayer
 from setpoint.model.moe.routing import LayerRouting, combine, placed
 from setpoint.model.norm.norms import build_norm
-from setpoint.model.parts import LAYER, part_names
+from setpoint.model.parts import LAYER, part_names, units_around_layers
 from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
 from setpoint.shapes.adapted import weight_in_use
@@ -32,6 +32,21 @@ if TYPE_CHECKING:
     from setpoint.shapes.sequence_parts import ContextGroups
 
 Head = Callable[[Tensor, Projection], Any]
+
+
+class Output(nn.Linear):
+    """The output matrix, (V, dim)."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, hidden: Tensor, within: Callable[[Tensor], Any] | None = None
+    ) -> Any:
+        """Project hidden states, or call what multiplies with the weight by itself.
+
+        Arguments:
+            within: called with the hidden states in place of the product, so that a sharding
+                engine has the weight gathered as long as it runs.
+        """
+        return super().forward(hidden) if within is None else within(hidden)
 
 
 class Transformer(nn.Module):
@@ -77,7 +92,7 @@ class Transformer(nn.Module):
         self.norm: nn.Module | None = build_norm(config, config.dim)
         # A tied output is no second name for the embedding: shared parameters come apart on the
         # way through the meta device, and safetensors refuses to store them.
-        self.output = None if config.tie_embeddings else nn.Linear(config.dim, rows, bias=False)
+        self.output = None if config.tie_embeddings else Output(config.dim, rows, bias=False)
         self.is_part = False
         self._context_groups: ContextGroups | None = None
 
@@ -158,6 +173,14 @@ class Transformer(nn.Module):
             "output": "vocabulary_columns",
         }
         return {name: word for name, word in plan.items() if getattr(self, name) is not None}
+
+    def units_around_layers(self) -> list[list[nn.Module]]:
+        """See `setpoint.shapes.division.HasUnits`."""
+        units = [
+            [module for name in names if (module := getattr(self, name)) is not None]
+            for names in units_around_layers(self.config)
+        ]
+        return [unit for unit in units if unit]
 
     def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
         """See `setpoint.shapes.division.VocabularyDivisible`."""
@@ -249,12 +272,18 @@ class Transformer(nn.Module):
             if routing is not None:
                 routings.append(routing)
         if head is not None:
-            result = x if self.norm is None else head(self.norm(x), self.projection)
+            result = x if self.norm is None else self._finish(self.norm(x), head)
             auxiliary, routing = combine(self.config.moe, routings)
             if self.is_part and self.training:
                 routing = placed(self.config, routing, map(int, self.layers), x.device)
             return Outcome(result, auxiliary, routing)
         return x if self.norm is None else self._logits(self.norm(x))
+
+    def _finish(self, hidden: Tensor, head: Head) -> Any:
+        """What a head makes of (B, S, dim) states behind the last norm."""
+        if self.output is None:
+            return head(hidden, self.projection)
+        return self.output(hidden, lambda states: head(states, self.projection))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         """Look up (B, S, dim) vectors."""

@@ -91,7 +91,7 @@ class Sharding(Config, role=RUNTIME):
 
     units: tuple[str, ...] = field(default=(), also_called=("basic_modules", "fsdp_units"))
     """Regular expressions that match whole names of modules: those are gathered and freed by
-    themselves, as each layer is."""
+    themselves, as each layer is, the embedding, and the last norm with the output matrix."""
 
     layers_per_unit: int = field(default=1, ge=1)
     """Layers that are gathered together: more need more memory, and fewer and larger messages."""
@@ -100,7 +100,8 @@ class Sharding(Config, role=RUNTIME):
         default=None, ge=1, also_called=("enable_forward_prefetch",)
     )
     """Units whose weights are asked for ahead of the one that is computed in the forward pass;
-    null: those that the host reaches while the device computes."""
+    null: one where the model names the units around its layers, as type = transformer does, else
+    those that the host reaches while the device computes."""
 
     backward_prefetch: int | None = field(
         default=None, ge=1, also_called=("enable_backward_prefetch",)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
+from setpoint.parallel.sharding import FirstUnits
 from setpoint.parallel.tensor import sum_over_tensor_ranks, summed_gradients
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Replicas:
         """What is called in training, and the model that it calls."""
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
         self._keeps = config.reshard is False
+        self._first = FirstUnits(model) if self._is_sharded else None
         self._tensor = world.group("tensor")
         """The ranks that divide matrices; None where none do."""
         self._terms = [] if self._tensor is None else list(summed_gradients(model))
@@ -73,6 +75,8 @@ class Replicas:
             model.set_requires_all_reduce(last)
             if self._keeps:
                 model.set_reshard_after_backward(last)
+            elif self._first is not None:
+                self._first.keep(last)
             yield
         elif self._sums is not None:
             with self._sums.summing() if last else nullcontext():

@@ -10,6 +10,7 @@ from torch import nn
 
 from setpoint.config import SetpointError
 from setpoint.parallel.pipeline import Stage
+from setpoint.shapes.division import HasUnits
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -28,8 +29,9 @@ def shard(
 ) -> None:
     """Divide the parameters of a model among the ranks of the axis `shard` (FSDP2).
 
-    Each layer is gathered and freed by itself; what lies around them is one more unit. Gradients
-    are summed over all ranks, not averaged: the loss is divided by what all of them count.
+    Each layer is gathered and freed by itself, and so are the units that the model names around
+    them; what is left is one more. Gradients are summed over all ranks, not averaged: the loss is
+    divided by what all of them count.
 
     Arguments:
         whole: parameters that no other rank has anything of, and that stay as they are.
@@ -44,17 +46,18 @@ def shard(
     cut = isinstance(model, Stage)
     part = model.model if isinstance(model, Stage) else model
     units = [*units_of(config.sharding, part, layers, is_part=cut), [model]]
+    ends = [units_around(part)[-1:], [[model]]]
     for unit in units:
-        # What lies around the layers is needed again at once, and a stage by the next micro-batch.
-        is_layer = unit != [model] and not cut
-        reshard = is_layer if config.reshard is None else config.reshard
+        # What follows the layers is needed again at once, and a stage by the next micro-batch.
+        frees = not cut and not any(unit in end for end in ends)
+        reshard = frees if config.reshard is None else config.reshard
         modules = unit if len(unit) > 1 else unit[0]
         fully_shard(modules, reshard_after_forward=reshard, **given)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
-    prefetch(config.sharding, model, units)
+    prefetch(config.sharding, model, units, isinstance(part, HasUnits))
 
 
 def units_of(
@@ -73,7 +76,8 @@ def units_of(
         SetpointError: a pattern of `parallel.sharding.units` matches no module that has weights
             and is no unit yet.
     """
-    held = {module for _, module in layers}
+    around = units_around(model)
+    held = {module for _, module in layers}.union(*around)
     extra: list[nn.Module] = []
     for index, pattern in enumerate(config.units):
         matching = [
@@ -89,7 +93,7 @@ def units_of(
             names = [n for n, module in model.named_modules() if n and module not in held]
             raise SetpointError(
                 f"parallel.sharding.units.{index} = {pattern!r} matches no module that has weights "
-                f"and is no layer\nValid: patterns of whole names, such as "
+                f"and is no unit yet\nValid: patterns of whole names, such as "
                 f"{', '.join(re.escape(name) for name in names[:5])}"
             )
         extra += [module for module in matching if module not in extra]
@@ -104,19 +108,56 @@ def units_of(
         [module for _, module in layers[first : first + step]]
         for first in range(0, len(layers), step)
     ]
-    return [*inner, *together, *outer]
+    return [*inner, *together, *outer, *around]
 
 
-def prefetch(config: Sharding, model: nn.Module, units: Sequence[Sequence[nn.Module]]) -> None:
+def units_around(model: nn.Module) -> list[list[nn.Module]]:
+    """Units that a model names before and behind its layers; none where it does not."""
+    return model.units_around_layers() if isinstance(model, HasUnits) else []
+
+
+class FirstUnits:
+    """Units that each forward pass begins with, and each backward pass ends with.
+
+    Those are what lies on both sides of the layers, and where the model names its units what lies
+    before them, such as the embedding, and the first layer. They stay gathered from one micro-batch
+    of a step to the next, which would wait for them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        before = {module for unit in units_around(model)[:1] for module in unit}
+        units: list[Any] = [unit for unit in model.modules() if isinstance(unit, FSDPModule)]
+        layers = [unit for unit in units[1:] if unit not in before] if before else []
+        self._lookups = [unit for unit in units if unit in before][:1]
+        self._kept = [model, *self._lookups, *layers[:1]]
+
+    def keep(self, last: bool) -> None:
+        """Tell them whether the next backward pass is the last one of a step."""
+        for unit in self._kept:
+            unit.set_reshard_after_backward(last, recurse=False)
+        for unit in self._lookups:
+            # Gradients of rows need no weights: they are gathered for the next forward pass.
+            unit.set_unshard_in_backward(not last)
+
+
+def prefetch(
+    config: Sharding,
+    model: nn.Module,
+    units: Sequence[Sequence[nn.Module]],
+    is_ordered: bool = False,
+) -> None:
     """Tell each unit of a sharded model which others to ask for while it is computed.
 
     Arguments:
         units: all of them; they are taken to be computed in the order of the model's modules.
+        is_ordered: whether the model says that they are.
     """
     order = {module: number for number, module in enumerate(model.modules())}
     firsts: list[Any] = sorted((unit[0] for unit in units), key=order.__getitem__)
     for number, unit in enumerate(firsts):
-        if ahead := config.forward_prefetch:
+        if ahead := config.forward_prefetch or int(is_ordered):
             unit.set_modules_to_forward_prefetch(firsts[number + 1 : number + 1 + ahead])
         if ahead := config.backward_prefetch:
             before = firsts[max(0, number - ahead) : number][::-1]

@@ -135,16 +135,23 @@ def _moments(
     before = whole if topology.accumulation > 1 else 0
     last = max(layers, key=lambda each: each.work + each.again, default=NOTHING)
     work = last.work + last.again
-    gathered = own_grads = messages = around_grads = around_messages = 0
+    gathered = own_grads = messages = around_grads = end_messages = 0
+    last_unit = first_unit = _NO_UNIT
     if topology.uses_fsdp:
         formats = workload.formats
-        inner = [unit for unit in shards.units if unit.is_layer]
-        around = [unit for unit in shards.units if not unit.is_layer]
+        inner = [unit for unit in shards.units if unit.place == "layer"]
+        around = [unit for unit in shards.units if unit.place != "layer"]
+        if topology.pipeline == 1 and topology.reshard is not False:
+            # Gathered when they are needed, and reduced as layers are.
+            first_unit = next((unit for unit in around if unit.place == "first"), _NO_UNIT)
+            last_unit = next((unit for unit in around if unit.place == "last"), _NO_UNIT)
+            around = [unit for unit in around if unit.place == "around"]
         gathered = sum(unit.gathered for unit in around) + _gathered(topology, inner)
         most = max((unit.trained for unit in inner), default=0)
         own_grads, messages = most * formats.params, most * formats.reduce
         rest = sum(unit.trained for unit in around)
-        around_grads, around_messages = rest * formats.params, rest * formats.reduce
+        around_grads = rest * formats.params
+        end_messages = (rest + first_unit.trained) * formats.reduce
         if topology.pipeline > 1:  # stages keep whole gradients until the last micro-batch
             around_grads = sum(unit.trained for unit in shards.units) * formats.params
             before = own_grads = 0
@@ -158,7 +165,15 @@ def _moments(
             gradients=before,
             activations=on_way,
             logits=output.kept + output.work,
-            gathered=gathered,
+            gathered=gathered + last_unit.gathered,
+        ),
+        busy._replace(
+            moment="backward",
+            gradients=before,
+            activations=on_way,
+            gathered=busy.gathered
+            + last_unit.gathered
+            + last_unit.trained * (workload.formats.params + workload.formats.reduce),
         ),
         busy._replace(moment="backward", gradients=before, activations=on_way, recomputed=work),
         busy._replace(
@@ -180,9 +195,15 @@ def _moments(
             gradients=whole,
             activations=behind,
             recomputed=max(first.work, own_grads),
-            gathered=gathered + around_grads + max(messages, around_messages),
+            gathered=gathered
+            + around_grads
+            + first_unit.trained * workload.formats.params
+            + max(messages, end_messages, first_unit.gathered),
         ),
     ]
+
+
+_NO_UNIT = Unit("around", 0, 0, 0)
 
 
 def _gathered(topology: Topology, units: list[Unit]) -> int:

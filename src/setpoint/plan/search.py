@@ -459,7 +459,7 @@ class _Bounds:
         return self.sent[key]
 
     def _seconds_of_weights(self, t: Topology) -> float:
-        turns = weight_turns(t, is_layer=True)
+        turns = weight_turns(t, "layer")
         axes = "+".join(axis for axis in t.sharding_axes if t.degrees[axis] > 1)
         group = group_of(t.degrees, axes, t.shards, self.links.node)
         ranks = t.pipeline * t.tensor

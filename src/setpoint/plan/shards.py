@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from setpoint.plan.mesh import coordinates, index_along
 from setpoint.plan.topology import Topology, stages_of
 from setpoint.plan.weight import Weight
 from setpoint.plan.workload import Workload
 from setpoint.shapes.expert_parts import side_to_shard
+
+Place = Literal["first", "layer", "last", "around"]
+"""Of a unit in the model: before the layers, among them, behind them, or on both sides."""
 
 
 class Unit(NamedTuple):
@@ -22,7 +25,7 @@ class Unit(NamedTuple):
         largest: numbers of the largest matrix.
     """
 
-    is_layer: bool
+    place: Place
     gathered: int
     trained: int
     largest: int
@@ -35,7 +38,7 @@ class Shards(NamedTuple):
         stored: bytes, padding included.
         numbers: that are trained, without padding; `padded` with it.
         state: bytes of optimizer state.
-        units: in the order of the model, what lies around the layers last.
+        units: layers in the order of the model, then what lies around them.
         trained_tensors: numbers of each trained tensor here, in the order of the model.
         terms: numbers of whole weights of whose gradients each rank of `tensor` has a term.
         tied: numbers of the embedding where another stage has it as its output matrix.
@@ -153,7 +156,7 @@ def _shards(
     sums: dict[int, _Sums] = {}
     """By kinds, of which most layers have the same."""
     for stage in stages:
-        around: list[tuple[Weight, _Held]] = []
+        around: dict[Place, list[tuple[Weight, _Held]]] = {}
         layers: list[tuple[int, list[tuple[Weight, _Held]]]] = []
         made: dict[tuple[int, ...], Unit] = {}
         for part in stage:
@@ -174,7 +177,8 @@ def _shards(
             if workload.kinds[number].name == "layer":
                 layers.append((number, own.held))
             else:
-                around.extend(own.held)
+                place = place_of(workload.kinds[number].name, workload.tied)
+                around.setdefault(place, []).extend(own.held)
             stored += own.stored
             state += own.state
             numbers += own.numbers
@@ -186,11 +190,18 @@ def _shards(
             together = layers[begin : begin + step]
             kinds = tuple(kind for kind, _ in together)
             if kinds not in made:
-                made[kinds] = _unit([each for _, layer in together for each in layer], True)
+                made[kinds] = _unit([each for _, layer in together for each in layer], "layer")
             units.append(made[kinds])
-        if around or not layers:
-            units.append(_unit(around, False))
+        if not (around or layers):
+            around["around"] = []
+        units += [_unit(weights, place) for place, weights in around.items()]
     return Shards(stored, numbers, padded, state, tuple(units), tuple(tensors), terms, tied)
+
+
+def place_of(kind: str, tied: bool) -> Place:
+    """The place of a part; see `setpoint.model.parts.units_around_layers`."""
+    places: dict[str, Place] = {"layer": "layer", "embedding": "first", "output": "last"}
+    return places.get(kind, "around") if kind == "layer" or not tied else "around"
 
 
 class _Sums(NamedTuple):
@@ -220,7 +231,7 @@ def _sums(held: list[tuple[Weight, _Held]], topology: Topology) -> _Sums:
     )
 
 
-def _unit(held: list[tuple[Weight, _Held]], is_layer: bool) -> Unit:
+def _unit(held: list[tuple[Weight, _Held]], place: Place) -> Unit:
     own = [(weight, each) for weight, each in held if not each.is_expert]
     gathered = sum(
         round(each.whole * weight.stored / max(1, weight.numbers)) * weight.times
@@ -228,7 +239,7 @@ def _unit(held: list[tuple[Weight, _Held]], is_layer: bool) -> Unit:
     )
     trained = sum(each.whole * weight.times for weight, each in own if weight.is_trained)
     largest = max((each.whole for _, each in own), default=0)
-    return Unit(is_layer, gathered, trained, largest)
+    return Unit(place, gathered, trained, largest)
 
 
 def _has_terms(weight: Weight, topology: Topology) -> bool:

@@ -20,7 +20,7 @@ from setpoint.plan.machines import Machine, Network
 from setpoint.plan.mesh import stride
 from setpoint.plan.part_time import Kernels, Part, PartTimes, Spent, WeightMessages
 from setpoint.plan.schedules import StageTimes, pipeline_seconds, simulate
-from setpoint.plan.shards import Shards, Unit, shards_of
+from setpoint.plan.shards import Place, Shards, Unit, shards_of
 from setpoint.plan.topology import Topology, stages_of
 from setpoint.plan.traffic import expert_turns, weight_turns
 from setpoint.plan.workload import Workload
@@ -145,22 +145,22 @@ class _Step(PartTimes):
 
     # What weights take.
 
-    def _units(self, shards: Shards) -> tuple[list[WeightMessages], WeightMessages]:
-        """Messages of the weights of each layer, and of what lies around them."""
+    def _units(self, shards: Shards) -> tuple[list[WeightMessages], dict[Place, WeightMessages]]:
+        """Messages of the weights of each layer, and of other units by their place."""
         each = self.topology.layers_per_unit
         found: list[WeightMessages] = []
-        around = WeightMessages()
+        others: dict[Place, WeightMessages] = {}
         for unit in shards.units:
             made = self._sent.get(unit)
             if made is None:
                 made = self._sent[unit] = self._unit(unit)
-            if unit.is_layer:
+            if unit.place == "layer":
                 found += [
                     made if each == 1 else WeightMessages(*(value / each for value in made))
                 ] * each
             else:
-                around = WeightMessages(*(a + b for a, b in zip(around, made, strict=True)))
-        return found, around
+                others[unit.place] = _sum(made, others.get(unit.place, WeightMessages()))
+        return found, others
 
     def _unit(self, unit: Unit) -> WeightMessages:
         """Messages of weights that are gathered together."""
@@ -263,9 +263,15 @@ class _Step(PartTimes):
         return [(kinds[number], times[number]) for number in kinds]
 
     def _flow(self, stage: Sequence[Part], shards: Shards, first: bool, last: bool) -> _Flow:
-        units, around = self._units(shards)
+        units, others = self._units(shards)
+        around, begins, ends = (
+            others.get(place, WeightMessages()) for place in ("around", "first", "last")
+        )
         t = self.topology
-        layer, outer, expert = weight_turns(t, True), weight_turns(t, False), expert_turns(t)
+        layer, expert = weight_turns(t, "layer"), expert_turns(t)
+        outer, behind = weight_turns(t, "around"), weight_turns(t, "last")
+        embedding = weight_turns(t, "first")
+        first_layer = weight_turns(t, "layer", is_first_layer="first" in others)
         reduces = layer.sums == t.accumulation or last
 
         def in_this(turns: int) -> bool:
@@ -275,24 +281,35 @@ class _Step(PartTimes):
         flow = _Flow()
         if in_this(outer.forwards):
             flow.wait("gather", "around the layers", around.gather)
+        if in_this(embedding.forwards):
+            flow.wait("gather", "embedding", begins.gather)
         there, back = iter(units), iter(reversed(units))
         steps: list[tuple[float, float, float]] = []
-        for part in stage:
+        for number, part in enumerate(stage):
             unit = next(there, WeightMessages()) if part.is_layer else WeightMessages()
-            gather = unit.gather * in_this(layer.forwards)
+            turns = layer if number > t.layers_per_unit else first_layer
+            gather = unit.gather * in_this(turns.forwards)
             gather += part.experts.gather * in_this(expert.forwards)
+            if part is stage[-1]:
+                gather += ends.gather * in_this(behind.forwards)
             steps.append((part.forward.total, gather, 0.0))
         flow.run(steps, "forward")
         steps = []
-        for part in reversed(stage):
+        for number, part in enumerate(reversed(stage)):
             unit = next(back, WeightMessages()) if part.is_layer else WeightMessages()
             gather = unit.gather * in_this(layer.backwards)
             gather += part.experts.gather * in_this(expert.backwards)
             reduce = (unit.reduce + part.experts.reduce) * reduces
             reduce += (unit.copied + part.experts.copied) * last
+            if number == 0:
+                gather += ends.gather * in_this(behind.backwards)
+                reduce += ends.reduce * reduces + ends.copied * last
+            elif number == len(stage) - 1 and embedding.backwards and not last:
+                gather += begins.gather  # for the next micro-batch
             steps.append((part.back, gather, reduce))
         flow.run(steps, "backward")
-        tail = around.reduce * reduces + around.copied * last
+        rest = _sum(around, begins)
+        tail = rest.reduce * reduces + rest.copied * last
         flow.message("reduce", "around the layers", tail, flow.now)
         flow.finish()
         return flow
@@ -363,8 +380,11 @@ class _Step(PartTimes):
         """
         t = self.topology
         shards = shards_of(self.workload, t, rank * stride(t.degrees, "pipeline"))
-        units, around = self._units(shards)
-        turns = weight_turns(t, True)
+        units, others = self._units(shards)
+        around = WeightMessages()
+        for each in others.values():
+            around = _sum(around, each)
+        turns = weight_turns(t, "layer")
         held = [part for stage in self.stages[rank] for part in stage]
         first = units[0].gather if units else around.gather
         gathered = sum(unit.gather for unit in units) + around.gather
@@ -475,6 +495,10 @@ class _Step(PartTimes):
 
 def _longest(around: Sequence[tuple[float, float, float]], which: int) -> float:
     return max(each[which] for each in around)
+
+
+def _sum(one: WeightMessages, other: WeightMessages) -> WeightMessages:
+    return WeightMessages(*(a + b for a, b in zip(one, other, strict=True)))
 
 
 class _Flow:

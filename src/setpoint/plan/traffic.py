@@ -11,7 +11,7 @@ from setpoint.parallel.config import AXES
 from setpoint.parallel.pipelining import SCHEDULES
 from setpoint.parallel.split import ranks_of_stages
 from setpoint.plan.mesh import coordinates
-from setpoint.plan.shards import Shards, local_shape, shards_of
+from setpoint.plan.shards import Place, Shards, local_shape, shards_of
 from setpoint.plan.topology import Topology, stages_of, tokens_of
 from setpoint.plan.workload import Kind, Workload
 
@@ -86,19 +86,20 @@ class Turns(NamedTuple):
     sums: int
 
 
-def weight_turns(topology: Topology, is_layer: bool) -> Turns:
-    """The messages of a unit in a step: of layers, or of what lies around them."""
+def weight_turns(topology: Topology, place: Place, is_first_layer: bool = False) -> Turns:
+    """The messages of a unit in a step; see `setpoint.parallel.sharding.FirstUnits`."""
     is_cut, count = topology.pipeline > 1, topology.accumulation
-    reshard = _reshard(topology, is_layer)
-    forwards = count if reshard or not is_cut else 1
-    if topology.reshard is False:
-        forwards = 1
-    return Turns(forwards, count if reshard else 0, 1 if is_cut else count)
+    reshard = _reshard(topology, place)
+    if is_cut:
+        return Turns(count if reshard else 1, count if reshard else 0, 1)
+    is_kept = topology.reshard is False or is_first_layer or place in ("first", "around")
+    backwards = count - (place == "first") if reshard else 0
+    return Turns(1 if is_kept else count, backwards, count)
 
 
-def _reshard(topology: Topology, is_layer: bool) -> bool | int:
+def _reshard(topology: Topology, place: Place) -> bool | int:
     if topology.reshard is None:
-        return is_layer and topology.pipeline == 1
+        return place in ("first", "layer") and topology.pipeline == 1
     return topology.reshard
 
 
@@ -111,9 +112,10 @@ def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Itera
             _joined(topology, topology.sharding_axes),
             _joined(topology, topology.copying_axes),
         )
-        for unit in shards.units:
-            reshard = _reshard(topology, unit.is_layer)
-            forwards, backwards, times = weight_turns(topology, unit.is_layer)
+        is_named = any(unit.place == "first" for unit in shards.units)
+        for number, unit in enumerate(shards.units):
+            reshard = _reshard(topology, unit.place)
+            forwards, backwards, times = weight_turns(topology, unit.place, not number and is_named)
             gathered = unit.gathered
             yield "all_gather", axes, ranks, forwards, forwards * gathered
             if reshard and not isinstance(reshard, bool):  # kept on that many ranks

@@ -56,6 +56,19 @@ class VocabularyDivisible(Protocol):
 
 
 @runtime_checkable
+class HasUnits(Protocol):
+    """A model that says how a sharding engine (FSDP2) gathers what lies around its layers."""
+
+    def units_around_layers(self) -> list[list[nn.Module]]:
+        """Modules that are gathered together, in the order in which the forward pass calls them.
+
+        All modules of a unit are called in each forward pass, after those of the unit before; the
+        first unit is called with tokens.
+        """
+        ...
+
+
+@runtime_checkable
 class SequenceDivisible(Protocol):
     """A model that takes parts of sequences."""
 

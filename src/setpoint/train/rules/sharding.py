@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from setpoint.config import Problem
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
+from setpoint.model.parts import units_around_layers
 from setpoint.model.size import unknown_size
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
-
-LAYER = re.compile(r"layers(\.\d+)?")
 
 
 def unit_problems(job: Job) -> Iterator[Problem]:
@@ -26,13 +25,15 @@ def unit_problems(job: Job) -> Iterator[Problem]:
     for parameter in parameters_of(model, 1):
         parts = parameter.name.split(".")[:-1]
         names.update(dict.fromkeys(".".join(parts[:n]) for n in range(1, len(parts) + 1)))
-    modules = [name for name in names if not LAYER.fullmatch(name)]
+    units = {name for unit in units_around_layers(model) for name in unit}
+    units |= {name for name in names if re.fullmatch(r"layers(\.\d+)?", name)}
+    modules = [name for name in names if name not in units]
     for index, pattern in enumerate(patterns):
         path = f"parallel.sharding.units.{index}"
         found = [name for name in modules if re.fullmatch(pattern, name)]
         if not found:
-            layer = next((name for name in names if re.fullmatch(pattern, name)), None)
-            what = "no module" if layer is None else "layers only, which are units already"
+            unit = next((name for name in names if re.fullmatch(pattern, name)), None)
+            what = "no module" if unit is None else f"{unit}, which is a unit already"
             yield Problem(
                 path,
                 f"matches {what}",
@@ -47,8 +48,6 @@ def unit_problems(job: Job) -> Iterator[Problem]:
 
 def _why_no_unit(model: Transformer, name: str) -> str:
     """Say why a module's weights cannot be gathered when it is called; empty if they can."""
-    if name == "output":
-        return "with whose weights the loss multiplies by itself"
     if name == "embedding" and model.tie_embeddings:
         return "with whose weights the loss multiplies by itself (model.tie_embeddings)"
     if ".experts." in name or (".experts" in name and model.moe and not model.moe.packed):
