@@ -15,9 +15,8 @@ from ..conftest import ROOT
 from ..train.small import small_job
 from .test_equal import compare
 
-SHAPES = ("tensor=2", "tensor=2,sequence_parallel=true", "tensor=2,loss_parallel=false")
-FOUR = ("tensor=2,shard=2", "tensor=2,sequence_parallel=true,replicate=2",
-        "tensor=2,ring=2,sequence_parallel=true")  # fmt: skip
+SHAPES = ("tensor=2,sequence_parallel=false", "tensor=2", "tensor=2,loss_parallel=false")
+FOUR = ("tensor=2,shard=2,sequence_parallel=false", "tensor=2,replicate=2", "tensor=2,ring=2")
 
 
 def test_models_of_all_kinds_are_divided(run_module: Callable[[str], None]) -> None:
@@ -39,13 +38,11 @@ def test_four_ranks_of_matrices_train_what_one_does() -> None:
              "packed documents", "compiled", "weights in bf16 with masters")  # fmt: skip
     compare(4, *cases, *FOUR)
     compare(4, "muon", *FOUR[:2])
-    compare(4, "two key-value heads", "tensor=4", "tensor=4,sequence_parallel=true")
+    compare(4, "two key-value heads", "tensor=4,sequence_parallel=false", "tensor=4")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "after"), [("tensor=2,sequence_parallel=true", "1"), ("shard=2", "tensor=2,shard=2")]
-)
+@pytest.mark.parametrize(("before", "after"), [("tensor=2", "1"), ("shard=2", "tensor=2,shard=2")])
 def test_a_run_goes_on_with_its_matrices_on_other_ranks(before: str, after: str) -> None:
     command = [sys.executable, "-m", "tests.parallel.resumed_experts", before, after]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

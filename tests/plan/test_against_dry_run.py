@@ -23,7 +23,7 @@ WIDE = (
 FULL = "memory.activation_checkpointing=full"
 BF16 = ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32")
 STAGES = ("parallel.pipeline=2", "batch.accumulation=4")
-SEQUENCE = ("parallel.tensor=2", "parallel.sequence_parallel=true")
+SEQUENCE = ("parallel.tensor=2",)
 JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "alone": (1, 0, ()),
     "whole layers again": (1, 0, (FULL,)),

@@ -262,6 +262,11 @@ def staged(job: Job) -> tuple[str, list[list[str]]]:
     return pipelining.known.torch, [[name[-1] for name in each] for each in held]
 
 
+def sent(job: Job) -> str:
+    """The dtype of what a pipeline sends."""
+    return job.parallel.pipelining.sent(job.precision.compute, job.precision.params)
+
+
 def resharding(job: Job) -> list[Any]:
     """What FSDP2 is asked for, for a layer and for what lies around it."""
     asked: list[Any] = []
@@ -513,6 +518,7 @@ EFFECTS = {
     "Pipelining.stages_per_rank": Effect(
         "parallel.pipelining.stages_per_rank=1", staged,
         (*CUT, "parallel.pipelining.schedule=looped_bfs"), gives=("LoopedBFS", [["0", "1"]])),
+    "Pipelining.transfer": Effect("parallel.pipelining.transfer=bf16", sent, CUT, gives="bf16"),
     "Pipelining.split": Effect(f"parallel.pipelining.split={SPLIT}", staged, CUT,
                                gives=("1F1B", [["0"]])),
     "Parallel.tensor": Effect("parallel.tensor=2", degrees_of, RANKS,
@@ -530,10 +536,10 @@ EFFECTS = {
     "Parallel.context_in_shard": Effect("parallel.context_in_shard=none", sharding_axes,
                                         (*RANKS, "parallel.ring=2"), without=("accumulation",),
                                         gives=(("shard",), ("replicate", "ring", "ulysses"))),
-    "Parallel.sequence_parallel": Effect("parallel.sequence_parallel=true", divided, TENSOR,
-                                         gives=(True, False, ("ring", "ulysses", "tensor"))),
+    "Parallel.sequence_parallel": Effect("parallel.sequence_parallel=false", divided, TENSOR,
+                                         gives=(False, False, ("ring", "ulysses"))),
     "Parallel.loss_parallel": Effect("parallel.loss_parallel=false", divided, TENSOR,
-                                     gives=(False, True, ("ring", "ulysses"))),
+                                     gives=(True, True, ("ring", "ulysses", "tensor"))),
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
     "Parallel.sharding": Effect("parallel.sharding.layers_per_unit=2", asked_of_fsdp, FSDP),
     "Sharding.units": Effect("parallel.sharding.units=['layers.0.attention']", asked_of_fsdp, FSDP),

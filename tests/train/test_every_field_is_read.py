@@ -206,7 +206,7 @@ ELSEWHERE = {
     },
     **{
         f"Pipelining.{name}": "several ranks: tests/parallel"
-        for name in ("schedule", "stages_per_rank", "split")
+        for name in ("schedule", "stages_per_rank", "split", "transfer")
     },
     "Parallel.sharding": "several ranks: tests/parallel",
     "Parallel.bucket_size": "several ranks: tests/parallel",

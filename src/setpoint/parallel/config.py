@@ -13,6 +13,8 @@ from setpoint.config import (
     Rule,
     check,
     dead,
+    derive,
+    derived,
     field,
 )
 from setpoint.parallel.engines import DeepSpeed, Engine, Torch
@@ -243,9 +245,11 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     dispatch: Dispatch = field(factory=AllToAll, also_called=("ep_dispatch", "moe_dispatcher"))
     """How tokens reach experts on other ranks."""
 
-    sequence_parallel: bool = field(default=False, also_called=("enable_sequence_parallel", "sp"))
+    sequence_parallel: bool = derived(also_called=("enable_sequence_parallel", "sp"))
     """Sequence parallelism: ranks that divide matrices divide the tokens between them, too: norms,
-    dropout and the residual stream (Korthikanti et al., 2022). Less memory, as many bytes sent."""
+    dropout and the residual stream (Korthikanti et al., 2022). Less memory, as many bytes sent.
+    Left out: true for `tensor` beside a model of type = transformer without stages, if the ranks
+    divide the lengths of rows."""
 
     loss_parallel: bool | None = field(
         default=None, also_called=("enable_loss_parallel", "disable_loss_parallel")
@@ -338,11 +342,20 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _engine_is_dead(self) -> str | None:
         return "there is one rank" if self.world_size == 1 else None
 
+    @derive("sequence_parallel")
+    def _derive_sequence_parallel(self) -> bool:
+        return False  # outside of a job, which knows the model and its lengths
+
     @dead("sequence_parallel", "loss_parallel")
     def _tensor_options_are_dead(self) -> str | None:
         return "no matrices are divided (tensor = 1)" if self.degrees["tensor"] == 1 else None
 
-    @dead("pipelining.schedule", "pipelining.stages_per_rank", "pipelining.split")
+    @dead(
+        "pipelining.schedule",
+        "pipelining.stages_per_rank",
+        "pipelining.split",
+        "pipelining.transfer",
+    )
     def _pipelining_is_dead(self) -> str | None:
         return "there is one stage (pipeline = 1)" if self.degrees["pipeline"] == 1 else None
 

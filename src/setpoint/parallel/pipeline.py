@@ -152,7 +152,7 @@ class Pipeline:
 
     Arguments:
         group: the ranks of the pipeline.
-        dtype: of the residual stream.
+        dtype, transfer: of the residual stream, and between stages.
         microbatches: of a step.
     """
 
@@ -163,10 +163,12 @@ class Pipeline:
         group: ProcessGroup,
         device: torch.device,
         dtype: torch.dtype,
+        transfer: torch.dtype,
         microbatches: int,
     ) -> None:
         self.config, self.stages, self.group = config, list(stages), group
-        self.device, self.dtype, self.microbatches = device, dtype, microbatches
+        self.device, self.dtype, self.transfer = device, dtype, transfer
+        self.microbatches = microbatches
         self.size = distributed.get_world_size(group)
         self.count = config.stages(self.size)
         self.places = ranks_of_stages(self.size, self.count, config.known.is_v)
@@ -201,7 +203,8 @@ class Pipeline:
             # Every schedule goes through the micro-batches in order, stage by stage.
             number = self._done[stage]
             self._done[stage] += 1
-            return compute(stage, number, None if stage.is_first else x)
+            given = compute(stage, number, None if stage.is_first else x.to(self.dtype))
+            return given if stage.is_last else given.to(self.transfer)
 
         for stage in self.stages:
             stage.compute = call
@@ -218,7 +221,7 @@ class Pipeline:
         from torch.distributed.pipelining import PipelineStage
         from torch.distributed.pipelining.schedules import get_schedule_class
 
-        stream = torch.empty(*shape, self.width, dtype=self.dtype, device="meta")
+        stream = torch.empty(*shape, self.width, dtype=self.transfer, device="meta")
         stream.requires_grad_()
         number = torch.empty(1, dtype=torch.int64, device="meta")
         scalar = torch.empty((), device="meta").requires_grad_()
@@ -300,20 +303,25 @@ class Pipeline:
             what the last stage gave; None on the other ranks.
         """
         outcome: Any = None
+        sent = inputs
         for stage in self.stages:
             before = None if stage.is_first else self.places[stage.number - 1]
             x = inputs
             if before is not None:
                 if before == self.places[stage.number]:
-                    x = outcome.result
+                    x = sent
                 else:
-                    x = torch.empty(*inputs.shape, self.width, dtype=self.dtype, device=self.device)
+                    size = (*inputs.shape, self.width)
+                    x = torch.empty(size, dtype=self.transfer, device=self.device)
                     distributed.recv(x, group=self.group, group_src=before)
+                x = x.to(self.dtype)
             outcome = stage(x, **given)
             if not stage.is_last:
+                # As in training, where it is rounded between two stages of a rank, too.
+                sent = outcome.result.to(self.transfer)
                 after = self.places[stage.number + 1]
                 if after != self.places[stage.number]:
-                    distributed.send(outcome.result, group=self.group, group_dst=after)
+                    distributed.send(sent, group=self.group, group_dst=after)
         return outcome if self.has_last else None
 
 

@@ -84,6 +84,22 @@ class Pipelining(Config, role=RUNTIME):
     """Parts of the model in each stage, by name, in order: embedding, layers.0, layers.1, ...,
     output (the last norm and the output matrix); null: balanced by FLOPs and parameters."""
 
+    transfer: Literal["fp32", "bf16"] | None = field(
+        default=None,
+        also_called=("pp_dtype", "p2p_dtype"),
+        values_also_called={"fp32": ("float32",), "bf16": ("bfloat16",)},
+    )
+    """Transfer dtype (P2P): that of activations and their gradients between stages; null: bf16
+    where precision.compute is bf16, else that of the residual stream."""
+
+    def sent(self, compute: str, stream: str) -> str:
+        """The dtype of what goes between stages.
+
+        Arguments:
+            compute, stream: dtypes of matrix products and of the residual stream.
+        """
+        return self.transfer or ("bf16" if compute == "bf16" else stream)
+
     @property
     def known(self) -> Schedule:
         """What is known of the schedule."""

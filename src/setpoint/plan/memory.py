@@ -226,7 +226,7 @@ def _received(workload: Workload, topology: Topology) -> int:
     if topology.pipeline == 1:
         return 0
     tokens = tokens_of(workload, topology)
-    return tokens * workload.dim * workload.formats.params
+    return tokens * workload.dim * workload.formats.transfer
 
 
 def _in_flight(topology: Topology, at: int) -> list[int]:

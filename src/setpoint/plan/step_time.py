@@ -335,7 +335,7 @@ class _Step(PartTimes):
         """Seconds that a micro-batch takes from a rank of the pipeline to the next."""
         w, t = self.workload, self.topology
         tokens = self.tokens // (t.tensor if t.sequence_parallel else 1)
-        size = tokens * w.dim * w.formats.params
+        size = tokens * w.dim * w.formats.transfer
         far = stride(t.degrees, "pipeline") >= self.links.node
         group = group_of(t.degrees, "pipeline", t.pipeline, self.links.node)
         return self.links.seconds("send", group._replace(local=1) if far else group, 1, size)

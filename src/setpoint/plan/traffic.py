@@ -347,7 +347,7 @@ def _of_stages(workload: Workload, topology: Topology, rank: int) -> Iterator[Ro
     tokens = tokens_of(workload, topology)
     if topology.sequence_parallel:
         tokens //= topology.tensor
-    size = tokens * workload.dim * workload.formats.params
+    size = tokens * workload.dim * workload.formats.transfer
     count = topology.accumulation
     for stage, place in enumerate(places):
         if place != at:

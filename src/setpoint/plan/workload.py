@@ -84,6 +84,7 @@ class Formats(NamedTuple):
         master: 0 without masters.
         reduce: of gradients as they are summed.
         gradient: of gradients as the optimizer gets them.
+        transfer: of what stages of a pipeline send.
     """
 
     params: int
@@ -91,6 +92,7 @@ class Formats(NamedTuple):
     master: int
     reduce: int
     gradient: int
+    transfer: int
 
 
 class Workload(NamedTuple):
@@ -211,6 +213,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
             0 if formats.master is None else WIDTHS[formats.master],
             WIDTHS[formats.reduce or formats.params],
             WIDTHS[held],
+            WIDTHS[job.parallel.pipelining.sent(formats.compute, formats.params)],
         ),
         dim=dim,
         heads=heads,

@@ -240,6 +240,16 @@ class Job(
         # Documents with rows for themselves ask nothing of the model.
         return method != "concatenate" and (method != "none" or self.model.takes_documents)
 
+    @derive("parallel.sequence_parallel")
+    def _derive_sequence_parallel(self) -> bool:
+        parallel, packing = self.parallel, self.data.packing
+        tensor = parallel.degrees["tensor"]
+        if tensor == 1 or parallel.degrees["pipeline"] > 1:
+            return False
+        parts = tensor * parallel.sequence_multiple
+        lengths = (self.batch.sequence_length, packing.pad_to_multiple_of or parts)
+        return isinstance(self.model, Transformer) and not any(each % parts for each in lengths)
+
     @derive("batch.global_size")
     def _derive_global_size(self) -> int:
         return self._batch_sizes()[0]

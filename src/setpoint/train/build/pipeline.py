@@ -29,10 +29,12 @@ def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[St
     """
     group = world.group("pipeline")
     assert group is not None
-    # Autocast leaves the residual stream in the format of the weights.
-    dtype = DType(job.precision.params).torch()
+    # Autocast leaves the residual stream in the dtype of the weights.
+    formats, pipelining = job.precision, job.parallel.pipelining
+    dtype = DType(formats.params).torch()
+    transfer = DType(pipelining.sent(formats.compute, formats.params)).torch()
     pipeline = Pipeline(
-        job.parallel.pipelining, stages, group, world.device, dtype, job.batch.accumulation
+        pipelining, stages, group, world.device, dtype, transfer, job.batch.accumulation
     )
     pipeline.compare(model)
     return pipeline

@@ -446,6 +446,9 @@ CONFLICTS = (
         "is {parallel.pipeline}, and a model of type = {model.type} does not say how it is cut "
         "into stages", ("1",), where=_is_cut),
     Conflict(
+        "parallel.pipelining.transfer = fp32", ("precision.params = bf16",),
+        "has no effect: the residual stream is in bf16", ("null", "bf16"), where=_is_cut),
+    Conflict(
         "compile = set", (SPLIT,),
         "computes gradients of inputs and of weights at once, and schedule = "
         "{parallel.pipelining.schedule} computes them apart", ("null",), where=_is_cut,
