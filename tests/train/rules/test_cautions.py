@@ -25,6 +25,9 @@ PIECEWISE = "schedule.type=piecewise"
 FREE = "optimizer=schedule_free_adamw"
 ASKED = "data.sources=[{type=questions}]"
 FOREIGN = ("model=huggingface", "model.config=llama")
+ON_GPU = ("parallel.device=cuda", "precision.compute=bf16")
+WINDOWS = ("model.attention_pattern=[sliding, full]", "model.sliding_window=32")
+DENSE = ["dense-attention"]
 LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
 
 
@@ -58,6 +61,13 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
         (("schedule=plateau", "evaluation.every=50 steps"), []),
         (("schedule=plateau",), ["plateau-beyond-run"]),
         (("checkpoint.at=[5, 9999]",), ["saved-after-the-end"]),
+        ((*ON_GPU, "data.packing.method=next_fit"), []),
+        ((*ON_GPU, "model.attention_soft_cap=30"), []),
+        ((*ON_GPU, "data.packing.method=next_fit", "model.attention_backend=sdpa_cudnn"), DENSE),
+        ((*ON_GPU, "data.packing.method=next_fit", "model.attention_dropout=0.1"), DENSE),
+        ((*ON_GPU, *WINDOWS, "model.attention_backend=sdpa"), DENSE),
+        ((*ON_GPU, *WINDOWS, "model.sliding_window=256", "model.attention_backend=sdpa"), []),
+        ((*ON_GPU, "model.attention_backend=eager"), DENSE),
         ((*LONG, "checkpoint.every=last_step"), ["saved-only-at-the-end"]),
         ((*LONG, "checkpoint.every=2000 steps"), ["saved-only-at-the-end"]),
         ((*LONG, "checkpoint.every=1999 steps"), ["evaluated-but-not-saved"]),

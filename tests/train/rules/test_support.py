@@ -148,13 +148,6 @@ MET: tuple[tuple[str, ...], ...] = (
         "parallel.device=cpu",
     ),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
-    (
-        "data.packing.method=none",
-        "data.packing.isolate=false",
-        "model.moe={experts: 4}",
-        "model.attention_backend=sdpa_flash",
-        "parallel.device=auto",
-    ),
 )
 # Refused on a CPU, and with device = auto where there is no GPU.
 WITHOUT_GPU: tuple[tuple[str, ...], ...] = (

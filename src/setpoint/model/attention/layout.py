@@ -40,7 +40,7 @@ class Layout:
         Returns:
             True if nothing else restricts what is seen.
         """
-        return self.queries == self.keys and self.is_open(window)
+        return self.queries == self.keys and not self.is_masked(window)
 
     def is_last(self, window: int | None) -> bool:
         """Whether there is one query a row, and it sees all keys.
@@ -48,14 +48,10 @@ class Layout:
         Arguments:
             window: positions that one sees; None: all before it.
         """
-        return self.queries == 1 and self.is_open(window)
-
-    def is_open(self, window: int | None) -> bool:
-        """Whether nothing but the order of the slots restricts what is seen."""
-        return not (self.is_masked(window) or self.padded)
+        return self.queries == 1 and not self.is_masked(window)
 
     def is_masked(self, window: int | None) -> bool:
-        """Whether a token that is no padding sees less than all tokens before it in its row.
+        """Whether more than the order of the slots restricts what a token sees.
 
         Where lengths are known padding is at the end, and order alone hides it.
         """

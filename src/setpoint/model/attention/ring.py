@@ -91,7 +91,7 @@ class Ring(Backend):
         if layout.positions is None and layout.documents is None:
             whole = Lengths.of(np.arange(layout.batch + 1) * layout.keys)
             layout = replace(layout, lengths=whole)
-        if layout.is_open(window) or (layout.lengths is not None and not layout.is_masked(window)):
+        if not layout.is_masked(window):
             return causal_plan(self.parts, layout.keys)
         if LIMITS[self.kernel].masks == "lengths" and layout.lengths is not None:
             return sequence_plan(self.parts, layout, window)

@@ -132,6 +132,17 @@ def chosen(
     return candidates(config, device, compute, masked=masked, ring=ring)[0]
 
 
+def is_masked(config: Transformer, kind: Kind, length: int, *, documents: bool) -> bool:
+    """Find whether layers of a kind hide more than what comes later.
+
+    Arguments:
+        length: of the rows.
+        documents: whether these are isolated.
+    """
+    window = config.sliding_window if kind == "sliding" else None
+    return documents or (window is not None and window < length)
+
+
 def holds_mask(
     config: Transformer, device: str, compute: str, *, masked: bool, ring: bool = False
 ) -> Literal["mask", "scores"] | None:

@@ -574,12 +574,6 @@ CONFLICTS = (
         "needs a mask, and sdpa_flash takes none on a GPU", ("false",),
         hint="Or set model.attention_backend to auto, flex, varlen or flash_attention_2."),
     Conflict(
-        "model.attention_backend = sdpa_flash",
-        ("data.packing.method = next_fit, first_fit_decreasing or none", "model.moe = set",
-         "parallel.device = cuda or auto"),
-        "takes no mask on a GPU, and experts need the padding of packed rows to be masked",
-        ("auto", "flex", "varlen"), where=lambda job: not job.data.packing.isolate),
-    Conflict(
         "data.held_out = 0", ("evaluation = set", "data.validation that is empty"),
         "holds out no text, and there is an evaluation", also=(),
         where=lambda job: not job.data.validation,

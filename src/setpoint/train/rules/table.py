@@ -17,6 +17,7 @@ from setpoint.model.config import HuggingFaceModel, Transformer, names_attention
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.optim.config import AnyPrecisionAdamW, Plateau
 from setpoint.train.evaluation.config import LONG_EVALUATION, LONG_EVALUATION_MEANS
+from setpoint.train.rules.attention import masks_on_gpu
 from setpoint.train.rules.support import wants_gpu
 
 HERE = "setpoint.train.rules."
@@ -47,6 +48,7 @@ UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokeni
 ROWS = {"vocabulary-mostly-unused": UNUSED_ROWS_MEANS}
 NO_STOP = {"no-stop-token": "no token that ends an answer is trained"}
 MEMORY = ("model", "batch", "optimizer", "precision", "memory", "parallel")
+DENSE = {"dense-attention": "attention on a GPU holds a mask or scores of all pairs of positions"}
 ATTENTION = ("model", "parallel", "precision", "deterministic")
 
 
@@ -65,6 +67,13 @@ def has_rows(job: Any) -> bool:
     """Whether the embedding may have another number of rows than there are tokens."""
     model = job.model
     return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
+
+
+def may_hold_masks(job: Any) -> bool:
+    """Whether attention holds masks of all pairs of positions if the device is a GPU."""
+    if not isinstance(job.model, Transformer) or job.parallel.device != "auto":
+        return False
+    return any(True for _ in masks_on_gpu(job))
 
 
 def is_cut(job: Any) -> bool:
@@ -256,6 +265,12 @@ RULES = (
     Rule(f"{HERE}attention:backend_problems", ATTENTION,
          "Whether the attention backend goes with the device and the dtype",
          when=lambda job: names_attention_backend(job.model)),
+    Rule(f"{HERE}attention:mask_cautions", ("model", "parallel", "precision", "batch", "data"),
+         "Whether attention holds masks of all pairs of positions on a GPU", cautions=DENSE,
+         when=lambda job: isinstance(job.model, Transformer) and job.parallel.device == "cuda"),
+    Rule(f"{HERE}attention:mask_cautions", ("model", "parallel", "precision", "batch", "data"),
+         "Whether the device is a GPU, on which attention holds masks of all pairs of positions",
+         needs="torch", cautions=DENSE, when=may_hold_masks),
     Rule(f"{HERE}attention:device_problems", ATTENTION,
          "Whether the attention backend runs on the device",
          needs="torch", when=lambda job: names_attention_backend(job.model)),
