@@ -132,29 +132,37 @@ def chosen(
     return candidates(config, device, compute, masked=masked, ring=ring)[0]
 
 
-def is_masked(config: Transformer, kind: Kind, length: int, *, documents: bool) -> bool:
-    """Find whether layers of a kind hide more than what comes later.
+class Dense(NamedTuple):
+    """Attention that holds tensors of S x S positions.
 
     Arguments:
-        length: of the rows.
+        scores: whether it holds the scores of all heads; else the mask alone.
+        masked: as for `candidates`.
+    """
+
+    name: Backend
+    scores: bool
+    masked: bool
+
+
+def find_dense(
+    config: Transformer, compute: str, length: int, *, documents: bool, ring: bool = False
+) -> Dense | None:
+    """Find layers whose attention holds tensors of S x S positions on a GPU.
+
+    Arguments:
+        compute, ring: as for `candidates`.
+        length: of the rows, S.
         documents: whether these are isolated.
     """
-    window = config.sliding_window if kind == "sliding" else None
-    return documents or (window is not None and window < length)
-
-
-def holds_mask(
-    config: Transformer, device: str, compute: str, *, masked: bool, ring: bool = False
-) -> Literal["mask", "scores"] | None:
-    """Find whether attention holds tensors of S x S positions on a device.
-
-    Returns:
-        the scores of all heads, the mask alone, or None.
-    """
-    name = chosen(config, device, compute, masked=masked, ring=ring)
-    if name in ("eager", "sdpa_math"):
-        return "scores"
-    return "mask" if masked and LIMITS[name].masks == "dense" else None
+    for kind in kinds_of(config):
+        window = config.sliding_window if kind == "sliding" else None
+        masked = documents or (window is not None and window < length)
+        name = chosen(config, "cuda", compute, masked=masked, ring=ring)
+        scores = name in ("eager", "sdpa_math")
+        if scores or (masked and LIMITS[name].masks == "dense"):
+            return Dense(name, scores, masked)
+    return None
 
 
 def backend_problems(config: Transformer) -> Iterator[Problem]:

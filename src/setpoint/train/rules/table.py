@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Rule
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
@@ -17,10 +17,12 @@ from setpoint.model.config import HuggingFaceModel, Transformer, names_attention
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.optim.config import AnyPrecisionAdamW, Plateau
 from setpoint.train.evaluation.config import LONG_EVALUATION, LONG_EVALUATION_MEANS
-from setpoint.train.rules.attention import masks_on_gpu
 from setpoint.train.rules.support import wants_gpu
 
 HERE = "setpoint.train.rules."
+if TYPE_CHECKING:
+    from setpoint.model.attention.support import Dense
+
 CAUTIONS = {
     "larger-than-any-machine": "weights, or activations of a micro-batch, fit no machine",
     "warmup-longer-than-run": "the warm-up is as long as the run, or longer",
@@ -69,11 +71,19 @@ def has_rows(job: Any) -> bool:
     return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
 
 
-def may_hold_masks(job: Any) -> bool:
-    """Whether attention holds masks of all pairs of positions if the device is a GPU."""
-    if not isinstance(job.model, Transformer) or job.parallel.device != "auto":
-        return False
-    return any(True for _ in masks_on_gpu(job))
+def dense_on_gpu(job: Any) -> Dense | None:
+    """The attention that holds tensors of all pairs of positions, if the device is a GPU."""
+    model = job.model
+    if not isinstance(model, Transformer):
+        return None
+    documents = bool(job.data.packing.isolate) and job.data.packing.method != "none"
+    asks = model.sliding_window or model.attention_soft_cap or names_attention_backend(model)
+    if not (documents or asks):
+        return None
+    from setpoint.model.attention.support import find_dense  # most jobs have no use for it
+
+    length, ring = job.batch.sequence_length, job.parallel.degrees["ring"] > 1
+    return find_dense(model, job.precision.compute, length, documents=documents, ring=ring)
 
 
 def is_cut(job: Any) -> bool:
@@ -267,10 +277,11 @@ RULES = (
          when=lambda job: names_attention_backend(job.model)),
     Rule(f"{HERE}attention:mask_cautions", ("model", "parallel", "precision", "batch", "data"),
          "Whether attention holds masks of all pairs of positions on a GPU", cautions=DENSE,
-         when=lambda job: isinstance(job.model, Transformer) and job.parallel.device == "cuda"),
+         when=lambda job: job.parallel.device == "cuda" and dense_on_gpu(job) is not None),
     Rule(f"{HERE}attention:mask_cautions", ("model", "parallel", "precision", "batch", "data"),
          "Whether the device is a GPU, on which attention holds masks of all pairs of positions",
-         needs="torch", cautions=DENSE, when=may_hold_masks),
+         needs="torch", cautions=DENSE,
+         when=lambda job: job.parallel.device == "auto" and dense_on_gpu(job) is not None),
     Rule(f"{HERE}attention:device_problems", ATTENTION,
          "Whether the attention backend runs on the device",
          needs="torch", when=lambda job: names_attention_backend(job.model)),
