@@ -16,6 +16,9 @@
 # make fuzz-configs  look for whole configurations that break anything; FUZZ_CASES=100000
 # make bench    measure against peers; `make bench-config` only what needs no torch,
 #               `make bench-model` only models, `make bench-train` only training loops
+# make bench-gpu  training on one GPU beside plain PyTorch, in under eight minutes, with the Python
+#               that is there: .venv, or PYTHON where there is no .venv; it installs nothing
+# make test-gpu   the tests that need a GPU, with the same Python
 # make deepspeed  the tests of parallel.engine = "deepspeed", in an environment of their own
 # make clean    remove what these targets made, but for runs/
 #
@@ -44,12 +47,14 @@ BENCH_TRAIN := .venv-bench-train
 DEEPSPEED := .venv-deepspeed
 TORCHFT := .torchft
 BIN := $(VENV)/bin
+# A machine with a GPU has a torch of its own, which nothing is installed over.
+GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(CURDIR)/$(BIN)/python,$(PYTHON))
 UV := $(shell command -v uv 2>/dev/null)
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow torture audit planted fuzz fuzz-configs bench deepspeed torchft clean
+.PHONY: bench-config bench-gpu bench-model bench-train test-gpu demo test quick lint golden coverage slow torture audit planted fuzz fuzz-configs bench deepspeed torchft clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -121,6 +126,12 @@ bench: $(VENV)/.train bench-config bench-model bench-train
 bench-model: $(VENV)/.dev
 	@cd benchmarks && for name in blocks generation moe loss_memory; do \
 	  ../$(BIN)/python -m model.$$name || exit 1; done
+
+bench-gpu:
+	@cd benchmarks && PYTHONPATH=../src $(GPU_PYTHON) -m gpu.bench --json ../bench-gpu.json
+
+test-gpu:
+	@PYTHONPATH=src $(GPU_PYTHON) -m pytest -m cuda
 
 # Beside other trainers, which live in an environment of their own, with the same torch.
 bench-train: $(BENCH_TRAIN)/.peers

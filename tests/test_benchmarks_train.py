@@ -91,47 +91,6 @@ def test_a_whole_comparison_of_two_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["8b-full", "8b-operators", "1b-autocast", "1b-master"])
-def test_the_cells_for_a_gpu_run_in_small(load: Any, tmp_path: Path, cell: str) -> None:
-    """Both sides of a cell, with the same losses."""
-    run, h200 = load("train.h200_run"), load("train.h200")
-    rows: list[dict[str, Any]] = []
-    for side in ("setpoint", "bare"):
-        answer = tmp_path / f"{side}.json"
-        run.main(cell, side, "3", "small", str(answer))
-        rows.append(json.loads(answer.read_text()))
-    assert not [line for line in h200.judge(rows, warm=1) if "apart" in line]
-    assert h200.furthest(rows[0]["losses"], rows[1]["losses"]) < 1e-4
-    for row, line in zip(rows, h200.cells_of(rows, warm=1), strict=True):
-        assert len(row["seconds"]) == len(row["losses"]) == 3
-        assert len(line) == len(h200.HEADINGS)
-        assert line[:2] == [cell, row["side"]]
-
-
-def test_the_cells_for_a_gpu_are_what_they_say(load: Any) -> None:
-    cells = load("train.h200_cells")
-    for cell in cells.CELLS:
-        job = cells.job_of(cell, 70)
-        assert job.batch.global_size * job.batch.sequence_length == 32_768
-        assert job.batch.sequence_length == 4096
-        assert job.optimizer.clip_norm == 1.0
-        pure = (job.precision.params, job.precision.compute) == ("bf16", "bf16")
-        assert pure is (cell.startswith("8b") or cell == "1b-master")
-        assert (job.compile is None) is cell.endswith("eager")
-
-
-def test_differing_losses_and_slow_loops_are_told(load: Any) -> None:
-    h200 = load("train.h200")
-    row = {"cell": "8b-full", "tokens": 100, "losses": [2.0, 1.0], "seconds": [9.0, 1.0]}
-    ours, bare = {**row, "side": "setpoint"}, {**row, "side": "bare"}
-    assert h200.judge([ours, bare], warm=1) == []
-    assert "below 0.98" in h200.judge([{**ours, "seconds": [9.0, 1.1]}, bare], warm=1)[0]
-    assert "apart" in h200.judge([{**ours, "losses": [2.0, 1.1]}, bare], warm=1)[0]
-    assert h200.judge([ours], warm=1) == []
-    assert h200.speed_of([ours, {**ours, "seconds": [9.0, 3.0]}], warm=1) == 50.0
-
-
-@pytest.mark.slow
 def test_a_start_is_measured_by_part(load: Any) -> None:
     startup = load("train.startup")
     small = ["tiny", "--model.dim", "16", "--model.layers", "1", "--parallel.device", "cpu"]

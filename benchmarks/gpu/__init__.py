@@ -1,0 +1,1 @@
+"""One GPU: what trains how fast on it, beside plain PyTorch."""

@@ -1,0 +1,296 @@
+"""The bare loop of `gpu.bench`: plain PyTorch on the same shapes, and nothing of Setpoint.
+
+    python -m gpu.bare SHAPE.json FOLDER
+
+It is what a careful engineer writes for one model and one GPU: fused AdamW, clipping, compiled
+layers, a loss in chunks whose gradient is taken at once. Weights and tokens are random.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.profiler import ProfilerActivity, profile, schedule
+from torch.utils.checkpoint import checkpoint
+
+from model.bare import RMSNorm, rotate
+
+ROWS = 1024
+"""Of the logits that exist at a time."""
+MEDIAN, SPREAD = 700.0, 0.8
+"""Of the lengths of documents, which are log-normal."""
+LR, CLIP = 3e-4, 1.0
+
+
+class Mixer(nn.Module):
+    """Grouped queries with rotary positions."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        super().__init__()
+        self.size, self.grouped = s["head_dim"], s["heads"] != s["kv_heads"]
+        wide, narrow = s["heads"] * self.size, s["kv_heads"] * self.size
+        self.query = nn.Linear(s["dim"], wide, bias=False)
+        self.key = nn.Linear(s["dim"], narrow, bias=False)
+        self.value = nn.Linear(s["dim"], narrow, bias=False)
+        self.output = nn.Linear(wide, s["dim"], bias=False)
+        norms = [RMSNorm(self.size, s["eps"]) if s["qk_norm"] else None for _ in range(2)]
+        self.query_norm, self.key_norm = norms
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Any) -> Tensor:
+        """Mix (B, S, dim) between positions."""
+        batch, length, _ = x.shape
+        q, k, v = (
+            part(x).view(batch, length, -1, self.size)
+            for part in (self.query, self.key, self.value)
+        )
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        v = v.transpose(1, 2)
+        q, k = (rotate(part.transpose(1, 2), cos, sin).to(v.dtype) for part in (q, k))
+        if mask is None or isinstance(mask, Tensor):
+            mixed = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.grouped
+            )
+        else:
+            mixed = flex_attention(q, k, v, block_mask=mask, enable_gqa=self.grouped)
+        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+class Gated(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        super().__init__()
+        self.gate = nn.Linear(s["dim"], s["ffn_dim"], bias=False)
+        self.up = nn.Linear(s["dim"], s["ffn_dim"], bias=False)
+        self.down = nn.Linear(s["ffn_dim"], s["dim"], bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform (B, S, dim)."""
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Experts(nn.Module):
+    """A softmax over experts, of which each token takes some; SwiGLU, one product for all."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        super().__init__()
+        count, dim, inner = s["experts"], s["dim"], s["expert_dim"]
+        self.count, self.top_k = count, s["top_k"]
+        self.router = nn.Linear(dim, count, bias=False)
+        self.gate = nn.Parameter(torch.empty(count, dim, inner))
+        self.up = nn.Parameter(torch.empty(count, dim, inner))
+        self.down = nn.Parameter(torch.empty(count, inner, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform (B, S, dim)."""
+        rows = x.flatten(0, 1)
+        with torch.autocast(x.device.type, enabled=False):
+            scores = F.linear(rows.float(), self.router.weight.float()).softmax(-1)
+        weights, chosen = scores.topk(self.top_k)
+        weights = weights / weights.sum(-1, keepdim=True)
+        order = chosen.flatten().argsort()
+        ends = torch.bincount(chosen.flatten(), minlength=self.count).cumsum(0).to(torch.int32)
+        sent = rows[order // self.top_k].to(torch.bfloat16)
+        inner = F.silu(products(sent, self.gate, ends)) * products(sent, self.up, ends)
+        out = products(inner, self.down, ends) * weights.flatten()[order, None]
+        return (
+            torch.zeros_like(rows).index_add(0, order // self.top_k, out.to(rows.dtype)).view_as(x)
+        )
+
+
+def products(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Rows, sorted by expert, with the matrix of their expert each."""
+    matrices = matrices.to(torch.bfloat16)
+    if rows.is_cuda:
+        return torch.nn.functional.grouped_mm(rows, matrices, offs=ends)
+    sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
+    return torch.cat([part @ own for part, own in zip(rows.split(sizes), matrices, strict=True)])
+
+
+class Layer(nn.Module):
+    """Norms before attention and feed-forward."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = RMSNorm(s["dim"], s["eps"]), Mixer(s)
+        self.feed_forward_norm = RMSNorm(s["dim"], s["eps"])
+        self.feed_forward = Experts(s) if s["experts"] else Gated(s)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Any) -> Tensor:
+        """Apply the layer."""
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class Model(nn.Module):
+    """Tokens to hidden states; `output` makes logits of them."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(s["vocab_size"], s["dim"])
+        self.layers = nn.ModuleList(Layer(s) for _ in range(s["layers"]))
+        self.norm = RMSNorm(s["dim"], s["eps"])
+        self.output = nn.Linear(s["dim"], s["vocab_size"], bias=False)
+        if s["tied"]:
+            self.output.weight = self.embedding.weight
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.02)
+        self.recompute, self.base, self.size = s["recompute"], s["base"], s["head_dim"]
+
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Any) -> Tensor:
+        """(B, S) to (B, S, dim)."""
+        exponents = torch.arange(0, self.size, 2, device=tokens.device) / self.size
+        angles = positions[:, None, :, None] / self.base**exponents
+        cos, sin = angles.cos(), angles.sin()
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            if self.recompute:
+                x = checkpoint(layer, x, cos, sin, mask, use_reentrant=False)
+            else:
+                x = layer(x, cos, sin, mask)
+        return self.norm(x)
+
+
+def documents(s: dict[str, Any], generator: torch.Generator) -> Tensor:
+    """(B, S) numbers of documents; one a row unless they are packed."""
+    size = (s["micro"], s["length"])
+    if not s["packed"]:
+        return torch.zeros(size, dtype=torch.long)
+    rows: list[Tensor] = []
+    for _ in range(s["micro"]):
+        lengths = torch.empty(s["length"]).log_normal_(0.0, SPREAD, generator=generator)
+        lengths = (lengths * min(MEDIAN, s["length"] / 4)).long().clamp_(4)
+        rows.append(torch.arange(s["length"]).repeat_interleave(lengths)[: s["length"]])
+    return torch.stack(rows)
+
+
+def mask_of(document: Tensor, compiled: bool) -> Any:
+    """Who sees whom among packed documents."""
+    length = document.shape[1]
+
+    def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (q >= k) & (document[b, q] == document[b, k])
+
+    if document.is_cuda:
+        make = torch.compile(create_block_mask) if compiled else create_block_mask
+        return make(sees, len(document), None, length, length, device=document.device)
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    return (document[:, None, :, None] == document[:, None, None, :]) & causal
+
+
+class Loop:
+    """Trains on random tokens."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        self.s, self.device = s, torch.device(s["device"])
+        self.generator = torch.Generator().manual_seed(1)
+        torch.manual_seed(1)
+        with self.device:
+            torch.set_default_dtype(torch.bfloat16 if s["params"] == "bf16" else torch.float32)
+            self.model = Model(s)
+            torch.set_default_dtype(torch.float32)
+        if s["float8"]:
+            from torchao.float8 import convert_to_float8_training
+
+            convert_to_float8_training(
+                self.model.layers, module_filter_fn=lambda module, name: "router" not in name
+            )
+        if s["compile"]:
+            for layer in self.model.layers:
+                layer.compile()
+        self.parameters = list(self.model.parameters())
+        groups = [
+            {"params": [p for p in self.parameters if p.ndim > 1], "weight_decay": 0.1},
+            {"params": [p for p in self.parameters if p.ndim == 1], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), fused=True)
+        self.autocast = partial(
+            torch.autocast, self.device.type, torch.bfloat16, enabled=s["params"] == "fp32"
+        )
+
+    def micro_batch(self) -> Tensor:
+        """Forward and backward; the sum of the loss."""
+        s = self.s
+        rows = torch.randint(
+            s["vocab_size"], (s["micro"], s["length"] + 1), generator=self.generator
+        )
+        rows, document = (each.to(self.device) for each in (rows, documents(s, self.generator)))
+        at = torch.arange(s["length"], device=self.device).expand_as(document)
+        first = torch.ones_like(document, dtype=torch.bool)
+        first[:, 1:] = document.diff(dim=1) != 0
+        positions = at - torch.where(first, at, 0).cummax(1).values
+        mask = mask_of(document, s["compile"]) if s["packed"] else None
+        with self.autocast():
+            hidden = self.model(rows[:, :-1], positions, mask)
+        tokens = s["micro"] * s["accumulation"] * s["length"]
+        cut, total = hidden.detach().requires_grad_(), torch.zeros((), device=self.device)
+        parts = zip(cut.flatten(0, 1).split(ROWS), rows[:, 1:].flatten().split(ROWS), strict=True)
+        for part, targets in parts:
+            with self.autocast():
+                logits = self.model.output(part)
+            loss = F.cross_entropy(logits.float(), targets, reduction="sum") / tokens
+            loss.backward()
+            total += loss.detach()
+        hidden.backward(cut.grad)
+        return total
+
+    def step(self) -> Tensor:
+        """Take one update."""
+        losses = [self.micro_batch() for _ in range(self.s["accumulation"])]
+        torch.nn.utils.clip_grad_norm_(self.parameters, CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return torch.stack(losses).sum()
+
+    def peak(self) -> int:
+        """The most bytes that tensors have taken; of the process on a CPU."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run(s: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train, and profile some steps at the end.
+
+    Returns:
+        when each timed chunk ended, the loss there, the peak and the path of the trace.
+    """
+    loop, times, losses = Loop(s), list[float](), list[float]()
+    for step in range(1, s["timed"] + 1):
+        loss = loop.step()
+        if step % s["chunk"] == 0:
+            losses.append(loss.item())
+            times.append(time.time())
+    peak, trace = loop.peak(), folder / "trace.json"
+    activities = [ProfilerActivity.CPU]
+    if loop.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    plan = schedule(wait=0, warmup=1, active=s["profiled"], repeat=1)
+    with profile(activities=activities, schedule=plan) as seen:
+        for _ in range(1 + s["profiled"]):
+            loop.step()
+            seen.step()
+    seen.export_chrome_trace(str(trace))
+    return {"times": times, "losses": losses, "peak_bytes": peak, "trace": str(trace)}
+
+
+def main(shape: str, folder: str) -> None:
+    """Run, and write down what came out."""
+    found = run(json.loads(Path(shape).read_text()), Path(folder))
+    Path(folder, "bare.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
