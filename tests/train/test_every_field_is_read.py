@@ -306,6 +306,7 @@ def refused(job: Job) -> set[str]:
                 derived = not outer and field in type(section).__setpoint__.derives
                 value = getattr(section, field) if derived else None
                 unlike = 2 * value if isinstance(value, int | float) else Duration(7)
+                unlike = not value if isinstance(value, bool) else unlike
                 other = {field: unlike} if derived else {}
                 if getattr(section.evolve(**other) if other else section, name)():
                     found.add(f"{type(owner).__name__}.{field}")
