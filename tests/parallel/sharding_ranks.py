@@ -2,6 +2,8 @@
 
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,35 @@ def gradients_are_summed_while_they_are_computed(folder: Path) -> None:
     assert len(sent) == len(sizes) and sum(missing > 0 for missing in sent) == len(sizes) - 1
 
 
+def gradients_lie_in_buckets(folder: Path) -> None:
+    """DDP sums them where they are added up, in both micro-batches of a step."""
+    job = small_job(folder, *COMMON, *RANKS, "parallel.bucket_size=0.01")
+    parts = build_components(job)
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    weights = [w for w in parts.model.parameters() if w.requires_grad]
+    sent: set[int] = set()
+    apart: list[int] = []
+    real, shared = replicas._send, parts.replicas.micro_batch
+
+    def send(bucket: Any, on_last: Any) -> Any:
+        sent.add(bucket.buffer().untyped_storage().data_ptr())
+        return real(bucket, on_last)
+
+    @contextmanager
+    def micro_batch(last: bool) -> Iterator[None]:
+        with shared(last):
+            yield
+        places = [w.grad.untyped_storage().data_ptr() for w in weights if w.grad is not None]
+        apart.append(len(set(places) - sent))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replicas, "_send", send)
+        patch.setattr(parts.replicas, "micro_batch", micro_batch)
+        for _ in range(4):
+            loop.step()
+    assert len(sent) > 4 and apart[-4:] == [0, 0, 0, 0] and apart[0] > 0
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
@@ -145,6 +176,7 @@ def one_rank(rank: int, store: str) -> None:
         equal_to_one_rank(folder)
         weights_are_gathered_as_often_as_it_says(folder)
         gradients_are_summed_while_they_are_computed(folder)
+        gradients_lie_in_buckets(folder)
     dist.destroy_process_group()
 
 

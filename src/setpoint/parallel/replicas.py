@@ -39,6 +39,7 @@ class Replicas:
         """The ranks that divide matrices; None where none do."""
         self._terms = [] if self._tensor is None else list(summed_gradients(model))
         self._sums: GradientSums | None = None
+        self._buckets: _BucketViews | None = None
         self.on_last: Callable[[], None] = lambda: None
         """Called in a backward pass that has all gradients, and only waits for sums, where DDP
         makes them."""
@@ -50,6 +51,7 @@ class Replicas:
                 self._sums = GradientSums(trained, size, overlaps=not is_graph)
             else:
                 self.model = _replicated(model, world, config.bucket_size, lambda: self.on_last())
+                self._buckets = _BucketViews(trained)
 
     @property
     def sums_by_hand(self) -> bool:
@@ -81,11 +83,14 @@ class Replicas:
         elif self._sums is not None:
             with self._sums.summing() if last else nullcontext():
                 yield
-        elif last or model is self.whole:
-            yield
-        else:
-            with model.no_sync():
+        elif self._buckets is not None:
+            self._buckets.restore()
+            with nullcontext() if last else model.no_sync():
                 yield
+            if last:
+                self._buckets.keep()
+        else:
+            yield
 
     def free(self) -> None:
         """Free the whole weights that a pass without gradients has left gathered.
@@ -114,10 +119,40 @@ def _replicated(
     kept: Any = {
         "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
     }
-    whole = DistributedDataParallel(model, device_ids=place, bucket_cap_mb=bucket_size, **kept)
+    whole = DistributedDataParallel(
+        model, device_ids=place, bucket_cap_mb=bucket_size, gradient_as_bucket_view=True, **kept
+    )
     # DDP by itself would divide by the number of ranks. It refuses a hook with other annotations.
     whole.register_comm_hook(None, lambda _, bucket: _send(bucket, on_last))
     return whole
+
+
+class _BucketViews:
+    """Keeps gradients in the memory of DDP's buckets, in all micro-batches of a step.
+
+    DDP moves them there when it sums them. Gradients that were set to None would begin beside it.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
+        self.weights = weights
+        self.views: list[Tensor] = []
+        self.sums = 0
+
+    def restore(self) -> None:
+        """Give weights without a gradient zeros in a bucket."""
+        pairs = zip(self.weights, self.views, strict=False)
+        missing = [(weight, view) for weight, view in pairs if weight.grad is None]
+        if missing:
+            torch._foreach_zero_([view for _, view in missing])
+        for weight, view in missing:
+            weight.grad = view
+
+    def keep(self) -> None:
+        """Remember where gradients are, once DDP has its final buckets: after its first sum."""
+        self.sums += 1
+        if self.sums > 1:
+            assert all(weight.grad is not None for weight in self.weights)
+            self.views = [w.grad for w in self.weights if w.grad is not None]
 
 
 def _send(bucket: Any, on_last: Callable[[], None]) -> torch.futures.Future[Tensor]:

@@ -156,7 +156,9 @@ def _moments(
             around_grads = sum(unit.trained for unit in shards.units) * formats.params
             before = own_grads = 0
     elif topology.world_size > 1 and topology.pipeline * topology.tensor == 1:
-        gathered = _buckets(workload, topology, shards)
+        gathered = _bucket(workload, topology, shards)
+        if not gathered:  # gradients lie in DDP's buckets, which are always there
+            before = whole
     busy = fixed._replace(gathered=gathered + around_grads)
     behind = on_way - sum(kept) + first.kept
     return [
@@ -214,11 +216,11 @@ def _gathered(topology: Topology, units: list[Unit]) -> int:
     return sum(sizes[:2])
 
 
-def _buckets(workload: Workload, topology: Topology, shards: Shards) -> int:
-    """Memory into which replicas gather gradients for their sums: all of DDP's, one of ours."""
+def _bucket(workload: Workload, topology: Topology, shards: Shards) -> int:
+    """Memory into which replicas gather gradients for their sums: none with DDP, or a bucket."""
     formats = workload.formats
     size = shards.padded * formats.reduce
-    return size if formats.reduce == formats.params else min(size, topology.bucket)
+    return 0 if formats.reduce == formats.params else min(size, topology.bucket)
 
 
 def _received(workload: Workload, topology: Topology) -> int:
