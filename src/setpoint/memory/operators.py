@@ -38,6 +38,8 @@ ATTENTION = frozenset(
         "torch_attn::_varlen_attn",
         "flash_attn::_flash_attn_forward",
         "flash_attn::_flash_attn_varlen_forward",
+        "flash_attn_3::_flash_attn_forward",
+        "flash_attn_3::fwd",
         "flex_attention",
     }
 )

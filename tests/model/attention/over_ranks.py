@@ -65,9 +65,8 @@ def layouts() -> dict[str, tuple[Layout, int | None]]:
         "causal": (plain, None),
         "window": (plain, 5),
         "wide window": (plain, 30),
-        "documents": (other(documents=documents), None),
+        "documents": (other(documents=documents, lengths=lengths), None),
         "documents in a window": (other(documents=documents, positions=restarted, padded=True), 9),
-        "lengths of documents": (other(documents=documents, lengths=lengths), None),
         "lengths in a window": (other(documents=documents, lengths=lengths), 9),
         "padding": (other(positions=padded, padded=True), None),
         "padding in a window": (other(positions=padded, padded=True), 7),
@@ -94,8 +93,8 @@ def compare(rank: int, ring: int, ulysses: int, split: Any) -> None:
         ]
         for name, (layout, window) in layouts().items():
             kernels = [("sdpa", None), ("eager", None), ("eager", 1.5)]
-            if layout.lengths is not None and size == value_size and ring > 1:
-                kernels.append(("varlen", None))
+            if layout.lengths is not None and ring > 1:
+                kernels = [("sdpa", None), ("varlen", None)]
             for kernel, cap in kernels:
                 options = Scores(0.4, cap)
                 expected = gradients(Formula(), whole, layout, window, options)
@@ -128,24 +127,18 @@ def gradients(
     return (out.detach(), *torch.autograd.grad(out, inputs, grad))
 
 
-def sequences_forward(
-    query: Tensor, key: Tensor, value: Tensor, hides: blocks.Hidden, scale: float
-) -> tuple[Tensor, Tensor]:
+EAGER = blocks.BlockScores(0.4, None, "eager")
+
+
+def sequences_forward(x: blocks.Inputs) -> tuple[Tensor, Tensor]:
     """The flash kernels by their arguments, in plain mathematics."""
-    mask = sequences_mask(query, key, hides)
-    scores = blocks.BlockScores(scale, None, "eager")
-    return blocks.attend_block(query, key, value, scores, blocks.Hidden(mask=mask))
+    mask = sequences_mask(x.query, x.key, x.hides)
+    return blocks.attend_block(*x[:3], EAGER, blocks.Hidden(mask=mask))
 
 
-def sequences_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
-    hides: blocks.Hidden, scale: float,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    mask = sequences_mask(query, key, hides)
-    scores = blocks.BlockScores(scale, None, "eager")
-    return blocks.block_gradients(
-        grad, query, key, value, out, lse, scores, blocks.Hidden(mask=mask)
-    )
+def sequences_backward(x: blocks.Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> blocks.Grads:
+    mask = sequences_mask(x.query, x.key, x.hides)
+    return blocks.block_gradients(grad, *x[:3], out, lse, EAGER, blocks.Hidden(mask=mask))
 
 
 def sequences_mask(query: Tensor, key: Tensor, hides: blocks.Hidden) -> Tensor:

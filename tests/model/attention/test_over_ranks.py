@@ -119,13 +119,14 @@ def test_kernels_of_gpus_take_what_they_are_given() -> None:
         (blocks._CUDNN, masked),
         (blocks.SEQUENCES, left),
     ):
-        out, found = kernel.forward(query, key, key, hides, 0.5)
+        out, found = kernel.forward(blocks.Inputs(query, key, key, hides, 0.5))
         assert out.shape == query.shape and found.shape[:2] == lse.shape[:2]
         assert found.shape[2] >= lse.shape[2]
-        grads = kernel.backward(query, query, key, key, out, lse, hides, 0.5)
+        grads = kernel.backward(blocks.Inputs(query, key, key, hides, 0.5), query, out, lse)
         assert [each.shape for each in grads] == [query.shape, key.shape, key.shape]
     starts = blocks.Hidden(True, None, 3, meta(5, dtype=torch.int32), 32)
-    out, found = blocks.SEQUENCES.forward(query, query, query, starts, 0.5)
+    inputs = blocks.Inputs(query, query, query, starts, 0.5)
+    out, found = blocks.SEQUENCES.forward(inputs)
     assert (out.shape, found.shape) == (query.shape, lse.shape)
-    grads = blocks.SEQUENCES.backward(query, query, query, query, out, lse, starts, 0.5)
+    grads = blocks.SEQUENCES.backward(inputs, query, out, lse)
     assert [each.shape for each in grads] == [query.shape] * 3

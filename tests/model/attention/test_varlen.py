@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from setpoint.config import SetpointError
 from setpoint.model.attention import selection, support
 from setpoint.model.attention import varlen as module
+from setpoint.model.attention.attention import Attention
 from setpoint.model.attention.backend import PLAIN, Scores
 from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.attention.varlen import Flash, Packed, Varlen, pack
@@ -160,12 +161,32 @@ def test_sequences_that_ranks_divide_keep_the_lengths_of_whole_rows():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("sliding", [False, True])
-def test_a_model_over_an_emulated_kernel_is_that_of_eager(sliding, monkeypatch):
-    """Forward and backward, with the lengths of the data."""
+@pytest.fixture
+def emulated(monkeypatch):
+    """The kernel in plain mathematics, and a configuration that takes it on a CPU."""
     monkeypatch.setattr(varlen, "varlen_attn", kernels.varlen_attn)
     monkeypatch.setitem(support.LIMITS, "varlen", support.LIMITS["varlen"]._replace(half=False))
     monkeypatch.setattr(selection, "missing", lambda *_: None)
+    kernels.DTYPES.clear()
+
+
+def test_one_dtype_of_two_bytes_reaches_the_kernel(emulated):
+    batch = packed_rows(1)
+    model = small_config(attention_backend="varlen", head_dim=8, qk_norm=True).build(vocab_size=50)
+    initialize(model, 1)
+    for part in model.modules():
+        if isinstance(part, Attention):
+            # As norms do under a GPU's autocast.
+            part.query_norm.register_forward_hook(lambda *given: given[-1].float())
+            part.key_norm.register_forward_hook(lambda *given: given[-1].float())
+    with torch.autocast("cpu", torch.bfloat16):
+        model(batch.inputs, batch.positions, documents=batch.documents, lengths=batch.lengths)
+    assert set(kernels.DTYPES) == {(torch.bfloat16,) * 3}
+
+
+@pytest.mark.parametrize("sliding", [False, True])
+def test_a_model_over_an_emulated_kernel_is_that_of_eager(sliding, emulated):
+    """Forward and backward, with the lengths of the data."""
     changes = {"attention_pattern": ("sliding", "full"), "sliding_window": 3} if sliding else {}
     batch = packed_rows(1)
     counting = (batch.positions >= 0).unsqueeze(-1)

@@ -10,7 +10,7 @@ blocks together. Shapes here are (B, H, S, D) for queries and (B, K, L, D) for k
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,9 +81,9 @@ def attend_block(
     kernel = _fused(query, scores, hides)
     if kernel is None:
         return _plain(query, key, value, scores, hides)
-    query, key, value, size = _fitted(query, key, value, kernel.repeats)
-    out, lse = kernel.forward(query, key, value, hides, scores.scale)
-    out, lse = out[..., :size], lse[..., : query.shape[2]]
+    inputs = _fitted(query, key, value, hides, scores.scale, kernel.repeats)
+    out, lse = kernel.forward(inputs)
+    out, lse = out[..., : value.shape[-1]], lse[..., : query.shape[2]]
     if hides.mask is not None:
         # What kernels give for queries that see nothing differs between versions.
         seen = hides.mask.any(dim=-1)
@@ -111,17 +111,47 @@ def block_gradients(
     kernel = _fused(query, scores, hides)
     if kernel is None:
         return _plain_gradients(grad, query, key, value, out, lse, scores, hides)
-    value_size, size, heads = value.shape[-1], query.shape[-1], key.shape[1]
-    query, key, value, _ = _fitted(query, key, value, kernel.repeats)
-    wider = value.shape[-1] - value_size
+    inputs = _fitted(query, key, value, hides, scores.scale, kernel.repeats)
+    wider = inputs.value.shape[-1] - value.shape[-1]
     out, grad = (F.pad(each, (0, wider)) if wider else each for each in (out, grad))
-    found = kernel.backward(grad, query, key, value, out, lse, hides, scores.scale)
-    of_query, of_key, of_value = found
+    of_query, of_key, of_value = kernel.backward(inputs, grad, out, lse)
+    size, heads = query.shape[-1], key.shape[1]
     return Gradients(
         of_query[..., :size],
         _sum_heads(of_key[..., :size], heads),
-        _sum_heads(of_value[..., :value_size], heads),
+        _sum_heads(of_value[..., : value.shape[-1]], heads),
     )
+
+
+class Inputs(NamedTuple):
+    """What a fused kernel takes: heads of one size, (B, H, S, D) and (B, H or K, L, D)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    hides: Hidden
+    scale: float
+
+    @property
+    def bias(self) -> Tensor | None:
+        """What is added to scores."""
+        return None if self.hides.mask is None else _bias(self.hides.mask, self.query)
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Of the longest sequence of queries and of keys."""
+        if self.hides.starts is not None:
+            return self.hides.longest, self.hides.longest
+        return self.query.shape[2], self.key.shape[2]
+
+    @property
+    def window(self) -> dict[str, int]:
+        """For the flash kernels; none where a causal mask alone says it."""
+        left, right = self.hides.left, 0 if self.hides.causal else -1
+        return {} if left < 0 else {"window_size_left": left, "window_size_right": right}
+
+
+Grads = tuple[Tensor, ...]
 
 
 class _Kernel(NamedTuple):
@@ -131,8 +161,8 @@ class _Kernel(NamedTuple):
         repeats: whether each query head needs a key-value head of its own.
     """
 
-    forward: Callable[[Tensor, Tensor, Tensor, Hidden, float], tuple[Tensor, Tensor]]
-    backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    forward: Callable[[Inputs], tuple[Tensor, Tensor]]
+    backward: Callable[[Inputs, Tensor, Tensor, Tensor], Grads]
     repeats: bool = True
 
 
@@ -153,24 +183,24 @@ def _fused(query: Tensor, scores: BlockScores, hides: Hidden) -> _Kernel | None:
 
 
 def _fitted(
-    query: Tensor, key: Tensor, value: Tensor, repeats: bool
-) -> tuple[Tensor, Tensor, Tensor, int]:
+    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float, repeats: bool
+) -> Inputs:
     """Heads as the kernels take them: of one size, and if it repeats as many of keys as of queries.
 
-    Returns:
-        these, and the size of values before.
+    Arguments:
+        repeats: as in `_Kernel`.
     """
     size = max(query.shape[-1], value.shape[-1])
     if query.is_cuda:
         size += -size % 8
-    times, own = query.shape[1] // key.shape[1], value.shape[-1]
+    times = query.shape[1] // key.shape[1]
     query, key, value = (
         F.pad(each, (0, size - each.shape[-1])) if each.shape[-1] != size else each
         for each in (query, key, value)
     )
     if times > 1 and repeats:
         key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
-    return query, key, value, own
+    return Inputs(query, key, value, hides, scale)
 
 
 def _sum_heads(gradient: Tensor, heads: int) -> Tensor:
@@ -181,10 +211,8 @@ def _sum_heads(gradient: Tensor, heads: int) -> Tensor:
     return gradient.unflatten(1, (heads, -1)).sum(dim=2, dtype=wide)
 
 
-def _bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
+def _bias(mask: Tensor, query: Tensor) -> Tensor:
     """What is added to scores, as the kernels take it."""
-    if mask is None:
-        return None
     keys = mask.shape[-1]
     # On a GPU rows begin at multiples of 16 bytes, as those of PyTorch's own masks do.
     ends = -keys % 16 if query.is_cuda else 0
@@ -195,103 +223,85 @@ def _bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
     return bias.expand(query.shape[0], query.shape[1], -1, -1)
 
 
-def _cpu_forward(
-    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
-) -> tuple[Tensor, Tensor]:
-    bias = _bias(hides.mask, query)
+def _cpu_forward(x: Inputs) -> tuple[Tensor, Tensor]:
     return aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, hides.causal, attn_mask=bias, scale=scale
+        *x[:3], 0.0, x.hides.causal, attn_mask=x.bias, scale=x.scale
     )
 
 
-def _cpu_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    hides: Hidden,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    bias = _bias(hides.mask, query)
+def _cpu_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, query, key, value, out, lse, 0.0, hides.causal, attn_mask=bias, scale=scale
+        grad, *x[:3], out, lse, 0.0, x.hides.causal, attn_mask=x.bias, scale=x.scale
     )
 
 
-def _flash_forward(
-    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
-) -> tuple[Tensor, Tensor]:
+def _flash_forward(x: Inputs) -> tuple[Tensor, Tensor]:
     return aten._scaled_dot_product_flash_attention(
-        query, key, value, 0.0, hides.causal, False, scale=scale
+        *x[:3], 0.0, x.hides.causal, False, scale=x.scale
     )[:2]
 
 
-def _flash_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    hides: Hidden,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _flash_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
     # Rows of one length need no table of them; nothing is dropped, so the generator is not read.
-    none = torch.empty(0, dtype=torch.int64, device=query.device)
-    lengths = query.shape[2], key.shape[2]
+    none = torch.empty(0, dtype=torch.int64, device=grad.device)
     return aten._scaled_dot_product_flash_attention_backward(
-        grad, query, key, value, out, lse.contiguous(), None, None, *lengths, 0.0, hides.causal,
-        none, none, scale=scale,
+        grad, *x[:3], out, lse.contiguous(), None, None, *x.lengths, 0.0, x.hides.causal, none,
+        none, scale=x.scale,
     )  # fmt: skip
 
 
-def _sequences_forward(
-    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
-) -> tuple[Tensor, Tensor]:
-    lengths, window = _lengths(query, key, hides)
-    tensors = (_by_places(each, hides) for each in (query, key, value))
+def _cudnn_forward(x: Inputs) -> tuple[Tensor, Tensor]:
+    out, lse = aten._scaled_dot_product_cudnn_attention(
+        *x[:3], x.bias, True, 0.0, x.hides.causal, False, scale=x.scale
+    )[:2]
+    return out, lse.view(x.query.shape[:3])
+
+
+def _cudnn_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
+    none = torch.empty((), dtype=torch.int64, device=grad.device)
+    return aten._scaled_dot_product_cudnn_attention_backward(
+        grad, *x[:3], out, lse.unsqueeze(-1).contiguous(), none, none, x.bias, None, None,
+        *x.lengths, 0.0, x.hides.causal, scale=x.scale,
+    )  # fmt: skip
+
+
+def _efficient_forward(x: Inputs) -> tuple[Tensor, Tensor]:
+    return aten._scaled_dot_product_efficient_attention(
+        *x[:3], x.bias, True, 0.0, x.hides.causal, scale=x.scale
+    )[:2]
+
+
+def _efficient_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
+    none = torch.empty((), dtype=torch.int64, device=grad.device)
+    # The kernel reads whole blocks of 32 rows: where exp(score - lse) must be 0, lse is infinite.
+    lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)
+    wanted = [True, True, True, False]
+    return aten._scaled_dot_product_efficient_attention_backward(
+        grad, *x[:3], x.bias, out, lse, none, none, 0.0, wanted, x.hides.causal, scale=x.scale
+    )[:3]
+
+
+def _sequences_forward(x: Inputs) -> tuple[Tensor, Tensor]:
+    starts = x.hides.starts
+    tensors = (_by_places(each, x.hides) for each in x[:3])
     out, lse = aten._flash_attention_forward(
-        *tensors, hides.starts, hides.starts, *lengths, 0.0, hides.causal, False, scale=scale,
-        **window,
-    )[:2]  # fmt: skip
-    if hides.starts is not None:  # (H, T)
-        lse = lse.unflatten(1, (query.shape[0], -1)).transpose(0, 1)
-    return _by_heads(out, query), lse
+        *tensors, starts, starts, *x.lengths, 0.0, x.hides.causal, False, scale=x.scale, **x.window
+    )[:2]
+    if starts is not None:  # (H, T)
+        lse = lse.unflatten(1, (x.query.shape[0], -1)).transpose(0, 1)
+    return _by_heads(out, x.query), lse
 
 
-def _sequences_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    hides: Hidden,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    lengths, window = _lengths(query, key, hides)
-    tensors = (_by_places(each, hides) for each in (grad, query, key, value, out))
-    if hides.starts is not None:
-        lse = lse.transpose(0, 1).flatten(1)
-    none = torch.zeros(2, dtype=torch.uint64, device=query.device)
+def _sequences_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
+    starts = x.hides.starts
+    tensors = (_by_places(each, x.hides) for each in (grad, *x[:3], out))
+    lse = lse if starts is None else lse.transpose(0, 1).flatten(1)
+    none = torch.zeros(2, dtype=torch.uint64, device=grad.device)
     found = aten._flash_attention_backward(
-        *tensors, lse.contiguous(), hides.starts, hides.starts, *lengths, 0.0, hides.causal, none,
-        none, scale=scale, **window,
+        *tensors, lse.contiguous(), starts, starts, *x.lengths, 0.0, x.hides.causal, none, none,
+        scale=x.scale, **x.window,
     )  # fmt: skip
-    of_query, of_key, of_value = found
-    return _by_heads(of_query, query), _by_heads(of_key, key), _by_heads(of_value, value)
-
-
-def _lengths(query: Tensor, key: Tensor, hides: Hidden) -> tuple[tuple[int, int], dict[str, int]]:
-    """Of the longest sequences, and the window; without one a causal mask needs none."""
-    longest = query.shape[2], key.shape[2]
-    if hides.starts is not None:
-        longest = hides.longest, hides.longest
-    if hides.left < 0:
-        return longest, {}
-    return longest, {"window_size_left": hides.left, "window_size_right": 0 if hides.causal else -1}
+    return tuple(_by_heads(each, like) for each, like in zip(found, x[:3], strict=True))
 
 
 def _by_places(x: Tensor, hides: Hidden) -> Tensor:
@@ -303,63 +313,6 @@ def _by_places(x: Tensor, hides: Hidden) -> Tensor:
 def _by_heads(x: Tensor, like: Tensor) -> Tensor:
     """To (B, H, S, D) again."""
     return x.view(like.shape[0], like.shape[2], *x.shape[-2:]).transpose(1, 2)
-
-
-def _cudnn_forward(
-    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
-) -> tuple[Tensor, Tensor]:
-    found = aten._scaled_dot_product_cudnn_attention(
-        query, key, value, _bias(hides.mask, query), True, 0.0, hides.causal, False, scale=scale
-    )
-    return found[0], found[1].view(query.shape[:3])
-
-
-def _cudnn_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    hides: Hidden,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    none = torch.empty((), dtype=torch.int64, device=query.device)
-    lengths = query.shape[2], key.shape[2]
-    return aten._scaled_dot_product_cudnn_attention_backward(
-        grad, query, key, value, out, lse.unsqueeze(-1).contiguous(), none, none,
-        _bias(hides.mask, query), None, None, *lengths, 0.0, hides.causal, scale=scale,
-    )  # fmt: skip
-
-
-def _efficient_forward(
-    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float
-) -> tuple[Tensor, Tensor]:
-    bias = _bias(hides.mask, query)
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, True, 0.0, hides.causal, scale=scale
-    )[:2]
-
-
-def _efficient_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    hides: Hidden,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    bias = _bias(hides.mask, query)
-    none = torch.empty((), dtype=torch.int64, device=query.device)
-    # The kernel reads whole blocks of 32 rows: where exp(score - lse) must be 0, lse is infinite.
-    lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)
-    wanted = [True, True, True, False]
-    found: Any = aten._scaled_dot_product_efficient_attention_backward(
-        grad, query, key, value, bias, out, lse, none, none, 0.0, wanted, hides.causal, scale=scale
-    )
-    return found[0], found[1], found[2]
 
 
 _ON_CPU = _Kernel(_cpu_forward, _cpu_backward)

@@ -15,6 +15,7 @@ from setpoint.model.attention.config import Kind
 from setpoint.model.attention.layout import Layout
 from setpoint.model.attention.selection import choose_backend
 from setpoint.model.attention.support import kinds_of
+from setpoint.model.autocast import cast_once
 from setpoint.model.rope.rotation import Rotation, rotate, rotation
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class AttentionContext:
     ) -> Tensor:
         """Mix the values that the queries of a layer see; see `Backend.attend`."""
         view = self.views[kind]
+        # Norms give fp32 under a GPU's autocast, and flash kernels take one dtype of two bytes.
+        query, key, value = map(cast_once, (query, key, value))
         return view.backend.attend(query, key, value, view.mask, scores)
 
     def update_cache(self, layer: int, kind: Kind, *tensors: Tensor) -> tuple[Tensor, ...]:

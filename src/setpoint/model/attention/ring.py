@@ -30,7 +30,6 @@ from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.attention.support import LIMITS
 from setpoint.model.attention.varlen import round_up
-from setpoint.model.autocast import cast_once
 from setpoint.shapes.batch import Lengths
 from setpoint.shapes.sequence_parts import SequenceParts
 
@@ -111,8 +110,7 @@ class Ring(Backend):
         assert scores.dropout == 0.0, "the configuration is refused otherwise"
         scale = usual_scale(query) if scores.scale is None else scores.scale
         how = BlockScores(scale, scores.soft_cap, self.kernel)
-        # As autocast casts what PyTorch's own attention gets.
-        heads = (cast_once(each).transpose(1, 2).contiguous() for each in (query, key, value))
+        heads = (each.transpose(1, 2).contiguous() for each in (query, key, value))
         mixed: Any = _RingAttention.apply(*heads, mask, how, self.group)
         return mixed.transpose(1, 2)
 

@@ -15,7 +15,6 @@ from torch.autograd.function import once_differentiable
 
 from setpoint.model.attention.backend import PLAIN, Backend, Scores, repeat_heads
 from setpoint.model.attention.layout import Layout
-from setpoint.model.autocast import cast_once
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -44,7 +43,7 @@ class Ulysses(Backend):
         # Each rank gets as many key-value heads as the others, and the queries that they serve.
         times = self.group.size() // math.gcd(self.group.size(), key.shape[2])
         key, value = repeat_heads(key, times), repeat_heads(value, times)
-        query, key, value = self._heads_of(*map(cast_once, (query, key, value)))
+        query, key, value = self._heads_of(query, key, value)
         return self._places_of(self.inner.attend(query, key, value, mask, scores))
 
     def _heads_of(self, *tensors: Tensor) -> list[Tensor]:

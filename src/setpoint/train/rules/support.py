@@ -508,6 +508,10 @@ CONFLICTS = (
         ("[matmul]",),
         where=lambda job: _has_own_save(job) and not getattr(job.model, "attention_dropout", 0)),
     Conflict(
+        ATTENTION, ("model.attention_backend = flash_attention_4",),
+        "finds no attention: that of flash-attn-4 is no operator of PyTorch's", ("[matmul]",),
+        where=lambda job: _has_own_save(job) and not getattr(job.model, "attention_dropout", 0)),
+    Conflict(
         "memory.optimizer_offload = set", ("optimizer.momentum = 0",), IDLE, ("null",),
         where=lambda job: not job.optimizer.keeps_state),
     Conflict(
