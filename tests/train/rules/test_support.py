@@ -67,6 +67,12 @@ MET: tuple[tuple[str, ...], ...] = (
     (*SHARDED, "compile.scope=graph"),
     (OPERATORS, f"{SAVE}=[attention]", "model.attention_dropout=0.1"),
     (OPERATORS, f"{SAVE}=[attention]", "model.attention_backend=eager"),
+    (
+        OPERATORS,
+        f"{SAVE}=[attention]",
+        "model.attention_backend=flash_attention_4",
+        "precision.compute=bf16",
+    ),
     ("memory.optimizer_offload={}", "optimizer=sgd", "optimizer.momentum=0"),
     ("memory.optimizer_offload={}", IMPORTED),
     ("compile.backend=eager", FULL, "model.dropout=0.1"),
