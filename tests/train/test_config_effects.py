@@ -50,6 +50,7 @@ from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
+from ..cuda_autocast import cuda_autocast
 from ..data.tokenizers_here import byte_level
 from .adapter_effects import ROWS as ADAPTER_ROWS
 from .compile_effects import ROWS as COMPILE_ROWS
@@ -686,6 +687,18 @@ def test_each_field_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_the_field_has_an_effect(before: Before, tmp_path: Path, name: str) -> None:
+    has_effect(before, tmp_path, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(EFFECTS.keys() - {"Precision.compute"}))
+def test_the_field_has_an_effect_on_a_gpu(before: Before, tmp_path: Path, name: str) -> None:
+    """As far as autocast tells: in bf16, with the lists of operators that CUDA has."""
+    with cuda_autocast():
+        has_effect(before, tmp_path, name, "precision.compute=bf16")
+
+
+def has_effect(before: Before, tmp_path: Path, name: str, *more: str) -> None:
     effect = EFFECTS[name]
     if name in PRETRAINED_ROWS:
         prepare(before.folder, name)
@@ -693,7 +706,7 @@ def test_the_field_has_an_effect(before: Before, tmp_path: Path, name: str) -> N
         prepare_loaded(before.folder)
     # Models of transformers have no dropout of that name.
     common = BASE[:1] if name.startswith("HuggingFaceModel") else BASE
-    flags = [flag.replace("{tmp}", str(before.folder)) for flag in (*common, *effect.base)]
+    flags = [flag.replace("{tmp}", str(before.folder)) for flag in (*common, *more, *effect.base)]
     change = effect.change.replace("{tmp}", str(before.folder))
     without = before(effect, tuple(flags))
     after = observed(effect, tmp_path, (*flags, change))

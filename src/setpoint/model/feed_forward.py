@@ -67,7 +67,9 @@ class FeedForward(nn.Module):
 
 def relu_squared(x: Tensor) -> Tensor:
     """Compute max(x, 0)^2 (Primer, So et al., 2021)."""
-    return F.relu(x).square()
+    # A product keeps the dtype, where autocast on CUDA squares in fp32.
+    positive = F.relu(x)
+    return positive * positive
 
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -80,7 +80,8 @@ class AttentionContext:
         """
         if self.cache is None:
             return tensors
-        return self.cache.append(layer, tensors, self.views[kind].first)
+        kept = tuple(map(cast_once, tensors))
+        return self.cache.append(layer, kept, self.views[kind].first)
 
 
 def attention_context(

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from setpoint.model.autocast import cast_once
 from setpoint.model.moe.assign import Assignments
-from setpoint.model.moe.rows import gather, spread
+from setpoint.model.moe.rows import gather, spread, sum_choices
 from setpoint.shapes.peers import Peers, sum_gradients, sum_parts
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class AllToAll:
 
         def finish() -> Tensor:
             _wait(pending)
-            return spread(back, slots, weights.numel()).unflatten(0, weights.shape).sum(dim=1)
+            return sum_choices(spread(back, slots, weights.numel()).unflatten(0, weights.shape))
 
         return finish
 

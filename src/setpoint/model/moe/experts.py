@@ -21,7 +21,7 @@ from setpoint.model.moe.product import (
     looped_product,
     why_not_grouped,
 )
-from setpoint.model.moe.rows import gather, scale_gradient, spread
+from setpoint.model.moe.rows import gather, scale_gradient, spread, sum_choices
 from setpoint.model.scale import hidden_std, residual_std
 from setpoint.shapes.placed import part_here
 
@@ -177,4 +177,4 @@ def _add_up(rows: Tensor, weights: Tensor, slots: Tensor, factors: Tensor | None
     if factors is not None:
         rows = scale_gradient(rows, factors)
     choices = spread(rows, slots, weights.numel()).unflatten(0, weights.shape)
-    return (choices * weights.unsqueeze(-1).to(rows.dtype)).sum(dim=1)
+    return sum_choices(choices * weights.unsqueeze(-1).to(rows.dtype))

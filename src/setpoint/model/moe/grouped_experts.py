@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from setpoint.model.moe.rows import spread
+from setpoint.model.moe.rows import spread, sum_choices
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -56,11 +56,8 @@ class _GroupedExperts(torch.autograd.Function):
         ctx.kernels, ctx.shape = kernels, (*weights.shape, x.shape[1])
         inner = kernels.activation(values if opened is None else opened)
         inner = (inner if opened is None else inner.mul_(values)) * own
-        return (
-            spread(kernels.product(inner, down, ends), slots, weights.numel())
-            .view(ctx.shape)
-            .sum(1)
-        )
+        out = kernels.product(inner, down, ends)
+        return sum_choices(spread(out, slots, weights.numel()).view(ctx.shape))
 
     @staticmethod
     @once_differentiable
@@ -94,7 +91,7 @@ class _GroupedExperts(torch.autograd.Function):
         grad_rows = product(grad_values, up.transpose(1, 2), ends)
         if gate is not None:
             grad_rows += product(grad_source, gate.transpose(1, 2), ends)
-        grad_x = spread(grad_rows, slots, len(x) * top_k).view(ctx.shape).sum(1)
+        grad_x = sum_choices(spread(grad_rows, slots, len(x) * top_k).view(ctx.shape))
         del grad_rows
         rows = x.index_select(0, tokens)
         grad_gate = None if gate is None else gradient(rows, grad_source, ends)

@@ -27,7 +27,16 @@ class _Gather(torch.autograd.Function):
     ) -> tuple[Tensor, None, None]:
         (slots,) = ctx.saved_tensors
         tokens, top_k, _ = ctx.shape
-        return spread(grad, slots, tokens * top_k).view(ctx.shape).sum(dim=1), None, None
+        return sum_choices(spread(grad, slots, tokens * top_k).view(ctx.shape)), None, None
+
+
+def sum_choices(choices: Tensor) -> Tensor:
+    """Add up (T, k, dim) over the choices of each token, in fp32 inside.
+
+    The dtype is named, as autocast on CUDA returns sums in fp32 otherwise: gradients would not fit
+    the products behind them, and exchanges would send twice the bytes.
+    """
+    return choices.sum(dim=1, dtype=choices.dtype)
 
 
 def gather(x: Tensor, slots: Tensor, top_k: int) -> Tensor:

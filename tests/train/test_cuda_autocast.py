@@ -1,0 +1,163 @@
+"""Training under autocast as CUDA has it: steps are taken, and dtypes are what kernels take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from setpoint.config.composition import compose
+from setpoint.model.attention.context import AttentionContext
+from setpoint.model.layers import layers_of
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.callback import Callback
+from setpoint.train.config import Job
+from setpoint.train.step.loop import Loop, StepResult
+from setpoint.train.step.position import Position
+
+from ..cuda_autocast import cuda_autocast, operators
+from .small import small_job
+
+BASE = ("duration=2 steps", "precision.compute=bf16", "evaluation=null", "model.qk_norm=true")
+EXPERTS = (*BASE, "model.moe.experts=4", "model.moe.top_k=2")
+
+JOBS: dict[str, tuple[str, ...]] = {
+    "query and key norms": BASE,
+    "eager attention, soft caps": (*BASE, "model.attention_soft_cap=5", "model.positions=learned"),
+    "math attention, windows": (
+        *BASE, "model.attention_backend=sdpa_math", "model.sliding_window=9",
+        "model.attention_pattern=[sliding, full]",
+    ),
+    "isolated documents": (*BASE, "data.packing.method=next_fit", "batch.sequence_length=512"),
+    "latent attention": (
+        "duration=2 steps", "precision.compute=bf16", "evaluation=null",
+        "model.mla={kv_rank: 8, query_rank: 10, rope_head_dim: 4, nope_head_dim: 6, "
+        "value_head_dim: 8}",
+    ),
+    "squared ReLU": (*BASE, "model.activation=relu_squared"),
+    "GELU, layer norms, biases": (
+        *BASE, "model.activation=gelu_tanh", "model.norm=layer_norm", "model.ffn_bias=true",
+        "model.norm_placement=both",
+    ),
+    "chunked loss": (*BASE, "loss=chunked_cross_entropy", "loss.chunk_size=7"),
+    "z-loss, tied embeddings": (*BASE, "loss.z_loss=1e-3", "model.tie_embeddings=true"),
+    "recomputed layers": (*BASE, "memory.activation_checkpointing=full"),
+    "recomputed operators": (
+        *BASE, "memory.activation_checkpointing={type: operators, save: [attention]}",
+    ),
+    "bf16 weights": (*BASE, "precision.params=bf16", "precision.master=fp32"),
+    "low rank adapters": (*BASE, "adapter={type: lora, rank: 2}"),
+    "experts grouped": (*EXPERTS, "model.moe.implementation=grouped"),
+    "experts looped": (*EXPERTS, "model.moe.implementation=loop"),
+    "experts unpacked": (*EXPERTS, "model.moe.packed=false"),
+    "experts recomputed": (*EXPERTS, "memory.activation_checkpointing=full"),
+    "experts, squared ReLU": (*EXPERTS, "model.activation=relu_squared"),
+    "experts with all losses": (
+        *EXPERTS, "model.moe.router=sigmoid_top_k", "model.moe.balance_loss=0.01",
+        "model.moe.sequence_balance_loss=0.01", "model.moe.router_z_loss=1e-3",
+        "model.moe.gradient_scale=true", "model.moe.capacity_factor=0.6",
+    ),
+}  # fmt: skip
+
+PRESETS = (
+    "deepseek-tiny", "gemma3-tiny", "gpt2-tiny", "llama3-tiny", "mistral-tiny", "qwen3-tiny",
+    "qwen3-moe-tiny",
+)  # fmt: skip
+
+
+@contextmanager
+def observed(parts: Components) -> Iterator[dict[str, set[torch.dtype]]]:
+    """Dtypes at attention kernels, and of the inputs of layers, in recomputation too."""
+    dtypes: dict[str, set[torch.dtype]] = defaultdict(set)
+    attend = AttentionContext.attend
+
+    def attending(self: AttentionContext, kind: str, *given: object) -> Tensor:
+        backend = type(self.views[kind].backend)
+        real = backend.attend
+
+        def kernel(backend: object, *tensors: Tensor) -> Tensor:
+            dtypes["attention"] |= {each.dtype for each in tensors[:3]}
+            return real(backend, *tensors)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(backend, "attend", kernel)
+            return attend(self, kind, *given)
+
+    def before(_: object, given: tuple[Tensor, ...]) -> None:
+        dtypes["residual"].add(given[0].dtype)
+
+    for _, layer in layers_of(parts.model):
+        layer.register_forward_pre_hook(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AttentionContext, "attend", attending)
+        yield dtypes
+
+
+class Losses(Callback):
+    """Keeps the losses of steps."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.losses.append(float(result.loss))
+
+
+def trained(job: Job) -> tuple[list[float], dict[str, set[torch.dtype]]]:
+    """Losses of a job's steps, and the dtypes seen in them."""
+    parts = build_components(job)
+    seen = Losses()
+    with observed(parts) as dtypes:
+        Loop(job, parts, [seen], StopRequest(), Position()).run()
+    return seen.losses, dtypes
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_steps_and_dtypes(tmp_path: Path, name: str) -> None:
+    job = small_job(tmp_path, *JOBS[name])
+    with cuda_autocast():
+        losses, dtypes = trained(job)
+    assert dtypes["attention"] == {torch.bfloat16}
+    residual = torch.bfloat16 if job.precision.params == "bf16" else torch.float32
+    assert dtypes["residual"] == {residual}
+    # CUDA's lists give more digits to sums and norms, and nothing else.
+    plain, _ = trained(job)
+    assert losses == pytest.approx(plain, abs=2e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("flags", [(), ("memory.activation_checkpointing=full",)])
+def test_presets(tmp_path: Path, preset: str, flags: tuple[str, ...]) -> None:
+    given = [f"workspace={tmp_path}", "precision.compute=bf16", "tracking.progress=none", *flags]
+    job = compose(Job, preset, flags=given, modifiers=["smoke(steps=2)"]).resolve()
+    with cuda_autocast():
+        _, dtypes = trained(job)
+    assert dtypes["attention"] == {torch.bfloat16}
+
+
+def test_lists_are_those_of_cuda() -> None:
+    x = torch.ones(2, 3, dtype=torch.bfloat16)
+    wide = operators("AT_FORALL_FP32")
+    assert {"exp", "rms_norm", "pow.Tensor_Scalar"} <= set(wide) and "sum" not in wide
+    with cuda_autocast(), torch.autocast("cpu", torch.bfloat16):
+        # A dtype that is asked for is given, as in CUDA's fp32_set_opt_dtype.
+        assert x.sum(1).dtype == x.square().dtype == torch.float32
+        assert x.sum(1, dtype=x.dtype).dtype == (x * x).dtype == torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        assert x.sum(1).dtype == x.square().dtype == torch.bfloat16
+
+
+@pytest.mark.process
+def test_two_ranks() -> None:
+    command = [sys.executable, "-m", "tests.train.cuda_autocast_ranks"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
