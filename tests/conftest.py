@@ -75,12 +75,22 @@ class SourceFile:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts processes, before marks are selected by."""
+    """Mark what starts processes, before marks are selected by; skip what needs a GPU."""
     for item in items:
         module, names = getattr(item, "module", None), getattr(item, "fixturenames", ())
         starts = hasattr(module, "subprocess") or hasattr(module, "forked")
         if starts or "forks" in names or "run_module" in names:
             item.add_marker("process")
+        if item.get_closest_marker("cuda") and not has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU; see `make test-gpu`"))
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether PyTorch sees a GPU; asked only where there are tests for one."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def pytest_collection_finish() -> None:

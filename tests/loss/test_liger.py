@@ -37,6 +37,7 @@ def test_it_gives_what_the_plain_loss_gives(options: Any, soft_cap: float | None
     torch.testing.assert_close(torch.autograd.grad(found.total, (hidden, matrix)), theirs)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.parametrize("z_loss", [0.0, 1e-3])
 def test_on_a_gpu(z_loss: float) -> None:

@@ -57,7 +57,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert path.read_text() == "memory"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.cuda
 def test_a_real_one(tmp_path: Path) -> None:
     section = resolve(Profiling(snapshot=True))
     begin_snapshot(section, GPU)

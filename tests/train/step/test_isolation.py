@@ -36,7 +36,7 @@ from ..small import small_job
 
 Ints = npt.NDArray[np.int64]
 LENGTHS = (9, 4, 20, 13, 7, 2, 30, 11, 3)
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CUDA = pytest.mark.cuda
 BACKENDS = [
     pytest.param("eager", "cpu", torch.float64),
     pytest.param("sdpa", "cpu", torch.float64),
