@@ -18,7 +18,7 @@
 #               `make bench-model` only models, `make bench-train` only training loops
 # make bench-gpu  training on one GPU beside plain PyTorch, in under eight minutes, with the Python
 #               that is there: .venv, or PYTHON where there is no .venv; it installs nothing
-# make test-gpu   the tests that need a GPU, with the same Python
+# make test-gpu   the tests that need a GPU, with the same Python, which has Setpoint's `train` and pytest
 # make deepspeed  the tests of parallel.engine = "deepspeed", in an environment of their own
 # make clean    remove what these targets made, but for runs/
 #
@@ -131,7 +131,8 @@ bench-gpu:
 	@cd benchmarks && PYTHONPATH=../src $(GPU_PYTHON) -m gpu.bench --json ../bench-gpu.json
 
 test-gpu:
-	@PYTHONPATH=src $(GPU_PYTHON) -m pytest -m cuda
+	@PYTHONPATH=src $(GPU_PYTHON) -m pytest -m cuda \
+	  $$(grep -rl --include='test_*.py' 'mark\.cuda' tests)
 
 # Beside other trainers, which live in an environment of their own, with the same torch.
 bench-train: $(BENCH_TRAIN)/.peers
