@@ -30,7 +30,7 @@ from setpoint.train.callback import Callback, Loop, StepResult
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..train.small import essence, rows, small_job
+from .small import essence, rows, small_job
 
 CUDA = pytest.mark.cuda
 DEVICES = ["cpu", pytest.param("cuda", marks=CUDA)]
