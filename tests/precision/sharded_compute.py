@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.config import resolve
 from setpoint.model.transformer import Transformer
+from setpoint.parallel.gather import set_dtypes
 from setpoint.precision.autocast import compute_in
-from setpoint.precision.build import sharding_policy
+from setpoint.precision.build import shard_dtypes, sharding_policy
 from setpoint.precision.config import Precision
 
 from ..model.families import FAMILIES
@@ -26,10 +27,18 @@ from ..ranks import fork
 WORLD, CPU = 2, torch.device("cpu")
 
 
-def shard(model: Transformer, policy: MixedPrecisionPolicy) -> Transformer:
+def shard(model: Transformer, precision: Precision) -> Transformer:
+    return gathered(model, sharding_policy(precision), precision)
+
+
+def gathered(
+    model: Transformer, policy: MixedPrecisionPolicy, precision: Precision | None = None
+) -> Transformer:
     for layer in model.layers.values():
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
+    if precision is not None:
+        set_dtypes([model], shard_dtypes(precision, model))
     return model
 
 
@@ -88,19 +97,19 @@ def one_rank(rank: int, store: str) -> None:
             whole = passed(small_model(seed=3, **changes).to(dtype), precision)
             sharded = small_model(seed=3, **changes).to(dtype)
             # Every rank sees the same data, so that their mean is what one process has.
-            found = passed(shard(sharded, sharding_policy(precision)), precision)
+            found = passed(shard(sharded, precision), precision)
             assert torch.equal(found[0], whole[0]), (name, fields)
             assert found[2] == whole[2] == [str(dtype)] * len(whole[2]), (name, found[2])
             for each, grad in whole[1].items():
                 assert torch.equal(found[1][each], grad), (name, fields, each)
     # Autocast's own default keeps all matrices that FSDP2 has freed.
     mixed = resolve(Precision(compute="bf16"))
-    model = shard(small_model(seed=3), sharding_policy(mixed))
+    model = gathered(small_model(seed=3), sharding_policy(mixed))
     matrices = sum(p.numel() for p in model.parameters() if p.ndim > 1) - VOCAB * 24
     assert kept(model, torch.autocast("cpu", torch.bfloat16)) >= 2 * matrices
     assert kept(model, compute_in("bf16", "fp32", CPU)) == 0
     # What the engine offers in place of autocast is another model: it rounds the residual stream.
-    cast = shard(small_model(seed=3), MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    cast = gathered(small_model(seed=3), MixedPrecisionPolicy(param_dtype=torch.bfloat16))
     other = passed(cast, resolve(Precision()))
     assert set(other[2]) == {"torch.bfloat16"}
     assert not torch.equal(other[0].float(), passed(small_model(seed=3), mixed)[0].float())

@@ -157,6 +157,10 @@ class _Adapted:
 class _AdaptedLinear(_Adapted):
     bias: Tensor | None
 
+    def product_weights(self) -> tuple[str, ...]:
+        """See `setpoint.shapes.sharded.HasProducts`."""
+        return ("weight", "bias") if self.adapter.magnitude is None else ()
+
     def forward(self, x: Tensor, *within: Any) -> Any:
         if within:  # what computes with `adapted_weight`
             return super().forward(x, *within)

@@ -173,7 +173,7 @@ class _ChunkedSums(torch.autograd.Function):
         of_hidden, of_matrix, *_ = ctx.needs_input_grad
         gradients = _Gradients(hidden if of_hidden else None, matrix if of_matrix else None)
         total, nats, each = loss.run(hidden, projection, tokens, gradients)
-        ctx.gradients, ctx.format = gradients, matrix.dtype
+        ctx.gradients = gradients
         ctx.mark_non_differentiable(nats, *(() if each is None else (each,)))
         return total, nats, each
 
@@ -190,7 +190,8 @@ class _ChunkedSums(torch.autograd.Function):
             )
         ctx.gradients = None
         hidden = None if found.hidden is None else found.hidden.mul_(above)
-        matrix = None if found.matrix is None else found.matrix.mul_(above).to(ctx.format)
+        # Autograd casts it to the dtype of the gradient, which need not be that of the matrix.
+        matrix = None if found.matrix is None else found.matrix.mul_(above)
         return hidden, matrix, None, None, None
 
 

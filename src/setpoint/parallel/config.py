@@ -111,6 +111,13 @@ class Sharding(Config, role=RUNTIME):
     """Units whose weights are asked for ahead of the one that is computed in the backward pass;
     null: one, in the order of the forward pass."""
 
+    accumulation: Literal["sharded", "unsharded"] = field(
+        default="sharded", values_also_called={"unsharded": ("no_sync", "whole")}
+    )
+    """Gradients over the micro-batches of a step: sharded: each is reduce-scattered and added to
+    this rank's part; unsharded: whole ones are added up on each rank and reduce-scattered once,
+    as stages of a pipeline do. In the dtype precision.reduce."""
+
     offload: bool = field(default=False, also_called=("offload_policy", "fsdp_offload_params"))
     """Keep this rank's part of weights, gradients and optimizer state in host memory (FSDP2's
     CPUOffloadPolicy): weights are copied to the device when they are gathered, and the optimizer
@@ -381,10 +388,17 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         "sharding.layers_per_unit",
         "sharding.forward_prefetch",
         "sharding.backward_prefetch",
+        "sharding.accumulation",
         "sharding.offload",
     )
     def _sharding_is_dead(self) -> str | None:
         return None if self.uses_fsdp else "no weights are sharded (shard = 1)"
+
+    @dead("sharding.accumulation")
+    def _accumulation_is_dead(self) -> str | None:
+        return (
+            "stages of a pipeline add up whole gradients" if self.degrees["pipeline"] > 1 else None
+        )
 
     @dead("init_device")
     def _init_device_is_dead(self) -> str | None:
@@ -559,6 +573,12 @@ class Parallel(Ranks, rules=ENGINE_RULES):
             return True
         # DDP takes no weights of which ranks hold different ones.
         return self.divides_experts and (self.expert_shards > 1 or self.copies > 1)
+
+    @property
+    def accumulates_whole(self) -> bool:
+        """Whether FSDP2 reduces gradients once a step, and ranks add up whole ones until then."""
+        whole = self.sharding.accumulation == "unsharded" or self.degrees["pipeline"] > 1
+        return self.uses_fsdp and whole
 
     @property
     def uses_deepspeed(self) -> bool:

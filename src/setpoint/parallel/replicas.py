@@ -35,6 +35,7 @@ class Replicas:
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
         self._keeps = config.reshard is False
         self._first = FirstUnits(model) if self._is_sharded else None
+        self._accumulates_whole = config.accumulates_whole
         self._tensor = world.group("tensor")
         """The ranks that divide matrices; None where none do."""
         self._terms = [] if self._tensor is None else list(summed_gradients(model))
@@ -62,8 +63,8 @@ class Replicas:
     def micro_batch(self, last: bool) -> Iterator[None]:
         """Run a micro-batch: gradients go to the other ranks after the last one of a step only.
 
-        Shards are the exception: their gradients are divided among the ranks after each, so that no
-        rank holds whole ones, and summed over the replicas at the last.
+        Shards are the exception unless they accumulate whole gradients: these are divided among the
+        ranks after each, and summed over the replicas at the last.
         """
         with self._shared(last):
             yield
@@ -75,6 +76,8 @@ class Replicas:
         model: Any = self.model
         if self._is_sharded:
             model.set_requires_all_reduce(last)
+            if self._accumulates_whole:
+                model.set_requires_gradient_sync(last)
             if self._keeps:
                 model.set_reshard_after_backward(last)
             elif self._first is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
+from setpoint.shapes.sharded import ShardDtypes, ShardedWeight, product_weights
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
@@ -18,33 +19,43 @@ if TYPE_CHECKING:
     from setpoint.precision.config import Precision
 
 
-def store_in(config: Precision, model: nn.Module) -> dict[str, Tensor]:
+def store_in(
+    config: Precision, model: nn.Module, sharded: Collection[Tensor] = ()
+) -> dict[str, Tensor]:
     """Store a model's parameters in the format of the section.
 
     Arguments:
         model: with its first weights, in fp32; it is changed in place.
+        sharded: parameters that FSDP2 shards; those that are trained stay the masters, if any.
+
+    Returns:
+        the weights that become masters beside those of the model, by name.
     """
-    full: dict[str, Tensor] = {}
-    if config.master is not None:
-        # No copies: the model gets new memory, and this is what it had before.
-        full = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
-    cast_parameters(model, DType(config.params).torch())
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if config.master is None:
+        trained = {}
+    kept = {id(weight) for weight in sharded} & {id(weight) for weight in trained.values()}
+    # No copies: the model gets new memory, and this is what it had before.
+    full = {name: weight.detach() for name, weight in trained.items() if id(weight) not in kept}
+    cast_parameters(model, DType(config.params).torch(), kept)
     return full
 
 
-def build_weights(config: Precision, model: nn.Module, full: dict[str, Tensor]) -> OptimizerParams:
+def build_weights(
+    config: Precision, model: nn.Module, full: dict[str, Tensor], is_sharded: bool = False
+) -> OptimizerParams:
     """Make what the optimizer is built over.
 
     Arguments:
+        is_sharded: whether FSDP2 shards weights.
         full: what `store_in` returned; it is emptied, so that what is copied is not held twice.
     """
-    reduce = None if config.reduce is None else DType(config.reduce).torch()
-    if any(hasattr(module, "set_requires_gradient_sync") for module in model.modules()):
-        # FSDP2 adds up in the dtype of its policy, and gives gradients in that of the shards.
-        reduce = None
+    reduce = _dtype(config.reduce)
+    if is_sharded and config.params == "fp32":
+        reduce = None  # of messages alone: FSDP2 gives gradients in the dtype of its shards
     if config.master is None:
         return OptimizerParams(model, reduce)
-    weights = MasterWeights(model, full, reduce)
+    weights = MasterWeights(model, full, reduce, DType(config.params).torch())
     full.clear()
     return weights
 
@@ -55,7 +66,7 @@ def state_dtype(config: Precision) -> torch.dtype | None:
     Returns:
         the format; None: that of the weights it updates.
     """
-    return None if config.optimizer_state is None else DType(config.optimizer_state).torch()
+    return _dtype(config.optimizer_state)
 
 
 def convert_state(
@@ -85,17 +96,39 @@ def convert_state(
 def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
     """What FSDP2 is given, so that sharded weights compute as whole ones do.
 
-    Autocast stays what computes in another dtype: weights are gathered as they are stored, and
-    nothing that modules hand on is cast. Gradients are reduced in the dtype of the section.
-
-    Where these are wider than the shards, they are rounded when they have been reduced, so that
-    micro-batches must not be added up then.
+    Autocast stays what computes in another dtype: nothing that modules hand on is cast, and
+    `shard_dtypes` says which weights are. Gradients are reduced in the dtype of the section.
     """
     # Imported here: it takes a good part of a second, and one process needs none of it.
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    reduce = None if config.reduce is None else DType(config.reduce).torch()
-    return MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
+    return MixedPrecisionPolicy(reduce_dtype=_dtype(config.reduce), cast_forward_inputs=False)
+
+
+def shard_dtypes(config: Precision, model: nn.Module) -> Callable[[ShardedWeight], ShardDtypes]:
+    """Make what chooses the dtypes of the weights of a model that FSDP2 shards.
+
+    A whole weight has the dtype, and its gradient adds up in the dtype, that they have on one rank;
+    but those that products alone read are cast before they are gathered, not by autocast.
+    """
+    products = product_weights(model)
+    params, of_products = (
+        DType(name).torch() for name in (config.params, config.gathered(is_sharded=True))
+    )
+    grad = _dtype(config.reduce) or params
+
+    def choose(weight: ShardedWeight) -> ShardDtypes:
+        shard = weight.shard
+        gathered = of_products if products.issuperset(weight.modules) else params
+        if not shard.requires_grad and shard.dtype != params:
+            gathered = shard.dtype  # scales of quantized weights
+        return ShardDtypes(gathered, grad, torch.promote_types(shard.dtype, grad))
+
+    return choose
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    return None if name is None else DType(name).torch()
 
 
 def build_scaler(config: Precision, device: torch.device) -> LossScaler:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
-from setpoint.config import Config, Problem, check, field
+from setpoint.config import RUNTIME, Config, Problem, check, field
 from setpoint.shapes.parameter import pattern_problems
 
 Stored = Literal["fp32", "bf16"]
@@ -79,6 +79,13 @@ class Precision(Config):
     """Compute dtype of matrix products (autocast). bf16 is about twice as fast as fp32 where
     supported; fp16 needs a GPU."""
 
+    gather: Stored | None = field(
+        default=None, role=RUNTIME, also_called=("all_gather_dtype",), values_also_called=NAMES
+    )
+    """Dtype in which sharded fp32 weights of linear layers and packed experts are gathered (FSDP2);
+    norms and embeddings are gathered in fp32, and gradients reduced as reduce says. null: bf16
+    where compute is bf16, which gives the same bits."""
+
     reduce: Stored | None = field(
         default=None,
         before=None,
@@ -116,6 +123,21 @@ class Precision(Config):
     )
     """Dynamic loss scaling for fp16 (GradScaler); null: PyTorch's defaults."""
 
+    def sharded(self, is_sharded: bool) -> Stored:
+        """The dtype of a rank's own part of trained weights.
+
+        Arguments:
+            is_sharded: whether FSDP2 divides them (`parallel.uses_fsdp`): its shards are the
+                masters, and the weights that it gathers are rounded from them.
+        """
+        return self.updated if is_sharded else self.params
+
+    def gathered(self, is_sharded: bool) -> Stored:
+        """The dtype of whole weights of matrix products; all others have that of `params`."""
+        if self.params == "bf16" or not is_sharded:
+            return self.params
+        return self.gather or ("bf16" if self.compute == "bf16" else "fp32")
+
     @property
     def updated(self) -> Stored:
         """The dtype of the weights that the optimizer updates: the masters, or the model's own."""
@@ -136,6 +158,13 @@ class Precision(Config):
                 "has no effect: weights in fp32 are their own master copy",
                 valid=("null",),
                 also=("params",),
+            )
+        if self.gather == "bf16" and self.compute != "bf16":
+            yield Problem(
+                "gather",
+                f"rounds weights that are computed with in {self.compute}",
+                valid=("null", "fp32"),
+                also=("compute",),
             )
         if self.float8 is not None and self.compute != "bf16":
             yield Problem(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -13,7 +13,7 @@ from setpoint.shapes.placed import Named, put
 from setpoint.shapes.stored import stored_parts
 
 
-def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
+def cast_parameters(model: nn.Module, dtype: torch.dtype, others: Collection[int] = ()) -> None:
     """Store a model's parameters in a format; buffers keep theirs.
 
     Buffers hold what is counted or computed once, such as angles and biases of routers, which
@@ -22,8 +22,9 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
     Arguments:
         model: whose floating point parameters are changed in place; what is tied stays tied, and
             scales of quantized weights are what they are.
+        others: ids of parameters that keep their format.
     """
-    keep = {id(part) for part in stored_parts(model).values()}
+    keep = {id(part) for part in stored_parts(model).values()} | set(others)
     held = [each for each in model.parameters() if id(each) not in keep]
     if all(each.dtype == dtype for each in held if each.is_floating_point()):
         return
@@ -54,6 +55,7 @@ class OptimizerParams:
     """
 
     def __init__(self, model: nn.Module, reduce: torch.dtype | None = None) -> None:
+        self.model = model
         self.held: dict[str, nn.Parameter] = {}
         # (of the model, of the optimizer), where these are two.
         self.pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
@@ -101,6 +103,14 @@ class OptimizerParams:
         """
         return {}
 
+    def model_state(self) -> dict[str, Tensor]:
+        """The tensors of the model, as it computes with them.
+
+        Returns:
+            as `state_dict` gives them; not copies, unless they are rounded from sharded masters.
+        """
+        return self.model.state_dict()
+
     @torch.no_grad()
     def load(self, tensors: Named, partial: bool = False) -> None:
         """Go on from what a checkpoint holds.
@@ -133,11 +143,14 @@ class MasterWeights(OptimizerParams):
     An update that is smaller than half the distance between two bf16 numbers, 1/256 to 1/512 of a
     weight, would be rounded away; here it adds up (Micikevicius et al., 2018).
 
+    Weights in another format are their own masters: shards that are rounded when they are gathered.
+
     Arguments:
         model: as it will be trained, in its short format.
         full: its weights before they were cast, by name; what is missing is taken from the model.
             They become the masters, and are not copied where they are in place.
         reduce: the format that gradients are added up in; None: that of each weight.
+        params: the short format.
     """
 
     def __init__(
@@ -145,13 +158,16 @@ class MasterWeights(OptimizerParams):
         model: nn.Module,
         full: Mapping[str, Tensor] | None = None,
         reduce: torch.dtype | None = None,
+        params: torch.dtype = torch.bfloat16,
     ) -> None:
-        self._full = full or {}
+        self._full, self.params = full or {}, params
         super().__init__(model, reduce)
         del self._full
 
     def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
         del reduce
+        if weight.dtype != self.params:
+            return weight
         full = self._full.get(name, weight).detach()
         return nn.Parameter(full.to(device=weight.device, dtype=torch.float32))
 
@@ -160,11 +176,18 @@ class MasterWeights(OptimizerParams):
         """Round the model's weights from the masters."""
         weights = [_local(weight) for weight, _ in self.pairs]
         masters = [_local(master) for _, master in self.pairs]
-        torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
+        if weights:
+            torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def state(self) -> dict[str, Tensor]:
         """See `OptimizerParams.state`."""
         return {name: held.detach() for name, held in self.held.items() if held.requires_grad}
+
+    def model_state(self) -> dict[str, Tensor]:
+        """See `OptimizerParams.model_state`."""
+        trained = {name for name, held in self.held.items() if held.requires_grad}
+        state = super().model_state()
+        return {n: t.to(self.params) if n in trained else t for n, t in state.items()}
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -58,6 +58,12 @@ class PackedExperts(nn.Module):
             for name in self.projections
         }
 
+    def product_weights(self) -> list[str]:
+        """See `setpoint.shapes.sharded.HasProducts`."""
+        adapters: Any = self.adapter or {}
+        lengths = [n for n, adapter in adapters.items() if adapter.magnitude is not None]
+        return [name for name in self.projections if name not in lengths]
+
     def widths(self) -> dict[str, int]:
         """Return the dimension of the inner width of each projection."""
         return {name: 1 if name == "down" else 2 for name in self.projections}

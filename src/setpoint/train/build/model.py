@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from setpoint.model.pretrained.start import start_from
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.parallel.apply import divide
 from setpoint.parallel.world import World
-from setpoint.precision.build import sharding_policy, store_in
+from setpoint.precision.build import shard_dtypes, sharding_policy, store_in
 from setpoint.shapes.reading import OneReader
 from setpoint.train.build.adapter import (
     adapter_rules,
@@ -126,7 +126,7 @@ def build_first_model(
         described = trained_parameters(model) if cut else None
         stages = division(model.to(begins))
     freeze(job.optimizer, model, described)
-    full = store_in(job.precision, model)
+    full = store_in(job.precision, model, _shards(job, model, stages))
     if offload:
         _move_buffers(model, device)
     elif begins != device:
@@ -166,6 +166,23 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     sizes = stage_sizes(job, model) if is_cut else None
     gathers = not keeps_columns
     return divide(job.parallel, world, model, layers, policy, exchange, gathers, sizes)
+
+
+def set_shard_dtypes(job: Job, model: nn.Module, stages: Sequence[Stage]) -> None:
+    """Choose in which dtypes FSDP2, where it shards a model, gathers and reduces each weight."""
+    if job.parallel.uses_fsdp:
+        from setpoint.parallel.gather import set_dtypes
+
+        set_dtypes(stages or [model], shard_dtypes(job.precision, model))
+
+
+def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Parameter]:
+    """This rank's parts of the weights that FSDP2 shards."""
+    if not job.parallel.uses_fsdp:
+        return []
+    from setpoint.parallel.gather import sharded_weights
+
+    return [weight.shard for weight in sharded_weights(stages or [model])]
 
 
 def stage_sizes(job: Job, model: nn.Module) -> list[Part] | None:

@@ -13,7 +13,13 @@ from setpoint.model.layers import layers_of
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.replicas import Replicas
 from setpoint.precision.build import build_weights, state_dtype
-from setpoint.train.build.model import Empty, build_first_model, divide_model, reader_of
+from setpoint.train.build.model import (
+    Empty,
+    build_first_model,
+    divide_model,
+    reader_of,
+    set_shard_dtypes,
+)
 from setpoint.train.build.parameter_groups import groups_of, trained_parameters
 from setpoint.train.build.parameters import adapter_report
 from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
@@ -91,7 +97,8 @@ def build_trained(
     compiled, is_graph = None, job.compile is not None and job.compile.scope == "graph"
     if job.compile is not None and has_layers and not is_graph:
         compiled = job.compile.build(model=model, layers=layers)
-    weights = build_weights(job.precision, model, full)
+    set_shard_dtypes(job, model, stages)
+    weights = build_weights(job.precision, model, full, job.parallel.uses_fsdp)
     groups = groups_of(job.optimizer, model, weights.named_parameters(), described)
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)

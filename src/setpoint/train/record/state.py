@@ -143,7 +143,7 @@ class Model:
             into.tensors["model"] = capture_weights(self.parts.zero)
             return
         training = within.enter_context(evaluation_point(self.parts))
-        into.tensors["model"] = self.parts.model.state_dict()
+        into.tensors["model"] = self.parts.weights.model_state()
         into.still += self.parts.model.parameters()
         if master := self.parts.weights.state():
             # The model is never evaluated with these, so that they can be those that are trained.

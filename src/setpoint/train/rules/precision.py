@@ -35,6 +35,23 @@ def idle_reduction(job: Job) -> str | None:
     return None
 
 
+def idle_gather(job: Job) -> str | None:
+    """Say why precision.gather has no effect; None if it has one."""
+    precision = job.precision
+    if not job.parallel.uses_fsdp:
+        return "no weights are sharded (shard = 1)"
+    if precision.params == "bf16":
+        return "weights in bf16 are gathered in bf16"
+    if precision.compute != "bf16" and precision.gather == "fp32":
+        return f"null is the same: products are computed in {precision.compute}"
+    return None
+
+
+def idle_accumulation(job: Job) -> str | None:
+    """Say why parallel.sharding.accumulation has no effect; None if it has one."""
+    return "a step has one micro-batch" if job.batch.accumulation == 1 else None
+
+
 def idle_state(job: Job) -> str | None:
     """Say why precision.optimizer_state has no effect; None if it has one, or no state is kept."""
     held = job.precision.updated

@@ -218,14 +218,6 @@ CONFLICTS = (
         "PyTorch's fused SGD does not update divided weights", ("auto", "foreach", "loop"),
         where=lambda job: isinstance(job.optimizer, SGD) and _is_divided(job)),
     Conflict(
-        "precision.reduce that is wider",
-        (SHARDED, "precision.params that is narrower", "batch.accumulation that is above 1"),
-        "is wider than precision.params = {precision.params}, in which FSDP2 adds up the gradients "
-        "of micro-batches for divided weights", ("null", "{precision.params}"),
-        where=lambda job: _is_sharded(job) and job.precision.reduce == "fp32"
-        and job.precision.params != "fp32" and job.batch.accumulation > 1,
-        hint="Or one micro-batch a step: batch.accumulation = 1."),
-    Conflict(
         "parallel.sharding.offload = true", (NO_GPU,),
         "has no effect: the model is computed on the CPU, whose memory is the host's already",
         ("false",)),
