@@ -68,11 +68,13 @@ def equal_to_one_rank(folder: Path) -> None:
         patch.setattr(apply, "shard", offloaded)
         found = trained(small_job(folder, *COMMON, *SHARDED))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
-    short = ("precision.params=bf16", "precision.compute=bf16", "batch.accumulation=1",
-             "optimizer=anyprecision_adamw")  # fmt: skip
-    expected = trained(small_job(folder, *alone, *short), one)
-    found = trained(small_job(folder, *COMMON, *SHARDED, *short, "precision.reduce=fp32"))
-    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    short = ("precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32")
+    for more in (("optimizer=anyprecision_adamw",), ("precision.master=fp32",)):
+        expected = trained(small_job(folder, *alone, *short, *more), one)
+        for way in ("sharded", "unsharded"):
+            flags = (*short, *more, f"parallel.sharding.accumulation={way}")
+            found = trained(small_job(folder, *COMMON, *SHARDED, *flags))
+            torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
     free = ("optimizer=schedule_free_adamw", "schedule=none", "optimizer.lr=0.05")
     expected = trained(small_job(folder, *alone, *free), one)
     found = trained(small_job(folder, *COMMON, *SHARDED, *free))

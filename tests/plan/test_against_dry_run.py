@@ -36,6 +36,13 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "shards": (2, 1, ("parallel.shard=2",)),
     "shards that do not divide": (3, 2, ("parallel.shard=3", "batch.global_size=12")),
     "shards in two micro-batches": (2, 0, ("parallel.shard=2", "batch.accumulation=2")),
+    "masters in shards": (2, 0, ("parallel.shard=2", "batch.accumulation=2", *BF16)),
+    "bf16 gathered": (2, 0, ("parallel.shard=2", "batch.accumulation=2", "precision.compute=bf16")),
+    "whole gradients": (
+        2,
+        0,
+        ("parallel.shard=2", "batch.accumulation=2", "parallel.sharding.accumulation=unsharded"),
+    ),
     "kept shards": (2, 0, ("parallel.shard=2", "parallel.reshard=false", "batch.accumulation=2")),
     "matrices": (2, 1, ("parallel.tensor=2",)),
     "matrices and sequences": (4, 3, ("parallel.shard=2", *SEQUENCE)),

@@ -5,6 +5,8 @@ starting two interpreters.
 """
 
 import sys
+from itertools import product
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +16,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from setpoint.config import resolve
-from setpoint.precision.build import build_weights, sharding_policy, store_in
+from setpoint.parallel.gather import set_dtypes
+from setpoint.precision.build import build_weights, shard_dtypes, sharding_policy, store_in
 from setpoint.precision.config import Precision
 from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
 
@@ -64,23 +67,39 @@ class Product(nn.Module):
 
 
 def reduced(rank: int) -> None:
-    """Gradients of two ranks and two micro-batches, in the dtype that they are reduced in.
+    """Gradients of two ranks and two micro-batches, in the dtypes that they are added up in.
 
-    The mean of 257 and 256 has ten binary digits, of which bf16 keeps eight.
+    They are 256 and 1 on one rank, 256 and 0 on the other. bf16 has no 257 and no 256.5, and only
+    one that adds up whole ones in bf16 comes to 257.
     """
-    for reduce, expected in ((None, 513.0), ("fp32", 513.0), ("bf16", 512.0)):
-        config, module = resolve(Precision(compute="bf16", reduce=reduce)), Product()
-        full = store_in(config, module)
+    short: dict[str, Any] = {"params": "bf16"}
+    wide: dict[str, Any] = {**short, "reduce": "fp32"}
+    cases: tuple[tuple[dict[str, Any], float], ...] = (
+        ({}, 256.5),
+        ({"reduce": "bf16"}, 256.0),
+        (wide, 256.5),
+        ({**wide, "master": "fp32"}, 256.5),
+        ({**short, "master": "fp32"}, 256.0),
+    )
+    for (fields, unsharded), is_whole in product(cases, (False, True)):
+        config, module = resolve(Precision(compute="bf16", **fields)), Product()
         fully_shard(module, mp_policy=sharding_policy(config))
-        weights = build_weights(config, module, full)
-        for _ in range(2):
-            module(257.0 if rank == 0 else 256.0).backward()
+        full = store_in(config, module, list(module.parameters()))
+        set_dtypes([module], shard_dtypes(config, module))
+        weights = build_weights(config, module, full, is_sharded=True)
+        sharded: Any = module
+        for last in (False, True):
+            sharded.set_requires_gradient_sync(last or not is_whole)
+            module(256.0 if not last else float(rank == 0)).backward()
+        (weight,) = module.parameters()
+        assert isinstance(weight.grad, DTensor) and weight.grad.dtype == torch.float32
+        expected = unsharded if is_whole else 256.5
+        assert (whole(weight.grad) == expected).all(), (fields, is_whole, weight.grad)
         weights.grads_to_master()
         (held,) = weights.parameters()
-        assert isinstance(held.grad, DTensor) and held.grad.dtype == torch.float32
-        assert (whole(held.grad) == expected).all(), (reduce, held.grad)
-    wide = resolve(Precision(compute="bf16", params="bf16", reduce="fp32"))
-    assert sharding_policy(wide).reduce_dtype is torch.float32
+        assert held.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[config.updated]
+        assert (held is weight) == (config.updated == "fp32")
+        assert held.grad is not None and held.grad.dtype == held.dtype
 
 
 def one_rank(rank: int, store: str) -> None:

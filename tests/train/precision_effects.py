@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from setpoint.model.skeleton import skeleton
+from setpoint.precision.build import shard_dtypes
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.sharded import ShardedWeight
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
@@ -46,6 +49,18 @@ def fp32_products(job: Job) -> tuple[str, bool]:
         return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
 
+def gathered(job: Job) -> dict[str, tuple[torch.dtype, torch.dtype]]:
+    """In which dtypes FSDP2 gathers weights, and sums their whole gradients."""
+    model: Any = skeleton(job.model, 257)
+    choose = shard_dtypes(job.precision, model)
+    parts = {"norm": model.norm, "linear": model.layers["0"].attention.output}
+    found = {
+        name: choose(ShardedWeight([(module, "weight")], module.weight))
+        for name, module in parts.items()
+    }
+    return {name: dtypes[:2] for name, dtypes in found.items()}
+
+
 See = Callable[[Job], Any]
 BF16 = ("precision.compute=bf16",)
 SHORT = (*BF16, "precision.params=bf16")
@@ -59,6 +74,9 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Precision.reduce": ("precision.reduce=bf16", learned, ()),
     "Precision.master": ("precision.master=fp32", learned, SHORT),
     "Precision.optimizer_state": ("precision.optimizer_state=bf16", learned, ("optimizer=sgd",)),
+    "Precision.gather": ("precision.gather=fp32", gathered,
+                         (*BF16, "parallel.world_size=2", "parallel.shard=2"),
+                         dict.fromkeys(("norm", "linear"), (torch.float32, torch.float32))),
     "Precision.tf32": ("precision.tf32=true", fp32_products, ("parallel.device=cuda",),
                        ("high", True)),
     "Precision.float8": (FLOAT8[-1], learned, FLOAT8[:-1]),

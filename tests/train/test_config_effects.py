@@ -251,6 +251,26 @@ def divided(job: Job) -> tuple[bool, bool, tuple[str, ...]]:
     return asked[0], asked[1], noise_axes(job.parallel)
 
 
+def reductions(job: Job) -> list[bool]:
+    """After which micro-batches of a step FSDP2 reduces gradients."""
+
+    class Sharded(torch.nn.Module):
+        def set_requires_gradient_sync(self, is_last: bool) -> None:
+            asked.append(is_last)
+
+        def set_requires_all_reduce(self, is_last: bool) -> None: ...
+
+        def set_reshard_after_backward(self, *_: Any, **__: Any) -> None: ...
+
+    asked: list[bool] = []
+    replicas = Replicas(job.parallel, World(torch.device("cpu")), Sharded())
+    count = job.batch.accumulation
+    for number in range(1, count + 1):
+        with replicas.micro_batch(last=number == count):
+            pass
+    return asked or [True] * count
+
+
 CUT = ("parallel.world_size=2", "parallel.pipeline=2", "model.layers=4", "batch.accumulation=4")
 SPLIT = '[[embedding, "layers.0"], ["layers.1", "layers.2", "layers.3", output]]'
 
@@ -549,6 +569,9 @@ EFFECTS = {
                                         FSDP),
     "Sharding.backward_prefetch": Effect("parallel.sharding.backward_prefetch=2", asked_of_fsdp,
                                          FSDP),
+    "Sharding.accumulation": Effect("parallel.sharding.accumulation=unsharded", reductions,
+                                    (*RANKS, "batch.accumulation=2"), [False, True],
+                                    without=("micro_size",)),
     "Sharding.offload": Effect("parallel.sharding.offload=true", asked_of_fsdp, FSDP),
     "Parallel.init_device": Effect("parallel.init_device=cpu", begins_on,
                                    ("parallel.device=cuda",), gives="cpu"),

@@ -167,8 +167,8 @@ def held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> 
 def _of_micro_batch(topology: Topology) -> Topology:
     """The same without what a micro-batch on one rank does not depend on."""
     return topology._replace(
-        pipeline=1, replicate=1, shard=1, accumulation=1, reshard=None, schedule="1f1b",
-        stages_per_rank=1, split=None,
+        pipeline=1, replicate=1, shard=2 if topology.uses_fsdp else 1, accumulation=1,
+        reshard=None, schedule="1f1b", stages_per_rank=1, split=None,
     )  # fmt: skip
 
 
@@ -218,13 +218,29 @@ def _beside(workload: Workload, topology: Topology) -> int:
 def _looked_up(piece: Piece, workload: Workload, topology: Topology) -> _Piece:
     sizes = _sizes(piece, workload, topology)
     entry = known_keys()[_key(piece, sizes, topology)]
+    casts = _casts_of_weights(piece, workload, topology, entry["kept"], sizes)
     return _Piece(
         piece.role,
-        _sum(entry["kept"], sizes),
-        peak_of(entry, sizes),
+        _sum(entry["kept"], sizes) - casts,
+        peak_of(entry, sizes) - casts,
         tuple(_sum(each, sizes) for each in entry["products"]),
         _sum(entry["kernel"], sizes),
     )
+
+
+def _casts_of_weights(
+    piece: Piece,
+    workload: Workload,
+    topology: Topology,
+    kept: dict[str, float],
+    sizes: dict[str, int],
+) -> int:
+    """Bytes of weights that autocast casts and keeps, unless FSDP2 casts them beforehand."""
+    formats, is_tied = workload.formats, piece.role == "output" and workload.tied
+    if not topology.uses_fsdp or formats.gathered == formats.params or is_tied:
+        return 0
+    matrices = {n: size for n, size in kept.items() if len(n) > 1 and not set(n) & set("TSB")}
+    return _sum(matrices, sizes)
 
 
 def _key(piece: Piece, sizes: dict[str, int], topology: Topology) -> str:

@@ -71,7 +71,7 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
     shards = shards_of(workload, topology, rank)
     return RankMemory(
         weights=shards.stored,
-        masters=shards.padded * formats.master,
+        masters=_masters(workload, topology, shards),
         optimizer=shards.state,
         buffers=0,
         gradients=shards.padded * max(formats.reduce, formats.gradient),
@@ -79,7 +79,7 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
         recomputed=0,
         logits=0,
         gathered=0,
-        on_host=_on_host(workload, shards),
+        on_host=_on_host(workload, topology, shards),
         moment="update",
         unknown=missing(workload, topology),
     )
@@ -92,10 +92,14 @@ def kept_for_backward(workload: Workload, topology: Topology) -> int:
     return sum(each.kept for each in held)
 
 
-def _on_host(workload: Workload, shards: Shards) -> int:
-    formats = workload.formats
+def _masters(workload: Workload, topology: Topology, shards: Shards) -> int:
+    """Masters beside the weights; shards of FSDP2 are masters themselves."""
+    return 0 if topology.uses_fsdp else shards.padded * workload.formats.master
+
+
+def _on_host(workload: Workload, topology: Topology, shards: Shards) -> int:
     if workload.weights_on_host:
-        return shards.stored + shards.padded * formats.master + shards.state
+        return shards.stored + _masters(workload, topology, shards) + shards.state
     limit = workload.state_on_device
     return 0 if limit is None else max(0, shards.state - limit)
 
@@ -148,13 +152,16 @@ def _moments(
             around = [unit for unit in around if unit.place == "around"]
         gathered = sum(unit.gathered for unit in around) + _gathered(topology, inner)
         most = max((unit.trained for unit in inner), default=0)
-        own_grads, messages = most * formats.params, most * formats.reduce
+        own_grads = messages = most * formats.reduce
         rest = sum(unit.trained for unit in around)
-        around_grads = rest * formats.params
+        around_grads = rest * formats.reduce
         end_messages = (rest + first_unit.trained) * formats.reduce
-        if topology.pipeline > 1:  # stages keep whole gradients until the last micro-batch
-            around_grads = sum(unit.trained for unit in shards.units) * formats.params
+        if topology.accumulates_whole:  # until the last micro-batch
+            around_grads = sum(unit.trained for unit in shards.units) * formats.reduce
             before = own_grads = 0
+        if topology.accumulates_whole and topology.pipeline == 1:
+            before, around_grads = around_grads, 0
+            whole = max(whole, before)
     elif topology.world_size > 1 and topology.pipeline * topology.tensor == 1:
         gathered = _bucket(workload, topology, shards)
         if not gathered:  # gradients lie in DDP's buckets, which are always there
@@ -175,7 +182,7 @@ def _moments(
             activations=on_way,
             gathered=busy.gathered
             + last_unit.gathered
-            + last_unit.trained * (workload.formats.params + workload.formats.reduce),
+            + last_unit.trained * 2 * workload.formats.reduce,
         ),
         busy._replace(moment="backward", gradients=before, activations=on_way, recomputed=work),
         busy._replace(
@@ -199,7 +206,7 @@ def _moments(
             recomputed=max(first.work, own_grads),
             gathered=gathered
             + around_grads
-            + first_unit.trained * workload.formats.params
+            + first_unit.trained * workload.formats.reduce
             + max(messages, end_messages, first_unit.gathered),
         ),
     ]

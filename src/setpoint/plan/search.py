@@ -369,7 +369,7 @@ class _Bounds:
         w = space.workload
         held = [each for number in w.order for each in w.kinds[number].weights]
         dense = [each for each in held if each.division != "experts"]
-        self.gathered = sum(each.stored * each.times for each in dense)
+        self.gathered = sum(each.gathered * each.times for each in dense)
         numbers = sum(each.numbers * each.times for each in dense if each.is_trained)
         self.reduced = numbers * w.formats.reduce
         bandwidth = space.machine.bandwidth * space.machine.assumed.memory
@@ -380,11 +380,9 @@ class _Bounds:
         self.active: dict[Topology, float] = {}
         """Bytes of activations for each sequence of a micro-batch, of topologies that differ in
         its size and in what divides weights only."""
-        masters = 0 if w.weights_on_host else w.formats.master
         kept = w.state_on_device is None and not w.weights_on_host
         self.fixed = sum(
-            each.times
-            * (each.stored + each.is_trained * each.numbers * (masters + kept * each.state[0]))
+            each.times * (each.sharded + each.is_trained * each.numbers * kept * each.state[0])
             for each in held
         )
 

@@ -102,7 +102,8 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Held:
         padded, own, local = whole, whole, shape
     per_number, per_tensor = weight.state
     kept = _factored(local) if weight.is_factored else own
-    size = weight.stored / max(1, weight.numbers)
+    by_fsdp = topology.shards_experts if is_expert else topology.uses_fsdp
+    size = (weight.sharded if by_fsdp else weight.stored) / max(1, weight.numbers)
     return _Held(
         round(padded * size), own, padded, whole, kept * per_number + per_tensor, is_expert
     )
@@ -234,7 +235,7 @@ def _sums(held: list[tuple[Weight, _Held]], topology: Topology) -> _Sums:
 def _unit(held: list[tuple[Weight, _Held]], place: Place) -> Unit:
     own = [(weight, each) for weight, each in held if not each.is_expert]
     gathered = sum(
-        round(each.whole * weight.stored / max(1, weight.numbers)) * weight.times
+        round(each.whole * weight.gathered / max(1, weight.numbers)) * weight.times
         for weight, each in own
     )
     trained = sum(each.whole * weight.times for weight, each in own if weight.is_trained)

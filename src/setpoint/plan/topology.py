@@ -29,6 +29,7 @@ class Topology(NamedTuple):
         every: of how many layers one is recomputed.
         reshard: as `parallel.reshard`.
         layers_per_unit: that FSDP2 gathers together.
+        accumulation_of: as `parallel.sharding.accumulation`.
         bucket: bytes of gradients that replicas sum in one message.
     """
 
@@ -52,6 +53,7 @@ class Topology(NamedTuple):
     reshard: bool | int | None = None
     context_in_shard: str = "all"
     layers_per_unit: int = 1
+    accumulation_of: str = "sharded"
     bucket: int = 25 * 2**20
 
     @classmethod
@@ -76,6 +78,7 @@ class Topology(NamedTuple):
             reshard=parallel.reshard,
             context_in_shard=parallel.context_in_shard,
             layers_per_unit=parallel.sharding.layers_per_unit,
+            accumulation_of=parallel.sharding.accumulation,
             bucket=int(parallel.bucket_size * 2**20),
         )
 
@@ -144,6 +147,12 @@ class Topology(NamedTuple):
         if self.shards > 1 or 1 < within < self.world_size:
             return True
         return self.divides_experts and (self.expert_shards > 1 or self.copies > 1)
+
+    @property
+    def accumulates_whole(self) -> bool:
+        """Whether FSDP2 reduces gradients once a step, as `Parallel.accumulates_whole`."""
+        several = self.accumulation_of == "unsharded" and self.accumulation > 1
+        return self.uses_fsdp and (several or self.pipeline > 1)
 
     @property
     def stages(self) -> int:

@@ -89,12 +89,13 @@ class Turns(NamedTuple):
 def weight_turns(topology: Topology, place: Place, is_first_layer: bool = False) -> Turns:
     """The messages of a unit in a step; see `setpoint.parallel.sharding.FirstUnits`."""
     is_cut, count = topology.pipeline > 1, topology.accumulation
+    sums = 1 if topology.accumulates_whole else count
     reshard = _reshard(topology, place)
     if is_cut:
-        return Turns(count if reshard else 1, count if reshard else 0, 1)
+        return Turns(count if reshard else 1, count if reshard else 0, sums)
     is_kept = topology.reshard is False or is_first_layer or place in ("first", "around")
     backwards = count - (place == "first") if reshard else 0
-    return Turns(1 if is_kept else count, backwards, count)
+    return Turns(1 if is_kept else count, backwards, sums)
 
 
 def _reshard(topology: Topology, place: Place) -> bool | int:
@@ -311,7 +312,7 @@ def expert_weights(topology: Topology, kind: Kind) -> tuple[int, int]:
     for weight in kind.weights:
         if weight.division == "experts":
             numbers = prod(local_shape(weight, topology)) * weight.times
-            gathered += round(numbers * weight.stored / max(1, weight.numbers))
+            gathered += round(numbers * weight.gathered / max(1, weight.numbers))
             trained += numbers * weight.is_trained
     return gathered, trained
 
@@ -319,7 +320,7 @@ def expert_weights(topology: Topology, kind: Kind) -> tuple[int, int]:
 def expert_turns(topology: Topology) -> Turns:
     """The messages of the experts of a layer in a step, which are freed in pipelines, too."""
     count = topology.accumulation
-    sums = 1 if topology.pipeline > 1 else count
+    sums = 1 if topology.accumulates_whole else count
     return Turns(1, 0, sums) if topology.reshard is False else Turns(count, count, sums)
 
 

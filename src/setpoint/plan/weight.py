@@ -40,7 +40,8 @@ class Weight(NamedTuple):
         heads: of projections one above the other, by which `heads` are divided: their number, and
             whether several ranks may share one.
         inner: of packed experts, the dimension of their inner width; 0: it has none.
-        stored: bytes of one of them.
+        stored: bytes of one of them on a rank that has it whole; `sharded` of what FSDP2 divides,
+            and `gathered` of what it gathers.
         state: bytes that the optimizer keeps for each number, and for each tensor; those of a
             factored state are counted from the shape instead, in bytes of a number.
     """
@@ -52,6 +53,8 @@ class Weight(NamedTuple):
     inner: int
     is_trained: bool
     stored: int
+    sharded: int
+    gathered: int
     state: tuple[int, int]
     is_factored: bool
 
@@ -77,8 +80,17 @@ def weight_of(
     numbers = prod(each.shape)
     division, heads, inner = ("whole", (), 0) if model is None else _division(model, each)
     state, is_factored = _state(job, each) if is_trained else ((0, 0), False)
-    stored = quantized.get(each.name, numbers * WIDTHS[job.precision.params])
-    return Weight(each.shape, 1, division, heads, inner, is_trained, stored, state, is_factored)
+    formats = job.precision
+    stored = sharded = gathered = quantized.get(each.name, numbers * WIDTHS[formats.params])
+    if each.name not in quantized:
+        if is_trained:
+            sharded = numbers * WIDTHS[formats.sharded(is_sharded=True)]
+        if each.kind in ("matrix", "output") and ".adapter." not in each.name:
+            gathered = numbers * WIDTHS[formats.gathered(is_sharded=True)]
+    return Weight(
+        each.shape, 1, division, heads, inner, is_trained,
+        stored, sharded, gathered, state, is_factored,
+    )  # fmt: skip
 
 
 def _state(job: Job, each: Parameter) -> tuple[tuple[int, int], bool]:

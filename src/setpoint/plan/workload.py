@@ -85,6 +85,7 @@ class Formats(NamedTuple):
         reduce: of gradients as they are summed.
         gradient: of gradients as the optimizer gets them.
         transfer: of what stages of a pipeline send.
+        gathered: of matrices that FSDP2 gathers.
     """
 
     params: int
@@ -93,6 +94,7 @@ class Formats(NamedTuple):
     reduce: int
     gradient: int
     transfer: int
+    gathered: int
 
 
 class Workload(NamedTuple):
@@ -214,6 +216,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
             WIDTHS[formats.reduce or formats.params],
             WIDTHS[held],
             WIDTHS[job.parallel.pipelining.sent(formats.compute, formats.params)],
+            WIDTHS[formats.gathered(is_sharded=True)],
         ),
         dim=dim,
         heads=heads,

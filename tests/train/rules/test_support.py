@@ -84,13 +84,6 @@ MET: tuple[tuple[str, ...], ...] = (
     (*SHARDED, "optimizer=sgd", "optimizer.implementation=fused"),
     (
         *SHARDED,
-        "batch.accumulation=2",
-        "precision.params=bf16",
-        "precision.compute=bf16",
-        "precision.reduce=fp32",
-    ),
-    (
-        *SHARDED,
         "parallel.device=cuda",
         "parallel.sharding.offload=true",
         "parallel.backend=nccl",
