@@ -98,6 +98,17 @@ def test_auto_leaves_out_what_is_not_there(packages):
     assert choose_backend(config, CPU, masked=True).name == "sdpa"
 
 
+def test_the_choice_ends_no_graph(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    config = small_config(head_dim=16)
+
+    def chosen(x):
+        name, backend = choose_backend(config, CUDA, torch.bfloat16, masked=True)
+        return x + (name == "varlen") * isinstance(backend, Varlen)
+
+    assert torch.compile(chosen, backend="eager", fullgraph=True)(torch.zeros(1)) == 1
+
+
 def test_kernels_are_asked_for_by_name(monkeypatch):
     """What PyTorch is allowed to use while attention is computed."""
     allowed = []

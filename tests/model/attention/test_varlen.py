@@ -219,10 +219,11 @@ def test_groups_are_asked_for_where_there_is_a_question(kv_heads):
 
     query, key = torch.randn(2, 11, 4, 8), torch.randn(2, 11, kv_heads, 8)
     for function in (new, old):
-        backend = Varlen(function)
+        backend = Varlen(function, function is new)
         backend.attend(query, key, key, backend.prepare_mask(LAYOUTS["plain"], None))
     assert options == [kv_heads == 1, None]
     assert Varlen().function is varlen.varlen_attn
+    assert Varlen().asks_for_groups == ("enable_gqa" in kernels.VARLEN.parameters)
 
 
 def two(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,

@@ -67,14 +67,26 @@ def choose_backend(
     kind = "cpu" if cached else device.type
     compute = "bf16" if dtype.itemsize == 2 else "fp32"
     names = candidates(config, kind, compute, masked=masked, ring=ring)
-    there: list[BackendName] = [name for name in names if missing(name, device.type) is None]
-    if not there:
-        reason = missing(names[0], device.type)
-        message = f"model.attention_backend = {names[0]}: {reason}; use auto, sdpa or eager"
-        raise SetpointError(message)
-    if device.type == "cuda":
-        use_flash(there[0], device, query_size(config), config.attention_dropout)
-    return Chosen(there[0], make_backend(there[0]))
+    name = _ready(names, device, query_size(config), config.attention_dropout)
+    return Chosen(name, make_backend(name))
+
+
+def _ready(
+    names: tuple[BackendName, ...], device: torch.device, head: int, dropout: float
+) -> BackendName:
+    """The first that has all it needs, with the flash operators that it is to compute by."""
+    for name in names:
+        if missing(name, device.type) is None:
+            if device.type == "cuda":
+                use_flash(name, device, head, dropout)
+            return name
+    reason = missing(names[0], device.type)
+    raise SetpointError(f"model.attention_backend = {names[0]}: {reason}; use auto, sdpa or eager")
+
+
+# As `torch.compiler.assume_constant_result` marks it, which loads the compiler: what is installed
+# does not change, and a graph would end where it is looked up.
+_ready._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def make_backend(name: BackendName) -> Backend:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.backend import PLAIN, Backend, Scores
@@ -30,6 +31,8 @@ FLASH: Final[dict[int, BackendName]] = {
     3: "flash_attention_3",
     4: "flash_attention_4",
 }
+# Before that grouped queries were taken without asking.
+ASKS_FOR_GROUPS: Final = TorchVersion(torch.__version__) >= "2.12"
 GENERATIONS: Final = {9: 3, 10: 4}
 """Version of FlashAttention by the major compute capability that it is written for."""
 
@@ -141,14 +144,14 @@ class Varlen(Backend):
 
     Arguments:
         function: that function; it can be replaced to be looked at.
+        asks_for_groups: whether it is told that several queries share a key.
     """
 
-    def __init__(self, function: Any = None) -> None:
+    def __init__(self, function: Any = None, asks_for_groups: bool = ASKS_FOR_GROUPS) -> None:
         if function is None:
             from torch.nn.attention.varlen import varlen_attn as function
         self.function = function
-        # Before PyTorch 2.12 grouped queries were taken without asking.
-        self.asks_for_groups = "enable_gqa" in inspect.signature(function).parameters
+        self.asks_for_groups = asks_for_groups
 
     def prepare_mask(self, layout: Layout, window: int | None) -> Packed:
         """See `pack`."""
