@@ -35,5 +35,5 @@ LAYOUTS = {
 def counting(layout: Layout) -> torch.Tensor:
     """(B, S) of the queries that are no padding."""
     if layout.positions is None:
-        return torch.ones(layout.batch, layout.queries, dtype=torch.bool)
+        return torch.ones(layout.batch, layout.queries, dtype=torch.bool, device=layout.device)
     return (layout.positions[:, -layout.queries :] >= 0).expand(layout.batch, -1)

@@ -145,7 +145,8 @@ def sequences_mask(query: Tensor, key: Tensor, hides: blocks.Hidden) -> Tensor:
     """As flash-attn aligns them: the last query of a sequence stands at its last key."""
     rows, queries, keys = query.shape[0], query.shape[2], key.shape[2]
     back = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
-    seen = torch.ones(rows, queries, keys, dtype=torch.bool)
+    back = back.to(query.device)
+    seen = torch.ones(rows, queries, keys, dtype=torch.bool, device=query.device)
     if hides.causal:
         seen = seen & (back >= 0)
     if hides.left >= 0:
@@ -153,7 +154,7 @@ def sequences_mask(query: Tensor, key: Tensor, hides: blocks.Hidden) -> Tensor:
     if hides.starts is not None:
         assert queries == keys and hides.starts[-1] == rows * keys
         assert hides.starts.diff().max() <= hides.longest
-        numbers = torch.arange(len(hides.starts) - 1)
+        numbers = torch.arange(len(hides.starts) - 1, device=query.device)
         sequence = numbers.repeat_interleave(hides.starts.diff()).view(rows, keys)
         seen = seen & (sequence[:, :, None] == sequence[:, None])
     return seen.unsqueeze(1)

@@ -1,11 +1,13 @@
 """Every backend against eager, forward and backward; those for GPUs by what they hand over."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from setpoint.model.attention.backend import SDPA, Eager, Scores
 from setpoint.model.attention.flex import Flex
-from setpoint.model.attention.selection import make_backend
+from setpoint.model.attention.selection import make_backend, missing
 from setpoint.model.attention.varlen import Flash, Varlen
 
 from . import kernels
@@ -28,7 +30,7 @@ def draw(heads=4, kv_heads=2, queries=LENGTH, size=8, value_size=8, dtype=torch.
 
 def compare(backend, places, window=None, *, inputs, atol=1e-5, **options):
     """Hold output and gradients against eager in fp32, where queries are no padding."""
-    weights = torch.randn(inputs[0].shape[:3], dtype=torch.float32).unsqueeze(-1)
+    weights = torch.randn(inputs[0].shape[:3], dtype=torch.float32).unsqueeze(-1).to(places.device)
     weights = weights * counting(places)[:, :, None, None]
     exact = [x.detach().float().requires_grad_(x.requires_grad) for x in inputs]
     results = []
@@ -117,3 +119,27 @@ def test_eager_against_one_query_at_a_time():
                     for share, t in zip(shares, others, strict=True)
                 )
                 torch.testing.assert_close(mixed[row, s, head], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("layout", ["plain", "documents", "padding and documents"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sdpa", "sdpa_efficient", "sdpa_cudnn", "flex", "varlen", "flash_attention_2",
+        "flash_attention_3", "flash_attention_4",
+    ],
+)  # fmt: skip
+def test_kernels_of_a_gpu(name, layout, window):
+    if (reason := missing(name, "cuda")) is not None:
+        pytest.skip(reason)
+    device, places = torch.device("cuda"), LAYOUTS[layout]
+    moved = {
+        part: None if (tensor := getattr(places, part)) is None else tensor.to(device)
+        for part in ("positions", "documents")
+    }
+    places = replace(places, device=device, **moved)
+    inputs = draw(size=64, value_size=64, dtype=torch.bfloat16)
+    inputs = [x.detach().to(device).requires_grad_() for x in inputs]
+    compare(make_backend(name), places, window, inputs=inputs, atol=3e-2)

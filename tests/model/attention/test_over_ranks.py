@@ -17,6 +17,7 @@ from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts, Split
 
 from ...forks import forked
 from ..small import small_config
+from .over_ranks import sequences_mask
 
 CPU = torch.device("cpu")
 
@@ -130,3 +131,40 @@ def test_kernels_of_gpus_take_what_they_are_given() -> None:
     assert (out.shape, found.shape) == (query.shape, lse.shape)
     grads = blocks.SEQUENCES.backward(inputs, query, out, lse)
     assert [each.shape for each in grads] == [query.shape] * 3
+
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+STARTS = torch.tensor([0, 20, 40, 72, 80], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "hides"),
+    [
+        ("sdpa", "cpu", blocks.CAUSAL),
+        pytest.param("sdpa", "cuda", blocks.CAUSAL, marks=CUDA),
+        pytest.param("sdpa_cudnn", "cuda", blocks.CAUSAL, marks=CUDA),
+        pytest.param("sdpa_cudnn", "cuda", blocks.NOTHING, marks=CUDA),
+        pytest.param("sdpa_efficient", "cuda", blocks.CAUSAL, marks=CUDA),
+        pytest.param("varlen", "cuda", blocks.CAUSAL, marks=CUDA),
+        pytest.param("varlen", "cuda", blocks.Hidden(left=3), marks=CUDA),
+        pytest.param("varlen", "cuda", blocks.Hidden(True, None, 3, STARTS, 32), marks=CUDA),
+    ],
+)
+def test_a_block_by_each_kernel(kernel: Any, device: str, hides: blocks.Hidden) -> None:
+    """Output, lse and gradients in bf16 against plain operations in fp32."""
+    torch.manual_seed(0)
+    half = torch.bfloat16 if device == "cuda" else torch.float32
+    if hides.starts is not None:
+        hides = hides._replace(starts=hides.starts.to(device))
+    query, grad = (torch.randn(2, 4, 40, 16, device=device, dtype=half) for _ in range(2))
+    key, value = (torch.randn(2, 2, 40, 16, device=device, dtype=half) for _ in range(2))
+    plain = blocks.Hidden(mask=sequences_mask(query, key, hides))
+    results: list[list[torch.Tensor]] = []
+    for name, hidden in ((kernel, hides), ("eager", plain)):
+        scores = blocks.BlockScores(0.25, None, name)
+        out, lse = blocks.attend_block(query, key, value, scores, hidden)
+        given = (grad, query, key, value, out.to(half), lse.float())
+        results.append([out, lse, *blocks.block_gradients(*given, scores, hidden)])
+    tolerance = 3e-2 if device == "cuda" else 1e-4
+    for ours, reference in zip(*results, strict=True):
+        torch.testing.assert_close(ours.float(), reference.float(), rtol=tolerance, atol=tolerance)

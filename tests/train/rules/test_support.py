@@ -147,6 +147,12 @@ MET: tuple[tuple[str, ...], ...] = (
         "parallel.device=cpu",
     ),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
+    (
+        "model.attention_pattern=[sliding]",
+        "model.sliding_window=8",
+        "model.attention_backend=sdpa_flash",
+        "parallel.device=auto",
+    ),
 )
 # Refused on a CPU, and with device = auto where there is no GPU.
 WITHOUT_GPU: tuple[tuple[str, ...], ...] = (

@@ -44,6 +44,7 @@ BACKENDS = [
     pytest.param("sdpa", "cuda", torch.float32, marks=CUDA),
     pytest.param("flex", "cuda", torch.float32, marks=CUDA),
     pytest.param("varlen", "cuda", torch.bfloat16, marks=CUDA),
+    pytest.param("auto", "cuda", torch.bfloat16, marks=CUDA),
 ]
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 3e-2}
 

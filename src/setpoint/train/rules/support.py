@@ -570,6 +570,12 @@ CONFLICTS = (
         "needs a mask, and sdpa_flash takes none on a GPU", ("false",),
         hint="Or set model.attention_backend to auto, flex, varlen or flash_attention_2."),
     Conflict(
+        "model.attention_backend = sdpa_flash",
+        ("model.sliding_window = set", "parallel.device = cuda or auto"),
+        "takes no mask on a GPU, which a window narrower than the rows needs",
+        ("auto", "flex", "varlen", "flash_attention_2"),
+        where=lambda job: job.model.sliding_window < job.batch.sequence_length),
+    Conflict(
         "data.held_out = 0", ("evaluation = set", "data.validation that is empty"),
         "holds out no text, and there is an evaluation", also=(),
         where=lambda job: not job.data.validation,
