@@ -15,6 +15,7 @@ from setpoint.model.initialize import (
     Place,
     block_generator,
     block_rows,
+    fill_by,
     initialize,
 )
 from setpoint.model.transformer import Transformer
@@ -187,3 +188,16 @@ def test_any_rows_are_those_of_the_whole(rule: Any) -> None:
         drawn = whole[:600].flatten()
         assert abs(float(drawn.std()) - 0.5) < 0.005
         assert len(drawn.unique()) > 0.9 * len(drawn)  # blocks are not alike
+
+
+def test_threads_change_no_bit() -> None:
+    rules = {name: Normal(0.02) for name in ("a", "b", "c")}
+    found: list[dict[str, torch.Tensor]] = []
+    before = torch.get_num_threads()
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        weights = {name: torch.empty(300, 400, requires_grad=True) for name in rules}
+        fill_by(weights, rules, seed=1)
+        found.append(weights)
+    torch.set_num_threads(before)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in rules)

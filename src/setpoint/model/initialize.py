@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -16,6 +17,8 @@ from setpoint.shapes.stored import stored_parts, stored_weights
 BLOCK = 2**16
 """Elements that are drawn from one generator, at least a row: small, so that a rank draws little
 beyond its own rows, and large enough that making generators takes no time."""
+MOST_THREADS = 8
+"""That fill parameters, as each holds the values of one in fp32."""
 
 # What activation checkpointing, torch.compile and others put into the path of a wrapped module.
 # They must not change a parameter's name, or they would change its first value.
@@ -201,14 +204,13 @@ def initialize(
             raise ValueError(
                 f"{name} is on the meta device; call module.to_empty(device=...) first"
             )
-        _fill(parameter, rules[name], seed, name)
+    fill_by(parameters, rules, seed)
     for name, each in stored.items():
         of = Place(seed, name, each.whole)
         for first, last in each.pieces():
             each.put(rules[name].rows(of, first, last), first)
 
 
-@torch.no_grad()
 def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], seed: int) -> None:
     """Give some parameters of a model their first values, as `initialize` does for all.
 
@@ -216,10 +218,17 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
         parameters: by their names in the model, which they are drawn by.
         rules: of these.
     """
-    for name, parameter in parameters.items():
-        _fill(parameter, rules[name], seed, plain_name(name))
+
+    def fill(name: str) -> None:
+        _fill(parameters[name], rules[name], seed, plain_name(name))
+
+    # Random numbers are drawn on one core, and a model of 8e9 parameters takes 40 s of that.
+    with ThreadPoolExecutor(min(torch.get_num_threads(), MOST_THREADS)) as pool:
+        for _ in pool.map(fill, parameters):
+            pass
 
 
+@torch.no_grad()
 def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
     """Draw what lies here of a parameter, a piece of some blocks at a time."""
     of = Place(seed, name, tuple(parameter.shape) or (1,))
