@@ -120,7 +120,8 @@ def test_layers_that_differ_are_all_gone_through(tmp_path: Path, patterns: str) 
 
 
 def test_a_thousand_ranks_by_hand(tmp_path: Path) -> None:
-    flags = ("parallel.world_size=1024", "parallel.shard=1024", "batch.global_size=1024")
+    flags = ("parallel.world_size=1024", "parallel.shard=1024", "batch.global_size=1024",
+             "data.packing.isolate=true")  # fmt: skip
     job = small_job(tmp_path, *WIDE[:2], *WIDE[3:], *flags, without=SIZES)
     found = dry_run(job, 700)
     by_kind = {row.kind: row for row in found.traffic if row.kind != "all_reduce"}

@@ -11,9 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -418,16 +420,9 @@ def _batches(job: Job) -> list[Batch]:
     batches: list[Batch] = []
     for _ in range(job.batch.accumulation):
         inputs = torch.zeros(rows, length, dtype=torch.int64)
-        documents = torch.zeros_like(inputs) if job.data.packing.isolate else None
-        batches.append(
-            Batch(
-                inputs,
-                torch.zeros_like(inputs),
-                tokens,
-                tokens,
-                tokens,
-                documents=documents,
-                lengths=Lengths.of_places(None, documents),
-            )
-        )
+        batch = Batch(inputs, torch.zeros_like(inputs), tokens, tokens, tokens)
+        if job.data.packing.isolate:
+            lengths = Lengths.of(np.arange(rows + 1) * length)
+            batch = replace(batch, documents=torch.zeros_like(inputs), lengths=lengths)
+        batches.append(batch)
     return batches

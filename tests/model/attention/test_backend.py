@@ -121,7 +121,7 @@ def test_eager_against_one_query_at_a_time():
                 torch.testing.assert_close(mixed[row, s, head], expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("layout", ["plain", "documents", "padding and documents"])
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_kernels_of_gpus_take_what_they_are_given() -> None:
     assert [each.shape for each in grads] == [query.shape] * 3
 
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CUDA = pytest.mark.cuda
 STARTS = torch.tensor([0, 20, 40, 72, 80], dtype=torch.int32)
 
 
