@@ -13,6 +13,7 @@ from torch import nn
 from setpoint.compile.checks import flatten
 from setpoint.compile.config import Compile
 from setpoint.compile.internals import inductor_options
+from setpoint.compile.split_backward import SPLIT, splitting
 from setpoint.config import SetpointError
 from setpoint.shapes.logged import keep_out_of_graphs
 
@@ -35,7 +36,11 @@ class Compiled:
 
 
 def compile_model(
-    config: Compile, *, model: nn.Module, layers: Sequence[tuple[str, nn.Module]]
+    config: Compile,
+    *,
+    model: nn.Module,
+    layers: Sequence[tuple[str, nn.Module]],
+    splits_backward: bool = False,
 ) -> Compiled:
     """Have the forward pass of a model, or of its layers, compiled when it is first called.
 
@@ -44,6 +49,7 @@ def compile_model(
 
     Arguments:
         model: with activation checkpointing, if it has any; it may be sharded before or after.
+        splits_backward: whether gradients of inputs are computed apart from those of weights.
 
     Raises:
         SetpointError: there are no layers to compile, or the backend does not take an option.
@@ -59,11 +65,14 @@ def compile_model(
     for _, module in parts:
         if "forward" in vars(module):  # of this module alone
             enter = _entrance(compiled.as_written, _unbound(module.forward))
-            module.forward = partial(_compile(config, enter), module)
+            compiled_forward = _compile(config, enter, splits_backward=splits_backward)
+            module.forward = partial(compiled_forward, module)
             continue
         kind = signature_of(module)
         if kind not in shared:
-            shared[kind] = _compiled_class(config, type(module), compiled.as_written)
+            shared[kind] = _compiled_class(
+                config, type(module), compiled.as_written, splits_backward
+            )
         module.__class__ = shared[kind]
     return compiled
 
@@ -86,7 +95,7 @@ def compile_step(config: Compile, objective: Any) -> Compiled:
 
 
 def _compiled_class(
-    config: Compile, kind: type[nn.Module], as_written: set[Any]
+    config: Compile, kind: type[nn.Module], as_written: set[Any], splits_backward: bool
 ) -> type[nn.Module]:
     """A class whose forward pass is compiled; copies of its modules are of the class before."""
 
@@ -94,7 +103,8 @@ def _compiled_class(
         make, given, *state = kind.__reduce_ex__(module, protocol)
         return _call, (make, *(kind if each is made else each for each in given)), *state
 
-    compiled = _compile(config, _entrance(as_written, kind.forward))
+    enter = _entrance(as_written, kind.forward)
+    compiled = _compile(config, enter, splits_backward=splits_backward)
     names: dict[str, Any] = {
         name: getattr(kind, name) for name in ("__qualname__", "__module__", "__doc__")
     }
@@ -132,7 +142,10 @@ def _entrance(as_written: set[Any], forward: Callable[..., Any]) -> Callable[...
 
 
 def _compile(
-    config: Compile, function: Callable[..., Any], whole: bool | None = None
+    config: Compile,
+    function: Callable[..., Any],
+    whole: bool | None = None,
+    splits_backward: bool = False,
 ) -> Callable[..., Any]:
     """Compile a function; `whole` in place of compile.fullgraph."""
     options = None
@@ -141,10 +154,16 @@ def _compile(
         options = flatten(config.options, known)
     keep_out_of_graphs()
     try:
+        fullgraph = config.fullgraph if whole is None else whole
+        if splits_backward and config.backend in SPLIT:
+            backend = splitting(config.backend, config.mode, options, config.dynamic)
+            return torch.compile(
+                function, backend=backend, fullgraph=fullgraph, dynamic=config.dynamic
+            )
         return torch.compile(
             function,
             backend=config.backend,
-            fullgraph=config.fullgraph if whole is None else whole,
+            fullgraph=fullgraph,
             dynamic=config.dynamic,
             mode=config.mode,
             options=options,

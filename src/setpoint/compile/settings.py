@@ -14,6 +14,7 @@ import torch
 from setpoint.compile.checks import make_folder
 from setpoint.compile.config import Compile
 from setpoint.compile.internals import dynamo_config, forget_compiled, more_records
+from setpoint.compile.split_backward import kept_for_two_passes
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 KERNELS = "TRITON_CACHE_DIR"
@@ -30,7 +31,7 @@ see. Ours names products and attention (`memory/operators.py`), and gradients ar
 
 
 @contextmanager
-def compiling(config: Compile | None) -> Iterator[None]:
+def compiling(config: Compile | None, splits_backward: bool = False) -> Iterator[None]:
     """Set what the code of a job is compiled under.
 
     PyTorch compiles when a function is first called, and its backward pass when that is, so that
@@ -38,6 +39,7 @@ def compiling(config: Compile | None) -> Iterator[None]:
 
     Arguments:
         config: the section; None: the job compiles nothing.
+        splits_backward: whether gradients of inputs are computed apart from those of weights.
 
     Returns:
         a context, after which all is as it was before and what was compiled is forgotten.
@@ -64,6 +66,8 @@ def compiling(config: Compile | None) -> Iterator[None]:
         stack.enter_context(patch)
         stack.enter_context(dynamo_config().patch(optimize_ddp=config.optimize_ddp))
         stack.enter_context(quiet_compiler())
+        if splits_backward:
+            stack.enter_context(kept_for_two_passes())
         if config.cache is not None:
             stack.enter_context(cached_in(config.cache))
         yield

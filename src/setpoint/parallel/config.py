@@ -581,6 +581,11 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         return self.uses_fsdp and whole
 
     @property
+    def splits_backward(self) -> bool:
+        """Whether gradients of inputs are computed apart from those of weights."""
+        return self.degrees["pipeline"] > 1 and self.pipelining.known.splits_backward
+
+    @property
     def uses_deepspeed(self) -> bool:
         """Whether DeepSpeed holds what the optimizer updates."""
         return self.world_size > 1 and isinstance(self.engine, DeepSpeed)

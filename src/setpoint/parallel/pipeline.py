@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -154,6 +155,7 @@ class Pipeline:
         group: the ranks of the pipeline.
         dtype, transfer: of the residual stream, and between stages.
         microbatches: of a step.
+        backward_pass: a context for backward passes of a kind: `full`, `input` or `weight`.
     """
 
     def __init__(
@@ -165,10 +167,11 @@ class Pipeline:
         dtype: torch.dtype,
         transfer: torch.dtype,
         microbatches: int,
+        backward_pass: Callable[[Any], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.config, self.stages, self.group = config, list(stages), group
         self.device, self.dtype, self.transfer = device, dtype, transfer
-        self.microbatches = microbatches
+        self.microbatches, self.backward_pass = microbatches, backward_pass
         self.size = distributed.get_world_size(group)
         self.count = config.stages(self.size)
         self.places = ranks_of_stages(self.size, self.count, config.known.is_v)
@@ -221,12 +224,19 @@ class Pipeline:
         from torch.distributed.pipelining import PipelineStage
         from torch.distributed.pipelining.schedules import get_schedule_class
 
+        around = self.backward_pass
+
+        class Runner(PipelineStage):
+            def backward_maybe_with_nosync(self, backward_type: Any, *given: Any, **named: Any):
+                with around(backward_type):
+                    return super().backward_maybe_with_nosync(backward_type, *given, **named)
+
         stream = torch.empty(*shape, self.width, dtype=self.transfer, device="meta")
         stream.requires_grad_()
         number = torch.empty(1, dtype=torch.int64, device="meta")
         scalar = torch.empty((), device="meta").requires_grad_()
         stages = [
-            PipelineStage(
+            Runner(
                 stage,
                 stage.number,
                 self.count,

@@ -133,7 +133,6 @@ MET: tuple[tuple[str, ...], ...] = (
     (
         *CUT,
         f"{PIPELINING}=zbv_zero_bubble",
-        "compile={}",
         f"{FULL}",
         "memory.activation_checkpointing.reentrant=true",
     ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from setpoint.compile.split_backward import backward_pass
 from setpoint.loss.forms import LossOutput
 from setpoint.parallel.pipeline import Pipeline, Stage
 from setpoint.shapes.outcome import Outcome
@@ -34,7 +36,14 @@ def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[St
     dtype = DType(formats.params).torch()
     transfer = DType(pipelining.sent(formats.compute, formats.params)).torch()
     pipeline = Pipeline(
-        pipelining, stages, group, world.device, dtype, transfer, job.batch.accumulation
+        pipelining,
+        stages,
+        group,
+        world.device,
+        dtype,
+        transfer,
+        job.batch.accumulation,
+        nullcontext if job.compile is None else backward_pass,
     )
     pipeline.compare(model)
     return pipeline

@@ -31,7 +31,8 @@ def settings_of(job: Job) -> Iterator[None]:
     """
     heap = keep_freed(job.memory.keep_freed)
     products = fp32_products(bool(job.precision.tf32))
-    with heap, determinism(job.deterministic), products, compiling(job.compile):
+    compiler = compiling(job.compile, job.parallel.splits_backward)
+    with heap, determinism(job.deterministic), products, compiler:
         yield
 
 

@@ -96,7 +96,8 @@ def build_trained(
         save_activations(job.memory, model, layers, device)
     compiled, is_graph = None, job.compile is not None and job.compile.scope == "graph"
     if job.compile is not None and has_layers and not is_graph:
-        compiled = job.compile.build(model=model, layers=layers)
+        splits = job.parallel.splits_backward
+        compiled = job.compile.build(model=model, layers=layers, splits_backward=splits)
     set_shard_dtypes(job, model, stages)
     weights = build_weights(job.precision, model, full, job.parallel.uses_fsdp)
     groups = groups_of(job.optimizer, model, weights.named_parameters(), described)

@@ -441,11 +441,6 @@ CONFLICTS = (
         "parallel.pipelining.transfer = fp32", ("precision.params = bf16",),
         "has no effect: the residual stream is in bf16", ("null", "bf16"), where=_is_cut),
     Conflict(
-        "compile = set", (SPLIT,),
-        "computes gradients of inputs and of weights at once, and schedule = "
-        "{parallel.pipelining.schedule} computes them apart", ("null",), where=_is_cut,
-        hint="Or set parallel.pipelining.schedule to 1f1b or interleaved_1f1b."),
-    Conflict(
         "compile.scope = model or graph", (PIPELINE,),
         "compiles a whole model, and each rank has stages of one", ("block",), where=_is_cut),
     Conflict(
