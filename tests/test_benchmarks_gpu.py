@@ -47,14 +47,14 @@ def job_of(load: Any, name: str, folder: Path, small: bool = True, **values: Any
 def test_cases_are_what_they_say(load: Any, tmp_path: Path) -> None:
     """Each resolves for a GPU; FLOPs by hand are Setpoint's; 8B leaves room on 80 GB."""
     cases, bench = load("gpu.cases"), load("gpu.bench")
-    for name, case in cases.CASES.items():
+    for name, case in {**cases.CASES, **cases.MORE}.items():
         job = job_of(load, name, tmp_path, small=False)
         sizes = {"vocab_size": 257, "sequence_length": job.batch.sequence_length}
         shape = cases.shape_of(job, name, "cuda")
         assert cases.flops_per_token(shape) == training_flops(job.model, "palm", **sizes), name
         assert job.duration.in_unit("steps") == case.steps == case.timed + cases.CHUNK
         assert case.timed + 2 + cases.PROFILED < case.steps  # a row is none of the profiled steps
-        assert job.precision.compute == "bf16"
+        assert (job.precision.compute == "fp32") is ("fp32" in name or "tf32" in name)
         assert (job.precision.float8 is not None) is ("float8" in name) is shape["float8"]
         assert (job.compile is None) is ("eager" in name) is not shape["compile"]
         assert job.data.packing.isolate is ("packed" in name) is shape["packed"]
@@ -152,7 +152,7 @@ def test_all_of_it_in_small(
     monkeypatch.setattr(sys, "executable", f"{forks.programs}/python")
     monkeypatch.setitem(cases.CASES, "1b", cases.CASES["1b"]._replace(chunks=1))
     given = ["--device", "cpu", "--small", "--peak-flops", "1e12", "--json", f"{tmp_path}/a.json"]
-    assert bench.main([*given, "--only", "1b", "8b-float8"]) == 1
+    assert bench.main([*given, "--only", "1b", "1b-varlen"]) == 1
     out = capsys.readouterr().out
     figures = json.loads((tmp_path / "a.json").read_text())
     ours, bare, failed = figures["rows"]
@@ -167,7 +167,7 @@ def test_all_of_it_in_small(
     # Between two rows lies more than their steps, such as what the row itself takes.
     assert ours["tokens_per_second"] == pytest.approx(ours["logged"], rel=0.5)
     assert ours["planned_bytes"] > 0
-    assert "float8" in failed["error"] and "FAILED 8b-float8 setpoint: " in out
+    assert "needs a GPU" in failed["error"] and "FAILED 1b-varlen setpoint: " in out
     assert f"torch {torch.__version__}" in out
 
     work = bench.Bench(tmp_path / "b", "cpu", True, None, time.monotonic() + 100, limit=0.01)

@@ -99,8 +99,11 @@ class Experts(nn.Module):
             scores = F.linear(rows.float(), self.router.weight.float()).softmax(-1)
         weights, chosen = scores.topk(self.top_k)
         weights = weights / weights.sum(-1, keepdim=True)
-        order = chosen.flatten().argsort()
-        ends = torch.bincount(chosen.flatten(), minlength=self.count).cumsum(0).to(torch.int32)
+        flat = chosen.flatten()
+        order, ones = flat.argsort(), torch.ones_like(flat)
+        # As bincount, whose shape a compiler does not know.
+        counts = flat.new_zeros(self.count).scatter_add_(0, flat, ones)
+        ends = counts.cumsum(0).to(torch.int32)
         sent = rows[order // self.top_k].to(torch.bfloat16)
         inner = F.silu(products(sent, self.gate, ends)) * products(sent, self.up, ends)
         out = products(inner, self.down, ends) * weights.flatten()[order, None]
@@ -202,10 +205,10 @@ class Loop:
             self.model = Model(s)
             torch.set_default_dtype(torch.float32)
         if s["float8"]:
-            from torchao.float8 import convert_to_float8_training
+            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
             convert_to_float8_training(
-                self.model.layers, module_filter_fn=lambda module, name: "router" not in name
+                self.model.layers, config=Float8LinearConfig(emulate=self.device.type == "cpu")
             )
         if s["compile"]:
             for layer in self.model.layers:

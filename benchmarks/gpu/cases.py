@@ -19,9 +19,11 @@ PROFILED = 2
 """Steps in the profile, amid a chunk of their own."""
 PURE = {"precision": {"params": "bf16", "compute": "bf16"}}
 AUTOCAST = {"precision": {"params": "fp32", "compute": "bf16"}}
-FLOAT8 = {"float8": {"recipe": "tensorwise"}}
 COMPILED = {"compile": {"scope": "block"}, "loss": {"type": "chunked_cross_entropy"}}
 FULL = {"memory": {"activation_checkpointing": {"type": "full"}}}
+MASTERS = {"precision": {**PURE["precision"], "master": "fp32"}}
+EXACT = {"precision": {"compute": "fp32", "tf32": False}}
+TF32 = {"precision": {"compute": "fp32", "tf32": True}}
 PACKED = {"data": {"packing": {"method": "first_fit_decreasing"}}}
 
 
@@ -56,8 +58,13 @@ class Case(NamedTuple):
         return self.timed + CHUNK
 
 
-def _float8(precision: Values) -> Values:
-    return {"precision": {**precision["precision"], **FLOAT8}}
+def _float8(precision: Values, recipe: str = "tensorwise") -> Values:
+    return {"precision": {**precision["precision"], "float8": {"recipe": recipe}}}
+
+
+def _attention(backend: str, *changes: Values) -> Case:
+    changes = (AUTOCAST, COMPILED, {"model": {"attention_backend": backend}}, *changes)
+    return Case("llama3-1b", f"attention by {backend}", changes, 4, 2, 1, beside=False)
 
 
 EXPERTS = {"model": {"layers": 4, "moe": {"experts": 64}}}
@@ -85,6 +92,21 @@ CASES = {
     ),
 }  # fmt: skip
 """By name, the most telling first: where time is over, the others are left out."""
+BACKENDS = ("sdpa_flash", "sdpa_cudnn", "flex", "varlen", "flash_attention_2", "flash_attention_3",
+            "flash_attention_4")  # fmt: skip
+MORE = {
+    "1b-masters": Case(
+        "llama3-1b", "all in bf16 over fp32 masters", (MASTERS, COMPILED), 4, 2, 1, beside=False
+    ),
+    "1b-fp32": Case("llama3-1b", "in fp32", (EXACT, COMPILED), 2, 4, 1, beside=False),
+    "1b-tf32": Case("llama3-1b", "in TF32", (TF32, COMPILED), 2, 4, 1, beside=False),
+    "1b-float8-rowwise": Case(
+        "llama3-1b", "as 1b, rowwise", (_float8(AUTOCAST, "rowwise"), COMPILED), 4, 2, 1, False
+    ),
+    **{f"1b-{name}": _attention(name) for name in BACKENDS},
+    "1b-packed-flex": _attention("flex", PACKED),
+}
+"""Not part of the eight minutes; run by name."""
 
 SMALL = {
     "model": {
@@ -110,7 +132,7 @@ def values_of(
         peak: `tracking.peak_flops`.
         small: the same in small, for a CPU: without a compiler.
     """
-    case = CASES[name]
+    case = case_of(name)
     values: dict[str, Any] = {
         "extends": case.preset,
         "name": name,
@@ -141,7 +163,14 @@ def values_of(
     if small:
         merge(values, SMALL)
         merge(values, SMALL_EXPERTS if EXPERTS in case.changes else SMALL_DENSE)
+        if "float8" in name:
+            merge(values, {"precision": {"float8": {"emulate": True}}})
     return values
+
+
+def case_of(name: str) -> Case:
+    """A case by its name."""
+    return CASES.get(name) or MORE[name]
 
 
 def merge(values: dict[str, Any], change: Values) -> None:
@@ -164,7 +193,7 @@ def resolved(file: Path) -> Job:
 
 def shape_of(job: Job, name: str, device: str) -> dict[str, Any]:
     """What the bare loop is told: sizes, and no word of Setpoint."""
-    model, case = job.model, CASES[name]
+    model, case = job.model, case_of(name)
     assert isinstance(model, Transformer)
     moe = model.moe
     return {
