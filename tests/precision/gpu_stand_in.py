@@ -15,5 +15,5 @@ def gpu_stand_in() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("parallel.world", "parallel.device"):
             patch.setattr(f"setpoint.{module}.choose_device", lambda _: torch.device("cpu"))
-        patch.setattr("setpoint.precision.float8.why_not", lambda _: None)
+        patch.setattr("setpoint.precision.float8.why_not", lambda *_: None)
         yield

@@ -1,26 +1,36 @@
-"""Layers in float8 against the same in bf16. It runs on a CPU, too, where nobody would want it."""
+"""Linear layers in float8: against torchao's own layers, and on several ranks against one."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import nn
 
 from setpoint.config import SetpointError, resolve
+from setpoint.precision.checks import converted
 from setpoint.precision.config import Float8
-from setpoint.precision.float8 import require_float8, use_float8, why_not
-from setpoint.precision.weights import MasterWeights, cast_parameters
+from setpoint.precision.float8 import (
+    Float8Product,
+    compiled_as_eager,
+    require_float8,
+    use_float8,
+    why_not,
+)
 
+from ..forks import forked
 from ..model.small import small_model
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 torchao = pytest.mark.skipif(
     importlib.util.find_spec("torchao") is None, reason="needs the package torchao"
 )
+
+
+def section(**fields: Any) -> Float8:
+    return resolve(Float8(**fields))
 
 
 def model_of(**changes: Any) -> Any:
@@ -28,68 +38,129 @@ def model_of(**changes: Any) -> Any:
     return small_model(**{**sizes, **changes}).train()
 
 
-def learned(model: Any, updates: int = 30) -> list[float]:
-    """The losses of updates on one text, which a model can learn by heart."""
-    tokens = torch.randint(0, 37, (2, 33), generator=torch.Generator().manual_seed(0))
-    weights = MasterWeights(model)
-    optimizer = torch.optim.AdamW(weights.named_parameters(), lr=3e-3)
-    losses: list[float] = []
-    for _ in range(updates):
-        logits: Tensor = model(tokens[:, :-1])
-        loss = torch.nn.functional.cross_entropy(
-            logits.float().flatten(0, 1), tokens[:, 1:].flatten()
+def passed(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """What a layer gives, and its gradients."""
+    x = x.detach().requires_grad_()
+    y = layer(x)
+    y.square().sum().backward()
+    grads = [weight.grad for weight in layer.parameters()]
+    return [y, x.grad, *grads]  # type: ignore[list-item]
+
+
+def oracle(recipe: str, weight: torch.Tensor) -> nn.Module:
+    """A layer of a recipe by torchao itself."""
+    from torchao.float8 import Float8LinearConfig
+    from torchao.float8.float8_linear import Float8Linear
+    from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig, MXFP8TrainingRecipe
+    from torchao.quantization import quantize_
+
+    plain = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    plain.weight = nn.Parameter(weight)
+    if recipe == "mxfp8":
+        quantize_(
+            plain,
+            MXFP8TrainingOpConfig.from_recipe(MXFP8TrainingRecipe.MXFP8_EMULATED_RCEIL),
+            filter_fn=lambda *_: True,
         )
-        loss.backward()
-        weights.grads_to_master()
-        optimizer.step()
-        weights.master_to_params()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
-    return losses
+        return plain
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    object.__setattr__(config, "emulate", True)
+    return Float8Linear.from_float(plain, config)
 
 
 @torchao
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_it_learns_as_bf16_does(recipe: Literal["tensorwise", "rowwise"]) -> None:
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8"])
+def test_products_are_those_of_torchao(recipe: Any) -> None:
+    weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
+    x = torch.randn(2, 32, 96, generator=torch.Generator().manual_seed(1)).bfloat16()
+    model = nn.Sequential(nn.Linear(96, 64, bias=False))
+    model[0].weight = nn.Parameter(weight.clone())
+    use_float8(section(recipe=recipe, emulate=True), model)
+    found = passed(model[0], x)
+    for ours, theirs in zip(found, passed(oracle(recipe, weight.clone()), x), strict=True):
+        assert torch.equal(ours, theirs.to(ours.dtype))
+    # Rows that do not fill a block, and none, as an expert may have.
+    assert torch.equal(model(x[:, :7])[0, 0], model(x[:, :7].contiguous())[0, 0])
+    assert model(x[:, :0]).shape == (2, 0, 64)
+
+
+@torchao
+def test_a_model_keeps_its_parameters() -> None:
     plain, model = model_of(), model_of()
-    for each in (plain, model):
-        cast_parameters(each, torch.bfloat16)
     before = {name: id(p) for name, p in model.named_parameters()}
-    use_float8(resolve(Float8(recipe=recipe)), model)
-    assert [n for n, part in model.named_modules() if type(part).__name__ == "Float8Linear"] == [
-        name for name, part in plain.named_modules()
-        if isinstance(part, torch.nn.Linear) and name != "output"
-    ]  # fmt: skip
+    use_float8(section(emulate=True), model)
     assert {name: id(p) for name, p in model.named_parameters()} == before
-    assert type(model.output).__name__ == "Output"
-    x = torch.randn(2, 16, 32, generator=torch.Generator().manual_seed(0)).bfloat16()
-    with torch.no_grad():
-        wanted, found = (each.layers["0"].feed_forward.up(x).float() for each in (plain, model))
-    error = float((found - wanted).norm() / wanted.norm())
-    assert 0.01 < error < 0.06, error  # of numbers with three binary digits behind the point
-    ours, theirs = learned(model), learned(plain)
-    assert theirs[-1] < 0.1 * theirs[0]
-    assert abs(ours[-1] - theirs[-1]) < 0.01 * theirs[0], (ours[-1], theirs[-1])
+    products = [name for name, part in model.named_modules() if isinstance(part, Float8Product)]
+    assert products == [
+        name for name, part in plain.named_modules()
+        if isinstance(part, nn.Linear) and name != "output"
+    ]  # fmt: skip
+
+
+@torchao
+def test_small_layers_are_those_that_torchao_leaves_out() -> None:
+    from torchao.float8 import _auto_filter_for_recipe
+
+    sizes = [(16 * n, 16 * k) for n in (1, 64, 65, 128, 129, 256, 257) for k in (1, 64, 65, 256)]
+    layers = {f"{n}x{k}": (n, k) for n, k in [*sizes, (4104, 4104)]}
+    for recipe in ("tensorwise", "rowwise"):
+        takes = _auto_filter_for_recipe(recipe, [])
+        with torch.device("meta"):
+            theirs = [
+                name for name, (n, k) in layers.items()
+                if takes(nn.Linear(k, n, bias=False), name)
+            ]  # fmt: skip
+        assert converted(section(recipe=recipe, skip=(), skip_small=True), layers) == theirs
+
+
+@torchao
+def test_several_ranks_multiply_as_one() -> None:
+    said = forked("tests.precision.float8_ranks", "2", *FEW)
+    assert all(f"{name}: " in said for name in FEW)
+
+
+FEW = ("sharded", "sharded, gathered in bf16", "sharded, lora", "pipeline", "tensor, rowwise")
+
+
+@torchao
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["2", "4"])
+def test_several_ranks_multiply_as_one_in_every_case(ranks: str) -> None:
+    forked("tests.precision.float8_ranks", ranks)
 
 
 @torchao
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(SetpointError, match=r"precision.float8: multiplies .* is 40 x 32"):
-        use_float8(resolve(Float8()), model_of(ffn_dim=40))
+        use_float8(section(), model_of(ffn_dim=40))
     with pytest.raises(SetpointError, match=r"precision.float8.skip.0: matches none of"):
-        use_float8(resolve(Float8(skip=("nothing",))), model_of())
+        use_float8(section(skip=("nothing",)), model_of())
+    with pytest.raises(SetpointError, match=r"precision.float8.skip_small: finds no linear layer"):
+        use_float8(section(skip_small=True), model_of())
+
+
+def test_compiled_rows_are_rounded_as_eager_ones() -> None:
+    from torch._inductor import config
+
+    for recipe, compiles in (("rowwise", True), ("rowwise", False), ("tensorwise", True)):
+        with compiled_as_eager(section(recipe=recipe), compiles):
+            assert config.emulate_precision_casts is (recipe == "rowwise" and compiles)
 
 
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
-    assert why_not(CPU) == "needs a GPU of Ada's or Hopper's age or newer, and the device is cpu"
-    for capability in ((8, 9), (9, 0), (10, 0)):
+    assert why_not(section(), CPU) == (
+        "recipe = tensorwise needs a GPU of the generation Ada or Hopper or newer, and the device "
+        "is cpu"
+    )
+    assert why_not(section(emulate=True), CPU) is None
+    for recipe, capability in (("tensorwise", (8, 9)), ("rowwise", (9, 0)), ("mxfp8", (10, 0))):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
-        require_float8(GPU)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    with pytest.raises(SetpointError, match=r"compute capability 8.9 or more.* A100 has 8.0"):
-        require_float8(GPU)
+        require_float8(section(recipe=recipe), GPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    with pytest.raises(SetpointError, match=r"compute capability 10.0 \(Blackwell\) .* has 9.0"):
+        require_float8(section(recipe="nvfp4"), GPU)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SetpointError, match=r"pip install 'setpoint\[float8\]'"):
-        require_float8(GPU)
+        require_float8(section(emulate=True), GPU)

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 import torch
 
+from setpoint.model.config import Transformer
 from setpoint.model.skeleton import skeleton
 from setpoint.precision.build import shard_dtypes
+from setpoint.precision.checks import converted
+from setpoint.precision.float8 import why_not
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.sharded import ShardedWeight
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
+from setpoint.train.rules.precision import linear_layers
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
@@ -61,10 +65,29 @@ def gathered(job: Job) -> dict[str, tuple[torch.dtype, torch.dtype]]:
     return {name: dtypes[:2] for name, dtypes in found.items()}
 
 
+def gathers_float8(job: Job) -> bool:
+    """Whether sharded weights are gathered in float8; see tests/precision/float8_ranks.py."""
+    assert job.precision.float8 is not None
+    return job.precision.float8.gathers
+
+
+def in_float8(job: Job) -> set[str]:
+    """The kinds of layers that multiply in float8."""
+    assert job.precision.float8 is not None and isinstance(job.model, Transformer)
+    names = converted(job.precision.float8, linear_layers(job.model))
+    return {name.rpartition(".")[2] for name in names}
+
+
+def runs_anywhere(job: Job) -> bool:
+    """Whether a CPU has the products."""
+    assert job.precision.float8 is not None
+    return why_not(job.precision.float8, torch.device("cpu")) is None
+
+
 See = Callable[[Job], Any]
 BF16 = ("precision.compute=bf16",)
 SHORT = (*BF16, "precision.params=bf16")
-FLOAT8 = (*SHORT, "parallel.device=cuda", "precision.float8={}")
+FLOAT8 = (*SHORT, "precision.float8.emulate=true")
 FP16 = ("precision.compute=fp16", "parallel.device=cuda")
 # By the name of a field: the change, where it is seen, what is set on both sides, and what is seen
 # with the change where it can be said in short.
@@ -79,9 +102,16 @@ ROWS: dict[str, tuple[Any, ...]] = {
                          dict.fromkeys(("norm", "linear"), (torch.float32, torch.float32))),
     "Precision.tf32": ("precision.tf32=true", fp32_products, ("parallel.device=cuda",),
                        ("high", True)),
-    "Precision.float8": (FLOAT8[-1], learned, FLOAT8[:-1]),
+    "Precision.float8": (FLOAT8[-1], learned, SHORT),
     "Precision.loss_scale": ("precision.loss_scale.initial=4", scale, FP16, 4.0),
     "Float8.recipe": ("precision.float8.recipe=rowwise", learned, FLOAT8),
+    "Float8.gather": ("precision.float8.gather=false", gathers_float8,
+                      (*FLOAT8, "parallel.world_size=2", "parallel.shard=2"), False),
+    "Float8.skip_small": ("precision.float8.skip_small=true", in_float8,
+                          (*FLOAT8, "model={dim: 4096, heads: 32, kv_heads: 8}"),
+                          {"query", "output", "gate", "up", "down"}),
+    "Float8.emulate": ("precision.float8.emulate=true", runs_anywhere,
+                       (*SHORT, "parallel.device=cuda", "precision.float8={}"), True),
     "Float8.skip": ('precision.float8.skip=["^output$", "query"]', learned, FLOAT8),
     "LossScale.initial": ("precision.loss_scale.initial=4", scale, FP16, 4.0),
     "LossScale.growth": ("precision.loss_scale.growth=4", scale,

@@ -165,7 +165,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "precision={compute=fp16, loss_scale={}}",
         "parallel.device=cuda",
     ),
-    "float8": ("precision={params=bf16, compute=bf16, float8={}}", "parallel.device=cuda"),
+    "float8": ("precision={params=bf16, compute=bf16, float8={emulate=true}}",),
     "imported": (
         "model=import",
         f"model.target={__name__}.Table",

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
-from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU, SKIP
+from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU, SKIP, multiple_of
 
 if TYPE_CHECKING:
     from setpoint.precision.config import Float8
-
-MULTIPLE = 16
-"""Both sides of a product in float8 are a multiple of this, in elements."""
 
 
 def fp16_problems(path: str, chosen: str, device: str) -> Iterator[Problem]:
@@ -28,13 +25,20 @@ def fp16_problems(path: str, chosen: str, device: str) -> Iterator[Problem]:
         )
 
 
-def converted(config: Float8, names: Iterable[str]) -> list[str]:
+def converted(config: Float8, layers: Mapping[str, tuple[int, int]]) -> list[str]:
     """Choose the layers that are computed in float8.
 
+    Arguments:
+        layers: (out, in) features of linear layers, by name.
+
     Returns:
-        those that no pattern of `skip` matches.
+        those that no pattern of `skip` matches and that are not small.
     """
-    return [name for name in names if not any(_found(p, name) for p in config.skip)]
+    return [
+        name
+        for name, size in layers.items()
+        if not any(_found(p, name) for p in config.skip) and not config.is_small(*size)
+    ]
 
 
 def layer_problems(config: Float8, layers: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:
@@ -53,16 +57,23 @@ def layer_problems(config: Float8, layers: Mapping[str, tuple[int, int]]) -> Ite
                 )
     wanted = converted(config, layers)
     if not wanted:
-        yield Problem("", "finds no linear layer: the model has none that skip does not match")
-    wrong = [name for name in wanted if any(size % MULTIPLE for size in layers[name])]
+        others = " and that is large enough" if config.skip_small else ""
+        yield Problem(
+            "skip_small" if config.skip_small else "",
+            f"finds no linear layer: the model has none that skip does not match{others}",
+            valid=("false",) if config.skip_small else (),
+        )
+    multiple = multiple_of(config.recipe)
+    wrong = [name for name in wanted if any(size % multiple for size in layers[name])]
     if wrong:
         rows, columns = layers[wrong[0]]
         others = f", and of {len(wrong) - 1} other layers" if len(wrong) > 1 else ""
         yield Problem(
             "",
-            f"multiplies matrices whose sides are a multiple of {MULTIPLE}, and {wrong[0]} is "
+            f"multiplies matrices whose sides are a multiple of {multiple}, and {wrong[0]} is "
             f"{rows} x {columns}{others}",
-            hint="Change the sizes of the model, or put these layers into float8.skip.",
+            hint="Change the sizes of the model, or put these layers into float8.skip, or set "
+            "float8.skip_small to true.",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, field
+from setpoint.config import RUNTIME, Config, Problem, check, dead, field
 from setpoint.shapes.parameter import pattern_problems
 
 Stored = Literal["fp32", "bf16"]
@@ -42,17 +42,88 @@ class LossScale(Config):
     """Growth interval: steps without overflow after which the scale grows."""
 
 
-class Float8(Config):
-    """Float8 training of linear layers (torchao); needs a Hopper GPU or newer."""
+Float8Recipe = Literal[
+    "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "mxfp8_with_gw_hp", "nvfp4"
+]
+MX_BLOCK = 32
+"""Values along a row that share a scale in MXFP8."""
+HARDWARE: dict[str, tuple[tuple[int, int], str]] = {
+    "tensorwise": ((8, 9), "Ada or Hopper"),
+    "rowwise": ((9, 0), "Hopper"),
+    "rowwise_with_gw_hp": ((9, 0), "Hopper"),
+    "mxfp8": ((10, 0), "Blackwell"),
+    "mxfp8_with_gw_hp": ((10, 0), "Blackwell"),
+    "nvfp4": ((10, 0), "Blackwell"),
+}
+"""The first compute capability whose tensor cores have the products of a recipe, and its name."""
 
-    recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = field(
-        default="tensorwise", also_called=("float8_recipe", "recipe_name")
+
+def multiple_of(recipe: str) -> int:
+    """What both sides of a weight, and the rows of its input, must be a multiple of."""
+    return {"mxfp8": MX_BLOCK, "mxfp8_with_gw_hp": MX_BLOCK, "nvfp4": 128}.get(recipe, 16)
+
+
+class Float8(Config):
+    """Linear layers in float8, MXFP8 or NVFP4 (torchao), forward and backward."""
+
+    recipe: Float8Recipe = field(default="tensorwise", also_called=("float8_recipe", "recipe_name"))
+    """Scaling recipe (hardware): tensorwise: a scale per tensor (Ada, Hopper); rowwise: per row, in
+    powers of two (Hopper); mxfp8: per 32 values of a row (Blackwell); nvfp4: 4 bits, a scale per 16
+    values, random Hadamard transform and stochastic rounding (Blackwell); with_gw_hp: gradients of
+    weights in bf16."""
+
+    gather: bool | None = field(
+        default=None, role=RUNTIME, also_called=("enable_fsdp_float8_all_gather",)
     )
-    """Scaling recipe: a scale per tensor or per row; rowwise_with_gw_hp: weight gradients in
-    bf16."""
+    """Gather sharded weights of these layers in float8 (FSDP2): half the bytes of bf16, and the
+    same bits. null: where recipe is tensorwise; other recipes have scales for each rank's part."""
 
     skip: tuple[str, ...] = field(factory=lambda: SKIP, also_called=("filter_fqns",))
     """Regular expressions searched in the names of linear layers, which stay in bf16."""
+
+    skip_small: bool = field(default=False, also_called=("auto_filter_small_kn",))
+    """Leave linear layers in bf16 whose products are too small for a gain, by torchao's thresholds
+    on an H100 (tensorwise: inputs <= 4096 and outputs <= 1024; other recipes: outputs <= 2048, or
+    inputs <= 1024, or outputs <= 4096 and inputs <= 2048), or whose sides do not fit the recipe."""
+
+    emulate: bool = field(default=False, role=RUNTIME)
+    """Emulate float8 products in fp32 on any device, for tests: slow. nvfp4 has no emulation."""
+
+    @property
+    def capability(self) -> tuple[tuple[int, int], str]:
+        """The first compute capability that has these products, and the generation's name."""
+        return HARDWARE[self.recipe]
+
+    @property
+    def gathers(self) -> bool:
+        """Whether FSDP2, where it shards these layers, gathers them in float8."""
+        return self.recipe == "tensorwise" and self.gather is not False
+
+    def is_small(self, rows: int, columns: int) -> bool:
+        """Whether `skip_small` leaves out a layer of so many outputs and inputs."""
+        if not self.skip_small:
+            return False
+        if rows % multiple_of(self.recipe) or columns % multiple_of(self.recipe):
+            return True
+        if self.recipe == "tensorwise":
+            return columns <= 4096 and rows <= 1024
+        return rows <= 2048 or columns <= 1024 or (rows <= 4096 and columns <= 2048)
+
+    @dead("gather")
+    def _gather_is_dead(self) -> str | None:
+        if self.recipe == "tensorwise" or self.gather is not True:
+            return None
+        return f"recipe = {self.recipe} has no scale of a whole weight, which shards could share"
+
+    @check
+    def _check_emulation(self) -> Iterator[Problem]:
+        if self.emulate and self.recipe == "nvfp4":
+            yield Problem(
+                "emulate",
+                "has no form for nvfp4, whose kernels are written in Triton alone",
+                valid=("false",),
+                also=("recipe",),
+            )
 
     @check
     def _check_skip(self) -> Iterator[Problem]:
@@ -115,8 +186,8 @@ class Precision(Config):
     several times as fast, with 10 bits of mantissa; null: false, with a caution where compute is
     fp32."""
 
-    float8: Float8 | None = field(default=None, before=None, also_called=("fp8",))
-    """Float8 training of linear layers; null: off."""
+    float8: Float8 | None = field(default=None, also_called=("fp8",))
+    """Float8, MXFP8 or NVFP4 products of linear layers; null: off."""
 
     loss_scale: LossScale | None = field(
         default=None, before=None, also_called=("scaler", "grad_scaler")

@@ -30,6 +30,8 @@ WINDOWS = ("model.attention_pattern=[sliding, full]", "model.sliding_window=32")
 DENSE = ["dense-attention"]
 LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
 
+FLOAT8 = ("precision.compute=bf16", "precision.float8={}")
+
 
 @pytest.mark.parametrize(
     ("flags", "codes"),
@@ -106,6 +108,8 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
         (("parallel.device=cuda",), ["fp32-without-tf32"]),
         (("parallel.device=cuda", "precision.tf32=false"), []),
         (("parallel.device=cuda", "precision.compute=bf16"), []),
+        (("parallel.device=cuda", *FLOAT8), ["float8-without-compile"]),
+        (("parallel.device=cuda", *FLOAT8, "compile={}"), []),
         (("optimizer=lion", "optimizer.lr=1e-3"), []),
         (("optimizer=lion", "optimizer.lr=3e-3"), ["lion-learning-rate-high"]),
         (("evaluation.every=40 steps", "checkpoint.every=50 steps"), ["evaluated-but-not-saved"]),

@@ -47,7 +47,7 @@ MET: tuple[tuple[str, ...], ...] = (
     (*ZERO, "adapter={type=lora, rank=2}"),
     ("adapter={type=relora, rank=2}", "checkpoint.frozen=false"),
     (*ZERO, "optimizer.frozen_spans=[{pattern=embedding, stop=2}]"),
-    ("adapter={type=lora, rank=2}", "precision.float8={}", "precision.compute=bf16"),
+    ("adapter={type=qlora, rank=2}", "precision.float8={}", "precision.compute=bf16"),
     ("adapter={type=lora, rank=2, dropout=0.1}", *TENSOR, "parallel.sequence_parallel=false"),
     (*NOISE, "compile.fullgraph=true"),
     (*NOISE, "compile.scope=graph"),
@@ -89,7 +89,6 @@ MET: tuple[tuple[str, ...], ...] = (
         "parallel.backend=nccl",
         "memory.optimizer_offload={}",
     ),
-    (*SHARDED, "precision.float8={}"),
     (*ZERO, "parallel.shard=2"),
     (*ZERO, "optimizer=muon", "compile={}", "model.moe.experts=4"),
     (*ZERO, "optimizer.clip_norm=null", "optimizer.clip_value=1", "precision.reduce=fp32"),
@@ -139,7 +138,6 @@ MET: tuple[tuple[str, ...], ...] = (
     (*CUT, "compile.scope=model"),
     (*CUT, "parallel.pipelining.transfer=fp32", "precision={params: bf16, compute: bf16}"),
     (*CUT, "memory.activation_offload={}"),
-    (*CUT, "precision.compute=bf16", "precision.float8={}"),
     (*BOTH, f"{PIPELINING}=zbv_zero_bubble", "model.tie_embeddings=true"),
     (
         "model={type=huggingface, config=org/theirs, attention_backend=flex_attention}",
@@ -201,10 +199,6 @@ def test_every_row_refuses_a_job(tmp_path: Path) -> None:
     ("flags", "path"),
     [
         ((*CUT, "compile.scope=graph"), "compile.scope"),
-        (
-            (*BOTH, "precision.compute=bf16", "precision.float8={}", "parallel.device=cuda"),
-            "precision.float8",
-        ),
         ((*RING, "compile={scope: graph, fullgraph: true}"), "compile.fullgraph"),
         (("parallel.reshard=3",), "parallel.reshard"),
         (

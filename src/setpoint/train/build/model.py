@@ -98,6 +98,7 @@ def build_first_model(
     cut = job.parallel.degrees["pipeline"] > 1
     if isinstance(job.model, Transformer):
         model = skeleton(job.model, vocab_size)
+        _use_float8(job, model, device)
         adapted = add_adapter(job, model)
         described = trained_parameters(model) if cut else None
         stages = division(model)
@@ -120,11 +121,16 @@ def build_first_model(
             initialize(model, job.seed)
         if starts:
             pretrained = start_from(job.model, model, one=one)
+        _use_float8(job, model, device)
         adapted = add_adapter(job, model)
         if empty is None:
             start_adapter(model, job.seed)
         described = trained_parameters(model) if cut else None
         stages = division(model.to(begins))
+    if job.precision.float8 is not None:
+        from setpoint.precision.float8 import require_parts_fit
+
+        require_parts_fit(job.precision.float8, model, job.parallel.degrees["tensor"])
     freeze(job.optimizer, model, described)
     full = store_in(job.precision, model, _shards(job, model, stages))
     if offload:
@@ -132,6 +138,15 @@ def build_first_model(
     elif begins != device:
         model.to(device)
     return FirstModel(model, full, pretrained, stages, described, adapted)
+
+
+def _use_float8(job: Job, model: nn.Module, device: torch.device) -> None:
+    """Let linear layers multiply in float8, where the job says so; before they are adapted."""
+    if job.precision.float8 is not None:
+        from setpoint.precision.float8 import require_float8, use_float8
+
+        require_float8(job.precision.float8, device)
+        use_float8(job.precision.float8, model)
 
 
 def _move_buffers(model: nn.Module, device: torch.device) -> None:

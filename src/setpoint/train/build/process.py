@@ -13,6 +13,7 @@ from setpoint.compile.settings import compiling
 from setpoint.memory.heap import keep_freed
 from setpoint.parallel.determinism import determinism
 from setpoint.precision.autocast import fp32_products
+from setpoint.precision.float8 import compiled_as_eager
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -31,8 +32,9 @@ def settings_of(job: Job) -> Iterator[None]:
     """
     heap = keep_freed(job.memory.keep_freed)
     products = fp32_products(bool(job.precision.tf32))
+    rounding = compiled_as_eager(job.precision.float8, job.compile is not None)
     compiler = compiling(job.compile, job.parallel.splits_backward)
-    with heap, determinism(job.deterministic), products, compiler:
+    with heap, determinism(job.deterministic), products, rounding, compiler:
         yield
 
 

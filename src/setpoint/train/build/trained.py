@@ -85,11 +85,6 @@ def build_trained(
         reader_of(job, world),
         empty,
     )
-    if job.precision.float8 is not None:
-        from setpoint.precision.float8 import require_float8, use_float8
-
-        require_float8(device)
-        use_float8(job.precision.float8, model)
     layers = layers_of(model)
     has_layers = bool(layers) or not stages  # the last stage may be the output alone
     if has_layers:
@@ -99,6 +94,11 @@ def build_trained(
         splits = job.parallel.splits_backward
         compiled = job.compile.build(model=model, layers=layers, splits_backward=splits)
     set_shard_dtypes(job, model, stages)
+    float8 = job.precision.float8
+    if float8 is not None and float8.gathers and job.parallel.uses_fsdp:
+        from setpoint.precision.float8_gather import gather_in_float8
+
+        gather_in_float8(stages or [model])
     weights = build_weights(job.precision, model, full, job.parallel.uses_fsdp)
     groups = groups_of(job.optimizer, model, weights.named_parameters(), described)
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)

@@ -58,6 +58,15 @@ def find_cautions(job: Job) -> Iterator[Caution]:
             also=("precision.tf32",),
             hint="Or set precision.tf32 to true, or to false to keep fp32 exact.",
         )
+    if precision.float8 is not None and job.compile is None and not precision.float8.emulate:
+        yield Caution(
+            "float8-without-compile",
+            "precision.float8",
+            "is slower than bf16 without compile, which fuses scaling and casts into kernels",
+            valid=("null",),
+            also=("compile",),
+            hint="Or set compile to '{}'.",
+        )
     yield from _too_large(job)
     yield from _model_cautions(job)
     yield from _packing_cautions(job)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
@@ -11,10 +10,13 @@ from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.model.size import unknown_size
 from setpoint.optim.config import ImportedOptimizer
-from setpoint.precision.checks import MULTIPLE, converted, layer_problems
+from setpoint.precision.checks import converted, layer_problems
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
+
+LIKELY_VOCABULARY = 128 * 1024
+"""Stands for the size of a vocabulary that is not known here; the output has none in float8."""
 
 
 def idle_rounding(job: Job) -> str | None:
@@ -65,49 +67,26 @@ def _state_in_doubt(job: Job) -> bool:
     return isinstance(job.optimizer, ImportedOptimizer) or not job.optimizer.keeps_state
 
 
+def idle_float8_gather(job: Job) -> str | None:
+    """Say why precision.float8.gather has no effect; None if it has one."""
+    return None if job.parallel.uses_fsdp else "no weights are sharded (parallel.shard = 1)"
+
+
 def float8_problems(job: Job) -> Iterator[Problem]:
     """Find sizes and layers that products in float8 cannot have."""
     float8, model, path = job.precision.float8, job.model, "precision.float8"
     assert float8 is not None
-    tokens = job.batch.micro_size * job.batch.sequence_length
-    if tokens % MULTIPLE and float8.recipe != "rowwise_with_gw_hp":
-        yield Problem(
-            path,
-            f"multiplies matrices whose sides are a multiple of {MULTIPLE}, and a micro-batch of "
-            f"{job.batch.micro_size} x {job.batch.sequence_length} has {tokens} tokens",
-            also=("batch.micro_size", "batch.sequence_length"),
-        )
-    multiple = job.data.packing.pad_to_multiple_of
-    fits = multiple is None or job.batch.micro_size * multiple % MULTIPLE == 0
-    if multiple is not None and not fits and float8.recipe != "rowwise_with_gw_hp":
-        step = MULTIPLE // gcd(MULTIPLE, job.batch.micro_size)
-        yield Problem(
-            "data.packing.pad_to_multiple_of",
-            f"pads {job.batch.micro_size} rows to a multiple of {multiple} tokens each, and "
-            f"float8 multiplies matrices whose sides are a multiple of {MULTIPLE}",
-            valid=(str(-(-multiple // step) * step), "null"),
-            also=(path, "batch.micro_size"),
-        )
     layers = linear_layers(model) if isinstance(model, Transformer) else {}
     if not layers:
         return  # looked at when the model is there
     for problem in layer_problems(float8, layers):
         below = f"{path}.{problem.path}" if problem.path else path
         yield Problem(below, problem.message, valid=problem.valid, hint=problem.hint)
-    wanted = converted(float8, layers)
-    if "output" in wanted:
+    if "output" in converted(float8, layers):
         yield Problem(
             f"{path}.skip",
             "must match output: losses multiply with its matrix themselves, in bf16",
             hint="Add '^output$'.",
-        )
-    if any(".experts." in name for name in wanted):
-        yield Problem(
-            f"{path}.skip",
-            f"must match the experts: each has its own number of rows, which float8 wants to be a "
-            f"multiple of {MULTIPLE}",
-            also=("model.moe.packed",),
-            hint="Add 'experts', or pack them, which leaves them in bf16.",
         )
 
 
@@ -121,9 +100,10 @@ def float8_device_problems(job: Job) -> Iterator[Problem]:
 
     from setpoint.precision.float8 import why_not
 
+    assert job.precision.float8 is not None
     if job.parallel.device != "cuda" or not torch.cuda.is_available():
         return
-    if reason := why_not(torch.device("cuda")):
+    if reason := why_not(job.precision.float8, torch.device("cuda")):
         yield Problem("precision.float8", reason, valid=("null",), also=("parallel.device",))
 
 
@@ -136,9 +116,8 @@ def linear_layers(model: Transformer) -> dict[str, tuple[int, int]]:
     """
     if unknown_size(model):
         return {}
-    # The output, which is to be left out, has the size of a vocabulary that is not known here.
     return {
         each.name.removesuffix(".weight"): (each.shape[0], each.shape[1])
-        for each in parameters_of(model, MULTIPLE)
+        for each in parameters_of(model, LIKELY_VOCABULARY)
         if each.kind in ("matrix", "output") and len(each.shape) == 2
     }

@@ -195,7 +195,9 @@ CONFLICTS = (
         "rounds products, whose sums depend on how a kernel divides them", ("null", "false")),
     Conflict(
         "precision.float8 = set", ("parallel.device = cpu or auto",),
-        "needs a GPU of Ada's or Hopper's age or newer", ("null",), hint=ON_A_GPU),
+        "has kernels for GPUs alone: recipe = {precision.float8.recipe}", ("null",),
+        where=lambda job: not job.precision.float8.emulate,
+        hint=f"{ON_A_GPU} Or set precision.float8.emulate to true."),
     Conflict(
         "precision.optimizer_state = set", ("optimizer = import",),
         "cannot be given for {optimizer.target}, which chooses the dtype of its state", ("null",)),
@@ -308,10 +310,6 @@ CONFLICTS = (
         "has no effect: the optimizer state lies in the host's memory beside the weights",
         ("null",)),
     Conflict(
-        "precision.float8 = set", (DIVIDED,),
-        "computes with whole weights, and each rank holds a part of them", ("null",),
-        where=_is_divided),
-    Conflict(
         "loss that needs the whole output matrix", (TENSOR,),
         "type = {loss.type} multiplies with the whole output matrix, of which each rank holds a "
         "part", ("chunked_cross_entropy", "cross_entropy"),
@@ -413,8 +411,8 @@ CONFLICTS = (
         "sends each token once to a rank, where gradients of its experts cannot be told apart",
         ("all_to_all",)),
     Conflict(
-        "adapter = set", ("precision.float8 = set",),
-        "stands beside linear layers that float8 would replace", ("null",),
+        "adapter.quantize = set", ("precision.float8 = set",),
+        "keeps weights in another form, which products make dense in bf16", ("null",),
         hint="Or set precision.float8 to null."),
     *(Conflict(
         setting, ("adapter.quantize.noise = set",),
@@ -450,10 +448,6 @@ CONFLICTS = (
     Conflict(
         OFFLOAD, (PIPELINE,),
         "moves what one forward pass keeps, and a stage has several on their way", ("null",),
-        where=_is_cut),
-    Conflict(
-        "precision.float8 = set", (PIPELINE,),
-        "replaces modules of whole models, and each rank has stages of one", ("null",),
         where=_is_cut),
     Conflict(
         "model.tie_embeddings = true", (V_SHAPED, DIVIDED),
