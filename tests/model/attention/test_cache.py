@@ -123,10 +123,10 @@ def test_what_does_not_fit_the_cache_is_refused():
 
 def test_positions_cannot_go_back_behind_a_window():
     cache = KeyValueCache()
-    cache.forget(cache.extend((1, 9), CPU, torch.arange(9), None), 3)
-    assert cache.forget(cache.extend((1, 1), CPU, torch.tensor([9]), None), 3) == 7
+    cache.trim(cache.extend((1, 9), CPU, torch.arange(9), None), 3)
+    assert cache.trim(cache.extend((1, 1), CPU, torch.tensor([9]), None), 3) == 7
     with pytest.raises(ValueError, match="go back behind the window of 3"):
-        cache.forget(cache.extend((1, 1), CPU, torch.tensor([5]), None), 3)
+        cache.trim(cache.extend((1, 1), CPU, torch.tensor([5]), None), 3)
 
 
 def test_gradients_are_refused():

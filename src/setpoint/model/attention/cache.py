@@ -31,7 +31,7 @@ class KeyValueCache:
         self._positions: Tensor | None = None
         self._documents: Tensor | None = None
         self._padded = False
-        self._forgotten = 0
+        self._trimmed = 0
 
     def extend(
         self,
@@ -40,7 +40,7 @@ class KeyValueCache:
         positions: Tensor | None,
         documents: Tensor | None,
     ) -> Layout:
-        """Take up the places of new tokens, before the layers append to their part.
+        """Append positions of new tokens, before the layers append to their part.
 
         Arguments:
             positions: (S,) or (B, S), negative for padding; None: they count on.
@@ -74,25 +74,25 @@ class KeyValueCache:
             documents=self._documents,
         )
 
-    def forget(self, layout: Layout, window: int) -> int:
+    def trim(self, layout: Layout, window: int) -> int:
         """Find the keys that no query sees through a window, now or later.
 
         Arguments:
             layout: of the new tokens among all.
 
         Raises:
-            ValueError: positions went back to what is forgotten already.
+            ValueError: positions went back to what is trimmed already.
         """
         old = layout.keys - layout.queries
         if layout.positions is None:
             first = max(0, old - window + 1)
         else:
             first = _first_in_reach(layout.positions, old, window)
-        if first < self._forgotten:
+        if first < self._trimmed:
             raise ValueError(
                 f"positions go back behind the window of {window}; start with an empty cache"
             )
-        self._forgotten = first
+        self._trimmed = first
         return first
 
     def append(self, layer: int, tensors: tuple[Tensor, ...], first: int) -> tuple[Tensor, ...]:

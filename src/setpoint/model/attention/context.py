@@ -145,7 +145,7 @@ def attention_context(
     views: dict[Kind, View] = {}
     for kind in kinds_of(config):
         window = config.sliding_window if kind == "sliding" else None
-        first = 0 if cache is None or window is None else cache.forget(layout, window)
+        first = 0 if cache is None or window is None else cache.trim(layout, window)
         masked, cached = layout.is_masked(window), cache is not None
         ring = groups is not None and groups.ring is not None
         name, backend = choose_backend(

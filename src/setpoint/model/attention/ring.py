@@ -70,7 +70,7 @@ class Ring(Backend):
     """A backend of attention whose sequences are divided among ranks.
 
     Arguments:
-        kernel: the name of the backend that computes blocks, as `Scores.kernel`.
+        kernel: the backend that computes blocks, as `BlockScores.kernel`.
     """
 
     def __init__(self, kernel: BackendName, parts: SequenceParts, group: ProcessGroup) -> None:
@@ -271,7 +271,7 @@ class _RingAttention(torch.autograd.Function):
         held = torch.cat((key.flatten(), value.flatten()))
         with torch.autocast(query.device.type, enabled=False):
             for step, source in enumerate(_sources(group)):
-                coming = None if step + 1 == group.size() else _Passed(held, group)
+                coming = None if step + 1 == group.size() else _RingTransfer(held, group)
                 keys, values = _unpacked(held, key, value)
                 for block in plan[source]:
                     at, other = block.at, block.of_keys
@@ -296,10 +296,10 @@ class _RingAttention(torch.autograd.Function):
         of_query = torch.zeros_like(query, dtype=total.dtype)
         held = torch.cat((key.flatten(), value.flatten()))
         # The gradients of keys and values follow these, and are home after a whole turn.
-        following: _Passed | None = None
+        following: _RingTransfer | None = None
         with torch.autocast(query.device.type, enabled=False):
             for step, source in enumerate(_sources(group)):
-                coming = None if step + 1 == group.size() else _Passed(held, group)
+                coming = None if step + 1 == group.size() else _RingTransfer(held, group)
                 keys, values = _unpacked(held, key, value)
                 own = torch.zeros_like(held, dtype=total.dtype)
                 of_keys, of_values = _unpacked(own, key, value)
@@ -320,7 +320,7 @@ class _RingAttention(torch.autograd.Function):
                     of_values[other] += found.value
                 if following is not None:
                     own += following.wait()
-                following = _Passed(own, group, tag=1)
+                following = _RingTransfer(own, group, tag=1)
                 if coming is not None:
                     held = coming.wait()
             assert following is not None
@@ -331,7 +331,7 @@ class _RingAttention(torch.autograd.Function):
 NONE = (None, None, None)
 
 
-class _Passed:
+class _RingTransfer:
     """A tensor on its way to the next rank of a ring, and one of the same shape from that before.
 
     Arguments:
