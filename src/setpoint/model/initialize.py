@@ -219,8 +219,11 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
         rules: of these.
     """
 
+    inference = torch.is_inference_mode_enabled()  # which each thread has of its own
+
     def fill(name: str) -> None:
-        _fill(parameters[name], rules[name], seed, plain_name(name))
+        with torch.inference_mode(inference):
+            _fill(parameters[name], rules[name], seed, plain_name(name))
 
     # Random numbers are drawn on one core, and a model of 8e9 parameters takes 40 s of that.
     with ThreadPoolExecutor(min(torch.get_num_threads(), MOST_THREADS)) as pool:
