@@ -23,6 +23,10 @@ def test_models_of_all_kinds_are_divided(run_module: Callable[[str], None]) -> N
     run_module("tests.parallel.tensor_ranks")
 
 
+def test_messages_are_fused_with_products(run_module: Callable[[str], None]) -> None:
+    run_module("tests.parallel.async_tensor_ranks")
+
+
 def test_two_ranks_of_matrices_train_what_one_does() -> None:
     assert "equal over" in compare(2, "clipping, z-loss, label smoothing", SHAPES[1])
 

@@ -271,6 +271,18 @@ def reductions(job: Job) -> list[bool]:
     return asked or [True] * count
 
 
+def fuses_messages(job: Job) -> tuple[bool, bool]:
+    """Whether inductor is told to, and whether the ranks share memory."""
+    from torch._inductor import config
+
+    shares: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.parallel.apply.share_memory", shares.append)
+        divided(job)
+        with settings_of(job):
+            return config._micro_pipeline_tp, bool(shares)
+
+
 CUT = ("parallel.world_size=2", "parallel.pipeline=2", "model.layers=4", "batch.accumulation=4")
 SPLIT = '[[embedding, "layers.0"], ["layers.1", "layers.2", "layers.3", output]]'
 
@@ -559,6 +571,9 @@ EFFECTS = {
                                         gives=(("shard",), ("replicate", "ring", "ulysses"))),
     "Parallel.sequence_parallel": Effect("parallel.sequence_parallel=false", divided, TENSOR,
                                          gives=(False, False, ("ring", "ulysses"))),
+    "Parallel.async_tensor_parallel": Effect(
+        "parallel.async_tensor_parallel=true", fuses_messages,
+        (*TENSOR, "compile={}", "parallel.device=cuda"), gives=(True, True)),
     "Parallel.loss_parallel": Effect("parallel.loss_parallel=false", divided, TENSOR,
                                      gives=(True, True, ("ring", "ulysses", "tensor"))),
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),

@@ -202,7 +202,7 @@ ELSEWHERE = {
     "Parallel.context_in_shard": "several ranks: tests/parallel",
     **{
         f"Parallel.{option}": "several ranks: tests/parallel"
-        for option in ("sequence_parallel", "loss_parallel")
+        for option in ("sequence_parallel", "loss_parallel", "async_tensor_parallel")
     },
     **{
         f"Pipelining.{name}": "several ranks: tests/parallel"

@@ -63,6 +63,11 @@ def dynamo_config() -> Any:
     return internal("torch._dynamo", "config")
 
 
+def inductor_config() -> Any:
+    """The settings of inductor; those that begin with _ are no options of `torch.compile`."""
+    return internal("torch._inductor", "config")
+
+
 def inductor_options() -> dict[str, Any]:
     """The options of inductor with their present values."""
     return internal("torch._inductor.config", "get_config_copy")()

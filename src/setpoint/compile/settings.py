@@ -13,7 +13,7 @@ import torch
 
 from setpoint.compile.checks import make_folder
 from setpoint.compile.config import Compile
-from setpoint.compile.internals import dynamo_config, forget_compiled, more_records
+from setpoint.compile.internals import dynamo_config, forget_compiled, inductor_config, more_records
 from setpoint.compile.split_backward import kept_for_two_passes
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -31,7 +31,9 @@ see. Ours names products and attention (`memory/operators.py`), and gradients ar
 
 
 @contextmanager
-def compiling(config: Compile | None, splits_backward: bool = False) -> Iterator[None]:
+def compiling(
+    config: Compile | None, splits_backward: bool = False, fuses_messages: bool = False
+) -> Iterator[None]:
     """Set what the code of a job is compiled under.
 
     PyTorch compiles when a function is first called, and its backward pass when that is, so that
@@ -40,6 +42,7 @@ def compiling(config: Compile | None, splits_backward: bool = False) -> Iterator
     Arguments:
         config: the section; None: the job compiles nothing.
         splits_backward: whether gradients of inputs are computed apart from those of weights.
+        fuses_messages: whether inductor fuses messages of tensor parallelism with products.
 
     Returns:
         a context, after which all is as it was before and what was compiled is forgotten.
@@ -66,6 +69,8 @@ def compiling(config: Compile | None, splits_backward: bool = False) -> Iterator
         stack.enter_context(patch)
         stack.enter_context(dynamo_config().patch(optimize_ddp=config.optimize_ddp))
         stack.enter_context(quiet_compiler())
+        if fuses_messages:
+            stack.enter_context(inductor_config().patch(_micro_pipeline_tp=True))
         if splits_backward:
             stack.enter_context(kept_for_two_passes())
         if config.cache is not None:

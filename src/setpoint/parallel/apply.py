@@ -12,7 +12,7 @@ from setpoint.parallel.context import divide_sequences
 from setpoint.parallel.experts import ExpertRanks, divide_experts, expert_ranks, shard_experts
 from setpoint.parallel.pipeline import Stage, keep_stages
 from setpoint.parallel.sharding import shard
-from setpoint.parallel.tensor import divide_matrices
+from setpoint.parallel.tensor import divide_matrices, share_memory
 from setpoint.shapes.expert_parts import HasExperts
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def divide(
     for part in [stage.model for stage in stages] or [model]:
         if world.degrees["tensor"] > 1:
             divide_matrices(part, world.mesh["tensor"], config.sequence_parallel, gathers_logits)
+            if config.async_tensor_parallel:
+                share_memory(world.mesh["tensor"])
         divide_sequences(config, world, part)
     if config.uses_fsdp:
         for unit in stages or [model]:

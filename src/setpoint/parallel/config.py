@@ -258,6 +258,13 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     Left out: true for `tensor` beside a model of type = transformer without stages, if the ranks
     divide the lengths of rows."""
 
+    async_tensor_parallel: bool = field(
+        default=False,
+        also_called=("enable_async_tensor_parallel", "experimental_async_tp", "async_tp"),
+    )
+    """Asynchronous tensor parallelism: compiled layers send the parts of a sequence while they
+    multiply with others (symmetric memory); needs compile, GPUs and sequence_parallel."""
+
     loss_parallel: bool | None = field(
         default=None, also_called=("enable_loss_parallel", "disable_loss_parallel")
     )
@@ -353,7 +360,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _derive_sequence_parallel(self) -> bool:
         return False  # outside of a job, which knows the model and its lengths
 
-    @dead("sequence_parallel", "loss_parallel")
+    @dead("sequence_parallel", "loss_parallel", "async_tensor_parallel")
     def _tensor_options_are_dead(self) -> str | None:
         return "no matrices are divided (tensor = 1)" if self.degrees["tensor"] == 1 else None
 

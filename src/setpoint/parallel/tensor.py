@@ -14,6 +14,7 @@ step, after the last micro-batch.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,6 +76,16 @@ def divide_matrices(
             _divide_module(path, module, plan, mesh, peers, made)
     if isinstance(model, VocabularyDivisible):
         model.divide_vocabulary(peers, gathers_logits)
+
+
+def share_memory(mesh: DeviceMesh) -> None:
+    """Let compilers fuse messages of these ranks with matrix products, in symmetric memory."""
+    from torch.distributed import _symmetric_memory as symmetric
+
+    with warnings.catch_warnings():
+        # torch 2.13 says that nobody need call it; its compiler fuses nothing without.
+        warnings.simplefilter("ignore", FutureWarning)
+        symmetric.enable_symm_mem_for_group(mesh.get_group().group_name)
 
 
 def summed_gradients(model: nn.Module) -> Iterator[nn.Parameter]:

@@ -127,6 +127,8 @@ MET: tuple[tuple[str, ...], ...] = (
         "parallel.tensor=2",
         "parallel.sequence_parallel=true",
     ),
+    (*TENSOR, "parallel.async_tensor_parallel=true", "parallel.sequence_parallel=false"),
+    (*TENSOR, "parallel.async_tensor_parallel=true", "compile.backend=aot_eager"),
     (*TENSOR, "model.attention_dropout=0.1", "parallel.sequence_parallel=false"),
     (*CUT, "model={type=huggingface, config=org/theirs}"),
     (
@@ -160,6 +162,7 @@ WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
     ("tracking.metrics.step_time=device",),
     (*SHARDED, "parallel.sharding.offload=true"),
     (*ZERO, "parallel.engine.offload=optimizer"),
+    (*TENSOR, "parallel.async_tensor_parallel=true", "compile={}"),
     ("parallel.init_device=cpu", "checkpoint.mode=async_pinned"),
     ("optimizer=sgd", "optimizer.implementation=fused", "precision.params=bf16",
      "precision.compute=bf16"),

@@ -33,7 +33,8 @@ def settings_of(job: Job) -> Iterator[None]:
     heap = keep_freed(job.memory.keep_freed)
     products = fp32_products(bool(job.precision.tf32))
     rounding = compiled_as_eager(job.precision.float8, job.compile is not None)
-    compiler = compiling(job.compile, job.parallel.splits_backward)
+    parallel = job.parallel
+    compiler = compiling(job.compile, parallel.splits_backward, parallel.async_tensor_parallel)
     with heap, determinism(job.deterministic), products, rounding, compiler:
         yield
 

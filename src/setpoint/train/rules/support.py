@@ -107,6 +107,9 @@ DIVIDED = "parallel that divides weights"
 TENSOR = "parallel.tensor that divides matrices"
 
 
+ASYNC = "parallel.async_tensor_parallel = true"
+
+
 def _is_divided(job: Any) -> bool:
     return _is_sharded(job) or _has_tensor(job)
 
@@ -330,6 +333,23 @@ CONFLICTS = (
         "parallel.sequence_parallel = true", ("parallel.pipeline that divides layers",),
         "is not there between the stages of a pipeline, which hand on whole sequences", ("false",),
         where=lambda job: job.parallel.degrees["pipeline"] > 1),
+    Conflict(
+        ASYNC, ("compile = null",),
+        "has no effect: compiled code fuses messages with products, and nothing is compiled",
+        ("false",), where=_has_tensor, hint="Or set compile to {}."),
+    Conflict(
+        ASYNC, ("compile.backend that is not inductor",),
+        "has no effect: inductor fuses messages with products, and the backend is "
+        "{compile.backend}", ("false",),
+        where=lambda job: _has_tensor(job) and job.compile is not None
+        and job.compile.backend != "inductor"),
+    Conflict(
+        ASYNC, ("parallel.sequence_parallel = false",),
+        "has no effect: it fuses the gathers and scatters of sequence parallelism with products",
+        ("false",), where=_has_tensor, hint="Or set parallel.sequence_parallel to true."),
+    Conflict(
+        ASYNC, (NO_GPU,), "needs GPUs that read each other's memory, and {device}", ("false",),
+        where=_has_tensor),
     Conflict(
         "model.attention_dropout = set", (TENSOR, "parallel.sequence_parallel = false"),
         "would drop the same weights in the heads of all ranks, which draw the same random numbers "
