@@ -130,8 +130,10 @@ class FirstUnits:
         before = {module for unit in units_around(model)[:1] for module in unit}
         units: list[Any] = [unit for unit in model.modules() if isinstance(unit, FSDPModule)]
         layers = [unit for unit in units[1:] if unit not in before] if before else []
-        self._lookups = [unit for unit in units if unit in before][:1]
-        self._kept = [model, *self._lookups, *layers[:1]]
+        first = [unit for unit in units if unit in before][:1]
+        # The update of an adapter is a product.
+        self._lookups = [unit for unit in first if not any(unit.children())]
+        self._kept = [model, *first, *layers[:1]]
 
     def keep(self, last: bool) -> None:
         """Tell them whether the next backward pass is the last one of a step."""
