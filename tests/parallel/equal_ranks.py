@@ -200,7 +200,7 @@ EXPERT_SHAPES = {
         "shard=2,tensor=2,expert=2,expert_tensor=2"],
 }  # fmt: skip
 # Refused: drops look at whole sequences, and FSDP2 works within layers where it shards experts.
-NOT_FOR = {"divided experts, capacity": "ring=", "divided experts, recomputed operators": "=4,"}
+NOT_FOR = {"divided experts, capacity": "ring="}
 # What rounds more than fp32 does. Muon orthogonalizes in bf16, where the last bit of a sum may
 # decide how a number is rounded; of the others much is in bf16, and fp64 would decide nothing.
 LOOSE = {

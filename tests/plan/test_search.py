@@ -54,15 +54,6 @@ def test_meshes_multiply_to_the_ranks_and_divide_the_model(tmp_path: Path) -> No
     assert {mesh.tensor for mesh in meshes(space_of(tmp_path, tensor=2))} == {2}
 
 
-def test_no_topology_is_tried_that_the_rule_of_experts_refuses(tmp_path: Path) -> None:
-    space = space_of(tmp_path, 2**40, "model.moe={experts: 4, top_k: 2}")
-    leaves = [leaf for mesh in meshes(space) for leaf in leaves_of(space, mesh)]
-    divided = [leaf for leaf in leaves if leaf.expert > 1]
-    operators = [leaf for leaf in divided if leaf.recompute.startswith("operators")]
-    assert operators and len(operators) < len(divided) / 3
-    assert all(leaf.expert_shards * leaf.replicate == 1 for leaf in operators)
-
-
 def test_where_nothing_fits_the_least_is_named(tmp_path: Path) -> None:
     space = space_of(tmp_path, limit=2**20)
     assert not search(space, 1).best

@@ -8,7 +8,7 @@ from typing import Literal
 from setpoint.config import RUNTIME, Config, Problem, check, field
 from setpoint.units import ByteSize, Period
 
-SAVE = ("matmul", "attention")
+SAVE = ("matmul", "attention", "exchange")
 
 
 class CheckpointingConfig(Config, role=RUNTIME):
@@ -60,9 +60,9 @@ class Operators(
 ):
     """Selective activation checkpointing: save results of expensive operators, recompute others."""
 
-    save: tuple[Literal["matmul", "attention"], ...] = field(factory=lambda: SAVE)
-    """Operators whose results are saved; an attention kernel whose result cannot be saved is
-    recomputed."""
+    save: tuple[Literal["matmul", "attention", "exchange"], ...] = field(factory=lambda: SAVE)
+    """Operators whose results are saved: matrix products, attention kernels (where their results
+    can be), and the exchanges of experts (all-to-all), which are not repeated then."""
 
     matmul_every: int = field(default=1, ge=1)
     """Save every n-th matrix product of a layer; 1: all, 2: every other one."""
@@ -73,7 +73,7 @@ class Operators(
             yield Problem(
                 "save",
                 "is empty; to recompute whole layers, use type = full",
-                valid=("[matmul]", "[matmul, attention]"),
+                valid=("[matmul]", "[matmul, attention]", "[exchange]"),
             )
         elif self.matmul_every != 1 and "matmul" not in self.save:
             yield Problem(

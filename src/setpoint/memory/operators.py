@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     SelectiveCheckpointContext,
     create_selective_checkpoint_contexts,
 )
+
+from setpoint.shapes.recomputed import Messages, saved
+
+if TYPE_CHECKING:
+    # They have no public names.
+    FirstPass = SecondPass = Any
+else:
+    FirstPass, SecondPass = map(type, create_selective_checkpoint_contexts([]))
 
 MATMUL = frozenset(
     {
@@ -46,16 +56,60 @@ ATTENTION = frozenset(
 """Attention as one operator. Where it is composed, its matrix products count as such."""
 
 
+class _Selected(TorchDispatchMode):
+    """Shows selective checkpointing only the operators that it may save.
+
+    It counts calls of all operators otherwise, and refuses a second pass with more of them than the
+    first had, as where FSDP2 gathers the experts within a layer at another time.
+    """
+
+    messages: Messages | None = None
+    is_second = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _name(func) in MATMUL | ATTENTION or get_proxy_mode() is not None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+    def __enter__(self) -> Any:
+        if self.messages is not None:
+            self.messages.is_second = self.is_second
+            self._token = saved.set(self.messages)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        if self.messages is not None:
+            saved.reset(self._token)
+        return super().__exit__(*error)
+
+
+class _First(_Selected, FirstPass):
+    """The pass that saves."""
+
+
+class _Second(_Selected, SecondPass):
+    """The pass that recomputes the rest."""
+
+    is_second = True
+
+
 def contexts(save: Collection[str], matmul_every: int) -> tuple[Any, Any]:
     """Make the contexts of one pass through a layer: for the first time, and for the second.
 
     Arguments:
-        save: kinds of operators, `matmul` or `attention`.
+        save: kinds of operators, `matmul`, `attention` or `exchange`.
 
     Returns:
         what `torch.utils.checkpoint` takes from a context_fn.
     """
-    return create_selective_checkpoint_contexts(partial(_policy, save, matmul_every, [0, 0]))
+    first: Any
+    second: Any
+    policy = partial(_policy, save, matmul_every, [0, 0])
+    first, second = create_selective_checkpoint_contexts(policy)
+    first.__class__, second.__class__ = _First, _Second
+    if "exchange" in save:
+        first.messages = second.messages = Messages()
+    return first, second
 
 
 def _policy(

@@ -206,7 +206,20 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
         kept += sum(products[:: int(every or 1)])
     if "attention" in save:
         kept += sum(each.kernel for each in pieces)
+    if "exchange" in save and topology.expert > 1:
+        kept += exchanged_bytes(kind, workload, topology)
     return Held(kept, max(0, whole - kept), work)
+
+
+def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
+    """Bytes of the results of a layer's exchanges: rows, weights of choices, results, counts."""
+    sizes = next((dict(each.sizes) for each in kind.pieces if each.role == "experts"), None)
+    if sizes is None:
+        return 0
+    tokens = tokens_of(workload, topology)
+    own = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
+    rows = own * sizes["U"]
+    return rows * (2 * sizes["D"] * workload.formats.compute + 4) + sizes["E"] * 8
 
 
 def _beside(workload: Workload, topology: Topology) -> int:

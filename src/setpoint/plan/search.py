@@ -27,7 +27,7 @@ from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import weight_turns
 from setpoint.plan.workload import Workload
 
-POLICIES = ("none", "operators:attention+matmul", "full")
+POLICIES = ("none", "operators:attention+exchange+matmul", "full")
 """What is recomputed: nothing, all but matrix products and attention, whole layers."""
 TRIED = (("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4), ("zbv_zero_bubble", 2))
 """Schedules that are tried, and stages of a rank; others where they are fixed."""
@@ -294,18 +294,10 @@ def _leaves(space: Space, mesh: Topology) -> Iterator[Topology]:
             for reshard in space.options("reshard", reshards):
                 for schedule, stages in _schedules(space, batch):
                     for expert in _experts(space, batch):
-                        leaf = batch._replace(
+                        yield batch._replace(
                             recompute=recompute, reshard=reshard, schedule=schedule,
                             stages_per_rank=stages, expert=expert,
                         )  # fmt: skip
-                        if not _is_refused(space, leaf):
-                            yield leaf
-
-
-def _is_refused(space: Space, leaf: Topology) -> bool:
-    """Whether a rule forbids it: operators of experts that FSDP2 holds are not told apart."""
-    held = leaf.shards_experts or (leaf.divides_experts and space.workload.weights_on_host)
-    return held and leaf.recompute.startswith("operators")
 
 
 def _schedules(space: Space, batch: Topology) -> Iterator[tuple[str, int]]:

@@ -199,6 +199,12 @@ def policy_of(section: Any) -> str:
             return type(section).__name__
 
 
+def saves_exchange(policy: str) -> bool:
+    """Whether recomputation takes what experts exchanged from the first pass."""
+    name, _, saved = policy.partition(":")
+    return name == "operators" and "exchange" in saved
+
+
 def _policy_overrides(policy: str, every: int) -> list[str]:
     path = "memory.activation_checkpointing"
     name, _, what = policy.partition(":")

@@ -12,7 +12,7 @@ from setpoint.parallel.pipelining import SCHEDULES
 from setpoint.parallel.split import ranks_of_stages
 from setpoint.plan.mesh import coordinates
 from setpoint.plan.shards import Place, Shards, local_shape, shards_of
-from setpoint.plan.topology import Topology, stages_of, tokens_of
+from setpoint.plan.topology import Topology, saves_exchange, stages_of, tokens_of
 from setpoint.plan.workload import Kind, Workload
 
 CHOICE = 4
@@ -294,6 +294,8 @@ def expert_rows(
     rows = own * sizes["U"]
     # There and back, and the gradients the other way; weights of choices go there with the rows,
     # after counts of them.
+    if saves_exchange(topology.recompute):
+        again = 1
     times, weights = count * (2 + 2 * again), count * (1 + again)
     size = rows * (times * sizes["D"] * formats.compute + weights * CHOICE)
     size += count * again * sizes["E"] * 8

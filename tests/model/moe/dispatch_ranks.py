@@ -4,7 +4,8 @@ Its argument is the number of ranks. What is expected is composed of single prod
 """
 
 import sys
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
+from setpoint.memory.operators import contexts
+from setpoint.memory.recompute import recompute
 from setpoint.model.moe.assign import Assignments, assign
 from setpoint.model.moe.deepep import DeepEP
 from setpoint.model.moe.dispatch import AllToAll, Exchange, OverTensor, here
@@ -189,12 +192,77 @@ def by_deepep(rank: int) -> None:
             assert stand_in_deepep.Event.waited == before + overlaps
 
 
+class Layer(torch.nn.Module):
+    """Experts behind an exchange, as something that can be recomputed."""
+
+    def __init__(self, exchange: Exchange, held: Held, tokens: Tokens, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.exchange, self.experts = exchange, held.experts(dtype)
+        self.assigned, self.factors = tokens.assigned, tokens.factors
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        return self.exchange(self.experts, x, weights, self.assigned, self.factors)().sin()
+
+
+def recomputed(
+    rank: int, exchange: Exchange, calls: list[str], counts: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Recomputation exchanges rows again, or takes those of the first pass; gradients are equal.
+
+    Arguments:
+        calls: filled by each exchange.
+        counts: exchanges of a step with and without saved ones.
+    """
+    found: list[list[Tensor]] = []
+    tokens = Tokens.drawn(rank, TOKENS[rank], 0, 0.6, dtype == torch.float64)
+    for save in (None, (), ("exchange",), ("exchange", "matmul")):
+        layer = Layer(exchange, Held(WORLD, rank), tokens, dtype)
+        if save is not None:
+            recompute(layer, keep=partial(contexts, save, 1))
+        mine = tokens.again(dtype)
+        calls.clear()
+        layer(mine.x, mine.weights).square().sum().backward()
+        assert len(calls) == (counts[1] if save == () else counts[0]), (save, calls)
+        gradients = [each.grad for each in (mine.x, mine.weights, *layer.parameters())]
+        found.append([grad for grad in gradients if grad is not None])
+    for others in found[1:]:
+        assert all(map(torch.equal, others, found[0]))
+
+
+def recomputed_layers(rank: int) -> None:
+    calls: list[str] = []
+
+    def counted(function: Any) -> Any:
+        return lambda *given, **named: calls.append("") or function(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_to_all_single", counted(dist.all_to_all_single))
+        # Counts, rows and weights there, results back; the gradients of the last three.
+        recomputed(rank, AllToAll(dist.group.WORLD), calls, (7, 11), torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("dispatch", "combine"):
+            patch.setattr(stand_in_deepep.Buffer, name, counted_method(calls, name))
+        deepep = DeepEP(dist.group.WORLD, EXPERTS, 2**20, 24, False)
+        recomputed(rank, deepep, calls, (4, 6), torch.bfloat16)
+
+
+def counted_method(calls: list[str], name: str) -> Any:
+    real: Any = getattr(stand_in_deepep.Buffer, name)
+
+    def method(self: object, *given: Any, **named: Any) -> Any:
+        calls.append(name)
+        return real(self, *given, **named)
+
+    return method
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     other_tokens(rank)
     same_tokens(rank)
     by_deepep(rank)
+    recomputed_layers(rank)
     dist.destroy_process_group()
 
 

@@ -67,6 +67,7 @@ MET: tuple[tuple[str, ...], ...] = (
     (*SHARDED, "compile.scope=graph"),
     (OPERATORS, f"{SAVE}=[attention]", "model.attention_dropout=0.1"),
     (OPERATORS, f"{SAVE}=[attention]", "model.attention_backend=eager"),
+    (OPERATORS, f"{SAVE}=[exchange]"),
     (
         OPERATORS,
         f"{SAVE}=[attention]",
@@ -112,7 +113,6 @@ MET: tuple[tuple[str, ...], ...] = (
     (*EXPERT, "model.moe={experts: 4, packed: false}"),
     (*EXPERT, *MOE, "parallel.reshard=2", "compile={fullgraph: true}"),
     (*EXPERT, *MOE, "parallel.dispatch=deepep", "model.moe.gradient_scale=true"),
-    (*EXPERT, *MOE, "parallel.world_size=4", "parallel.shard=4", OPERATORS),
     (*TENSOR, "loss=linear_cross_entropy"),
     (
         *TENSOR,

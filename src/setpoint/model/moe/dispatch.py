@@ -13,6 +13,7 @@ from setpoint.model.autocast import cast_once
 from setpoint.model.moe.assign import Assignments
 from setpoint.model.moe.rows import gather, spread, sum_choices
 from setpoint.shapes.peers import Peers, sum_gradients, sum_parts
+from setpoint.shapes.recomputed import save_result, saved_result
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
@@ -79,12 +80,7 @@ class AllToAll:
     ) -> Callable[[], Tensor]:
         """See `Exchange`."""
         slots, top_k = assigned.slots, weights.shape[1]
-        # (ranks, experts of a rank): what goes where, and what comes from where.
-        leaving = assigned.ends.diff(prepend=assigned.ends.new_zeros(1))
-        arriving = torch.empty_like(leaving)
-        distributed.all_to_all_single(arriving, leaving, group=self.group)
-        leaving, arriving = leaving.view(self.ranks, -1), arriving.view(self.ranks, -1)
-        sent, received = self.rows_by_rank(leaving, arriving, len(slots))
+        arriving, sent, received = saved_result() or self.announce(assigned)
 
         rows = gather(cast_once(x), slots, top_k)
         own = weights.flatten().index_select(0, slots).unsqueeze(1)
@@ -108,6 +104,20 @@ class AllToAll:
             return sum_choices(spread(back, slots, weights.numel()).unflatten(0, weights.shape))
 
         return finish
+
+    def announce(self, assigned: Assignments) -> tuple[Tensor, list[int], list[int]]:
+        """Tell each rank how many rows its experts get.
+
+        Returns:
+            (ranks, experts of a rank) rows that arrive; rows to each rank, and from each.
+        """
+        leaving = assigned.ends.diff(prepend=assigned.ends.new_zeros(1))
+        arriving = torch.empty_like(leaving)
+        distributed.all_to_all_single(arriving, leaving, group=self.group)
+        leaving, arriving = leaving.view(self.ranks, -1), arriving.view(self.ranks, -1)
+        sent, received = self.rows_by_rank(leaving, arriving, len(assigned.slots))
+        save_result(arriving, sent, received)
+        return arriving, sent, received
 
     def rows_by_rank(
         self, leaving: Tensor, arriving: Tensor, rows: int
@@ -193,7 +203,11 @@ class _Exchange(torch.autograd.Function):
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.received, ctx.sent, ctx.group = received, sent, group
+        before = saved_result()
+        if before is not None:
+            return before
         arrived, works = _exchanged(tensors, received, sent, group)
+        save_result(*arrived)
         if pending is None:
             _wait(works)
         else:

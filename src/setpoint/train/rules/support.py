@@ -412,13 +412,6 @@ CONFLICTS = (
         "compiles no layer whole: how many tokens come from other ranks is known when they come",
         ("false",), where=_divides_experts),
     Conflict(
-        f"{CHECKPOINTING} = operators", ("parallel.expert that leaves experts to several ranks",),
-        "cannot tell operators of the second pass from those by which FSDP2 gathers experts within "
-        "a layer", ("full", "parts"),
-        where=lambda job: job.parallel.shards_experts,
-        hint="Or let one rank hold each expert: no replicas, and as many ranks as parallel.expert "
-        "in parallel.shard."),
-    Conflict(
         "parallel.dispatch = deepep", (NO_GPU,), "needs GPUs, and {device}", ("all_to_all",)),
     Conflict(
         "resilience.gpu_health = set", (NO_GPU,), "looks at GPUs, and {device}", ("null",)),
@@ -512,6 +505,10 @@ CONFLICTS = (
         ATTENTION, ("model.attention_backend = flash_attention_4",),
         "finds no attention: that of flash-attn-4 is no operator of PyTorch's", ("[matmul]",),
         where=lambda job: _has_own_save(job) and not getattr(job.model, "attention_dropout", 0)),
+    Conflict(
+        f"{CHECKPOINTING}.save = exchange", ("parallel.expert that divides no experts",),
+        "finds no exchange: all experts are on each rank", ("[matmul]", "[matmul, attention]"),
+        where=lambda job: _has_own_save(job) and not _divides_experts(job)),
     Conflict(
         "memory.optimizer_offload = set", ("optimizer.momentum = 0",), IDLE, ("null",),
         where=lambda job: not job.optimizer.keeps_state),
