@@ -218,7 +218,6 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
         parameters: by their names in the model, which they are drawn by.
         rules: of these.
     """
-
     inference = torch.is_inference_mode_enabled()  # which each thread has of its own
 
     def fill(name: str) -> None:
