@@ -21,11 +21,13 @@ import torch
 from torch import Tensor
 
 from setpoint.cli.check_plan import make_plan
+from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.dry_run.step import dry_run
 from setpoint.model.attention.selection import missing
 from setpoint.model.attention.support import BACKENDS, LIMITS, able, unplaced
 from setpoint.model.config import Transformer
+from setpoint.precision.config import Float8, Float8Recipe
 from setpoint.train.callback import Callback, Loop, StepResult
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -39,7 +41,7 @@ PRESETS = (
     "mistral-tiny", "deepseek-tiny",
 )  # fmt: skip
 COMMON = ("duration=2 steps", "evaluation=null", "checkpoint.write=false", "tracking.report=false")
-BF16 = "precision.compute=bf16"
+BF16, SLOW = "precision.compute=bf16", "optimizer.lr=1e-3"
 READS = ("item", "tolist", "cpu", "nonzero", "numpy", "__bool__", "__int__", "__float__")
 
 
@@ -264,6 +266,34 @@ def test_found_inf_skips_a_step_of_the_fused_optimizer(device: str, tmp_path: Pa
     assert poison.counts == [1, 1, 2]
     if device == "cuda":
         assert all(group["fused"] for group in run.parts.optimizer.param_groups)
+
+
+@pytest.mark.parametrize(
+    ("device", "recipe"),
+    [
+        ("cpu", "tensorwise"),
+        *(
+            pytest.param("cuda", each, marks=CUDA)
+            for each in ("tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4")
+        ),
+    ],
+)
+def test_float8_learns_as_bf16_does(device: str, recipe: Float8Recipe, tmp_path: Path) -> None:
+    """On a CPU by emulation; on a GPU without the products of a recipe, it is refused by name."""
+    pytest.importorskip("torchao")
+    flags = (*COMMON, "duration=8 steps", BF16, "model.dim=128", "model.dropout=0", SLOW)
+    float8 = f"precision.float8={{recipe: {recipe}, emulate: {str(device == 'cpu').lower()}}}"
+    plain = losses(
+        train(small_job(tmp_path, *flags, device_flag(device)), tmp_path / "a").directory
+    )
+    capability, _ = Float8(recipe=recipe).capability
+    if device == "cuda" and torch.cuda.get_device_capability() < capability:
+        with pytest.raises(SetpointError, match=r"precision\.float8"):
+            train(small_job(tmp_path, *flags, float8))
+        return
+    run = train(small_job(tmp_path, *flags, float8), tmp_path / "b")
+    assert losses(run.directory) == pytest.approx(plain, rel=3e-2)
+    assert losses(run.directory) != plain
 
 
 @pytest.mark.parametrize("device", DEVICES)
