@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,8 +56,6 @@ SIDES = ("setpoint", "bare")
 SEPARATOR = 256
 HERE = Path(__file__).resolve().parent.parent
 ASKED = "name,driver_version,memory.total,clocks.sm,power.draw,temperature.gpu"
-ALONE = threading.Lock()
-"""For finding presets, which is not made for threads."""
 # How far Setpoint's own figure may lie from the clock on the wall.
 APART = 0.03
 HEADINGS = (
@@ -145,8 +142,7 @@ class Bench:
             row.case, self.device, self.folder / "tokens.npy", workspace, self.peak, self.small
         )
         file.write_text(json.dumps(values))
-        with ALONE:
-            job = resolved(file)
+        job = resolved(file)
         shape = shape_of(job, row.case, self.device)
         if row.side == "setpoint":
             row.planned_bytes = planned_bytes(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,12 @@ def test_it_changes_like_any_mapping(known: Catalogue[object]) -> None:
     with pytest.raises(KeyError):
         del known["late-one"]
     assert "late_module" not in sys.modules
+
+
+def test_threads_wait_for_a_module_that_another_imports(
+    tmp_path: Path, known: Catalogue[object]
+) -> None:
+    (tmp_path / "late_module.py").write_text(f"import time\ntime.sleep(0.05)\n{MODULE}")
+    with ThreadPoolExecutor(4) as pool:
+        names = list(pool.map(lambda name: known[name].__name__, ["late-one", "late-two"] * 2))  # pyright: ignore[reportAttributeAccessIssue]
+    assert names == ["late_one", "late_two"] * 2

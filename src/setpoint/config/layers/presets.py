@@ -65,16 +65,13 @@ class Catalogue(MutableMapping[str, V]):
                 self._waiting[name] = module
 
     def __getitem__(self, name: str) -> V:
-        # Taken out first: the module itself asks for its names while it is being imported.
-        module = self._waiting.pop(name, None)
-        if module is not None and name not in self._present:
+        module = self._waiting.get(name)
+        if module is not None:
             from importlib import import_module
 
-            try:
-                import_module(module)
-            except BaseException:
-                self._waiting[name] = module
-                raise
+            # Another thread waits here. A module that asks for its own names while it is being
+            # imported does not, and finds none.
+            import_module(module)
         return self._present[name]
 
     def __setitem__(self, name: str, value: V) -> None:
