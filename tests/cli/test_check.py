@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -22,8 +23,6 @@ def test_many_ranks(cli: CommandLine) -> None:
 
 
 def test_the_valid_values_offered_are_valid(cli: CommandLine) -> None:
-    import re
-
     for size in ("100", "9", "1023"):
         text = cli.refused(f"check small.toml --batch.global_size {size} --world-size 3")
         offered = re.search(r"valid: (.*)", text)
@@ -167,7 +166,7 @@ def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
     cli.file("notes.html", "mine")
     for words, found in {
         "--price 2 --plan": "--price has no effect without --gpu. Add --gpu NAME",
-        "--gpu h100": "--gpu has no effect without --plan. Add that",
+        "--gpu h100 --price 2": "--price has no effect without --plan. Add that",
         "--plan --gpu h10": "there is no machine 'h10'. Did you mean h100?",
         "--plan --gpu h100 --machines none.toml": "none.toml: no such file",
         "--plan --gpu h100 --timeline notes.html": "give another --timeline, or remove it",
@@ -176,6 +175,18 @@ def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
         "--plan --gpu h100 --price -1": "--price must be at least 0",
     }.items():
         assert found in cli.refused(f"check small.toml {words}"), words
+
+
+def test_a_job_that_no_gpu_has_memory_for_is_cautioned(cli: CommandLine) -> None:
+    line = "check llama3-1b --world-size 4 --gpu rtx4090 --parallel.shard 1 --loss cross_entropy"
+    text = cli.ok(line)
+    assert "llama3-1b: ok, but a rank takes more memory than the GPU has" in text
+    found = re.search(r"It takes ([\d.]+) GiB with (--\S+=.*)\.\n", text)
+    assert found is not None and float(found[1]) < 0.9 * 24
+    assert "memory-exceeds-gpu" not in cli.ok(f"{line} {found[2]}")
+    assert "memory-exceeds-gpu" not in cli.ok(f"{line} --silence.append memory-exceeds-gpu")
+    many = cli.ok("check llama3-8b --gpu rtx4090")
+    assert re.search(r"makes it fit here; (8|16|32) ranks", many)
 
 
 @pytest.mark.parametrize(

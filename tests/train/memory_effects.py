@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.memory import heap, recompute
+from setpoint.memory import allocator, heap, recompute
 from setpoint.memory.host import PlainOffload
 from setpoint.memory.optimizer_offload import StateOnHost
 from setpoint.resilience.signals import StopRequest
@@ -127,6 +127,21 @@ def kept(job: Job) -> list[tuple[int, int]]:
             return [*library.seen]
 
 
+def segments(job: Job) -> tuple[str, str]:
+    """Settings of PyTorch's allocator while the job runs, without and with the user's own."""
+    read: Any = vars(torch._C)["_accelerator_getAllocatorSettings"]
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in allocator.VARIABLES:
+            patch.delenv(variable, raising=False)
+        with settings_of(job):
+            alone = read()
+        before = read()
+        patch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+        with settings_of(job):
+            assert read() == before, "the user's settings were replaced"
+        return alone, before
+
+
 See = Callable[[Job], Any]
 BELOW = "memory.activation_checkpointing"
 TWO = ("model.layers=2",)
@@ -139,6 +154,7 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...]]] = {
     "Memory.activation_offload": (ACTIVATIONS[-1], moved, ()),
     "Memory.optimizer_offload": (STATE[0], at_once, ()),
     "Memory.empty_cache": ("memory.empty_cache=2 steps", emptied, ()),
+    "Memory.expandable_segments": ("memory.expandable_segments=false", segments, ()),
     "Memory.keep_freed": ("memory.keep_freed=false", kept, ()),
     "Full.every": (f"{BELOW}.every=2", computed, FULL),
     "Full.reentrant": (f"{BELOW}.reentrant=true", implementation, FULL),

@@ -10,6 +10,7 @@ from setpoint.cli.command import (
     GPU,
     GPU_OPTIONS,
     JSON,
+    MACHINES,
     SOURCE_HELP,
     WITH,
     WORLD_SIZE,
@@ -21,6 +22,7 @@ from setpoint.cli.source import open_source, run_directory_given
 from setpoint.cli.style import bold, table
 from setpoint.config import (
     NEEDS,
+    Caution,
     Config,
     ConfigError,
     Need,
@@ -49,6 +51,7 @@ USING = Option(
     True,
     choices=NEEDS,
 )
+EXCEEDS = "memory-exceeds-gpu"
 PLAN = Option(
     "--plan",
     "Also show parameter groups, and the mesh, memory and traffic of a rank.",
@@ -117,6 +120,8 @@ def run(arguments: Arguments) -> int:
     rank = _rank(arguments)
     plan = _plan(config, rank) if arguments.has(PLAN.name) else None
     expected = _expected(config, arguments, plan, composition.label)
+    if isinstance(config, Job):
+        report.cautions += _of_memory(config, arguments, plan, rank)
     dry = _dry_run(config, rank) if arguments.has(DRY_RUN.name) else None
     if arguments.has("--json"):
         import json
@@ -190,13 +195,44 @@ def _expected(
 
     asked = asked_of(arguments)
     if plan is None:
-        raise SetpointError(f"{GPU.name} has no effect without {PLAN.name}. Add that")
+        for option in GPU_OPTIONS:
+            if option not in (GPU, MACHINES) and arguments.has(option.name):
+                raise SetpointError(f"{option.name} has no effect without {PLAN.name}. Add that")
+        return None
     job = _trained(config, PLAN)
     if job.parallel.uses_deepspeed:
         raise SetpointError(f"{GPU.name}: what DeepSpeed sends is not known here. Leave it out")
     expected = expect(asked, job, plan.workload, plan.topology, plan.memory)
     expected.write(label)
     return expected
+
+
+def _of_memory(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> list[Caution]:
+    """The caution of a job that a known GPU has no memory for."""
+    machine, name = None, arguments.value(GPU.name)
+    if name is None and "torch" not in sys.modules:
+        return []
+    from setpoint.cli.fitting import gpu_of, memory_caution, memory_of
+
+    if name is not None:
+        from setpoint.plan.machines import machine_named
+
+        machine, _ = machine_named(name, arguments.value(MACHINES.name))
+    gpu = gpu_of(machine, name or "", job)
+    if gpu is None or job.parallel.uses_deepspeed:
+        return []
+    memory = memory_of(job, rank) if plan is None else plan.memory
+    typed = list(arguments.overrides)
+
+    def change(texts: list[str]) -> Job:
+        arguments.overrides = [*typed, *texts]
+        try:
+            return open_source(arguments.source, arguments).resolve()
+        finally:
+            arguments.overrides = typed
+
+    caution = None if memory is None else memory_caution(job, memory, gpu, change)
+    return [] if caution is None else [caution]
 
 
 def _dry_run(config: Config, rank: int) -> DryRun:
@@ -222,7 +258,9 @@ def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[
     rows = [("  fingerprint", digest[:8])]
     for name, fact in report.facts.items():
         rows.append((f"  {name}", f"{fact:,}" if isinstance(fact, int) else fact))
-    lines = [bold(f"{label}: ok"), table(rows)]
+    exceeds = any(caution.code == EXCEEDS for caution in report.cautions)
+    state = "ok, but a rank takes more memory than the GPU has" if exceeds else "ok"
+    lines = [bold(f"{label}: {state}"), table(rows)]
     lines += [f"  {what}: {line}" for what, found in values.items() for line in found]
     lines += [f"  skipped: {_how_to_run(reason)}" for reason in report.skipped]
     for caution in report.cautions:

@@ -94,7 +94,11 @@ STDIN_FORMAT = Option(
     "FORMAT",
     choices=("toml", "yaml", "json"),
 )
-GPU = Option("--gpu", "Also expect the time of a step on this GPU, such as h100.", "NAME")
+GPU = Option(
+    "--gpu",
+    "A GPU such as h100: caution where its memory is not enough; with --plan, the time of a step.",
+    "NAME",
+)
 MACHINES = Option("--machines", "A file with GPUs and networks of your own.", "FILE")
 PRICE = Option("--price", "Of a GPU for an hour, for the cost of the run.", "N")
 POWER = Option("--power", "Watts of a GPU; default: those of its maker.", "N")

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 MEMORY = Option("--memory", "Bytes of a GPU to use, such as 72GiB; default: nine tenths.", "SIZE")
 TOP = Option("--top", "How many topologies to print; default: 10.", "N")
-SHARE = 0.9
-"""Of the memory of a GPU: the rest is for the device's context, NCCL and an allocator's gaps."""
 DEFAULTS = (
     *(f"parallel.{axis}=1" for axis in ("pipeline", "replicate", "shard", "ring", "ulysses")),
     "parallel.tensor=1",
@@ -110,7 +108,7 @@ def _limit(arguments: Arguments, asked: Asked) -> int:
     """Bytes of a rank."""
     has, given = int(asked.machine.memory), arguments.value(MEMORY.name)
     if given is None:
-        return int(has * SHARE)
+        return asked.machine.usable
     try:
         limit = ByteSize(given)
     except (SetpointError, ValueError):

@@ -131,6 +131,12 @@ class Memory(Config, role=RUNTIME):
     )
     """Interval of torch.cuda.empty_cache(), which returns cached GPU memory to the driver."""
 
+    expandable_segments: bool = field(
+        default=True, also_called=("pytorch_cuda_alloc_conf", "pytorch_alloc_conf")
+    )
+    """Growing segments of PyTorch's GPU memory allocator (expandable_segments), for less
+    fragmentation; PYTORCH_ALLOC_CONF in the environment takes its place. No effect on a CPU."""
+
     keep_freed: bool = True
     """Keep freed CPU memory in the process, for fewer page faults (malloc trim and mmap thresholds
     of glibc; others: no effect); false: return it to the system."""

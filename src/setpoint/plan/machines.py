@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 KNOWN = Path(__file__).with_name("machines.toml")
 FORMATS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 
+SHARE = 0.9
+"""Of the memory of a GPU: the rest is for the device's context, NCCL and an allocator's gaps."""
+
+
+def usable(memory: int) -> int:
+    """Bytes of a GPU's memory that tensors may take."""
+    return int(memory * SHARE)
+
 
 class Network(Config, role=RUNTIME):
     """A link of a GPU to others.
@@ -135,6 +143,11 @@ class Machine(Config, role=RUNTIME):
 
     source: str = ""
     """Where the numbers are from."""
+
+    @property
+    def usable(self) -> int:
+        """Bytes of memory that tensors of a rank may take."""
+        return usable(self.memory)
 
     @check
     def _check_peak(self) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import Need, Verification, verify
+from setpoint.config import COMMAND_LINE, ENVIRONMENT, FILE, Need, Verification, chain_of, verify
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size
@@ -15,6 +15,7 @@ from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.rules.table import BUILT, MEMORY_WITHOUT_GPU
 from setpoint.train.rules.vocabulary import known_vocabulary
 
+WRITTEN = (COMMAND_LINE, ENVIRONMENT, FILE)
 UNNAMED = "named after the seed, which is null here and drawn at the start"
 
 
@@ -23,16 +24,20 @@ class Preflight:
 
     __slots__ = ("calls_for_torch", "cautions", "facts", "problems", "skipped")
 
-    def __init__(self, facts: dict[str, int | str], found: Verification) -> None:
+    def __init__(
+        self, facts: dict[str, int | str], found: Verification, compiles: bool = True
+    ) -> None:
         self.facts = facts
         self.problems = found.problems
         self.cautions = found.cautions
         self.skipped = [str(check) for check in found.skipped]
         # Values that were set call for torch. A large model on device = auto does not, as most of
         # those are not for this machine; nor is the code of a model imported without being asked.
-        waits = {check.what.lower() for check in found.skipped if check.needs == ("torch",)}
+        asks = [check for check in found.skipped if check.needs == ("torch",)]
+        waits = {each.what.lower() for each in asks if compiles or "compile" not in str(each)}
         builds = any(what.lower() in waits for what in BUILT)
-        self.calls_for_torch = bool(waits - {MEMORY_WITHOUT_GPU.lower()}) and not builds
+        waits.discard(MEMORY_WITHOUT_GPU.lower())
+        self.calls_for_torch = bool(waits) and not builds
 
     def to_json(self) -> dict[str, object]:
         """The findings for machines."""
@@ -51,7 +56,9 @@ def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
         "batch": batch_sum(batch.global_size, batch.micro_size, batch.accumulation, ranks),
         "tokens per step": tokens,
     }
-    report = Preflight(facts, verify(job, able))
+    # Presets that compile are for machines with GPUs.
+    compiles = any(origin.layer in WRITTEN for origin, _ in chain_of(job, "compile"))
+    report = Preflight(facts, verify(job, able), compiles)
     unknown = _measure(job, facts)
     if unknown is not None:
         report.skipped.append(f"model: {unknown}")

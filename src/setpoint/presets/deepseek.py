@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import log, sqrt
 
 from setpoint.config import preset
+from setpoint.memory.config import Full
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import Transformer
 from setpoint.model.moe.config import MoE, SigmoidTopK
@@ -65,7 +66,7 @@ def deepseek_v3() -> Job:
     )
     # 63M tokens in an update.
     batch = Batch(global_size=15_360, micro_size=1, sequence_length=4096)
-    return published("deepseek-v3", model, batch, lr=2.2e-4)
+    return published("deepseek-v3", model, batch, lr=2.2e-4, recompute=Full())
 
 
 @preset

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from setpoint.checkpoint.config import Checkpoint
+from setpoint.compile.config import Compile
 from setpoint.config import preset
+from setpoint.data.config import Data, Loader
+from setpoint.loss.config import ChunkedCrossEntropy
+from setpoint.memory.config import CheckpointingConfig, Memory, Operators
 from setpoint.model.config import Transformer
 from setpoint.optim.config import AdamW, Cosine
+from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
+from setpoint.resilience.config import GarbageCollection, TrainingResilience
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import Evaluation
@@ -30,8 +37,21 @@ def sized(name: str, title: str, parameters: int, make: Callable[[str], Job]) ->
     return preset(job)
 
 
-def published(name: str, model: Transformer, batch: Batch, *, lr: float, floor: float = 0.1) -> Job:
-    """A model of a published shape, trained in bf16 with AdamW and a cosine.
+def published(
+    name: str,
+    model: Transformer,
+    batch: Batch,
+    *,
+    lr: float,
+    floor: float = 0.1,
+    recompute: CheckpointingConfig | None = None,
+) -> Job:
+    """A model of a published shape, trained on GPUs in bf16 with AdamW and a cosine.
+
+    Weights are divided among the ranks that the other axes leave.
+
+    Arguments:
+        recompute: activation checkpointing; None: of all but matrix products and attention.
 
     Returns:
         a new draft; data, tokenizer and duration are the user's to choose.
@@ -43,8 +63,15 @@ def published(name: str, model: Transformer, batch: Batch, *, lr: float, floor: 
         batch=batch,
         optimizer=AdamW(lr=lr, betas=(0.9, 0.95), weight_decay=0.1),
         schedule=Cosine(floor=floor),
+        loss=ChunkedCrossEntropy(),
         precision=Precision(compute="bf16"),
+        memory=Memory(activation_checkpointing=recompute or Operators()),
+        compile=Compile(),
+        parallel=Parallel(shard=-1),
+        data=Data(loader=Loader(workers=2)),
         evaluation=Evaluation(every=Period("500 steps"), sequences=64),
+        checkpoint=Checkpoint(mode="async"),
+        resilience=TrainingResilience(gc=GarbageCollection(every=Period("50 steps"))),
     )
 
 

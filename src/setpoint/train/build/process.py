@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from setpoint.compile.settings import compiling
+from setpoint.memory.allocator import expandable_segments
 from setpoint.memory.heap import keep_freed
 from setpoint.parallel.determinism import determinism
 from setpoint.precision.autocast import fp32_products
@@ -31,11 +32,12 @@ def settings_of(job: Job) -> Iterator[None]:
         RunError: in place of what PyTorch raises at an operation that has no deterministic form.
     """
     heap = keep_freed(job.memory.keep_freed)
+    segments = expandable_segments(job.memory.expandable_segments)
     products = fp32_products(bool(job.precision.tf32))
     rounding = compiled_as_eager(job.precision.float8, job.compile is not None)
     parallel = job.parallel
     compiler = compiling(job.compile, parallel.splits_backward, parallel.async_tensor_parallel)
-    with heap, determinism(job.deterministic), products, rounding, compiler:
+    with heap, segments, determinism(job.deterministic), products, rounding, compiler:
         yield
 
 

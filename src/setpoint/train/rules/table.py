@@ -45,6 +45,7 @@ CAUTIONS = {
     "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
     "conversations-cut": "rows cut conversations, and answers are trained without their questions",
     "conversations-not-isolated": "conversations that share a row attend to each other",
+    "memory-exceeds-gpu": "a rank is planned to take more memory than a GPU has",
     "evaluated-but-not-saved": "most evaluated weights are not saved, so they cannot be the best",
 }
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
