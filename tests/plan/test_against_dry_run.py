@@ -22,6 +22,7 @@ WIDE = (
 )  # fmt: skip
 FULL = "memory.activation_checkpointing=full"
 BF16 = ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32")
+FLOAT8 = ("precision.compute=bf16", "precision.float8.emulate=true", "model.ffn_dim=256")
 STAGES = ("parallel.pipeline=2", "batch.accumulation=4")
 SEQUENCE = ("parallel.tensor=2",)
 JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
@@ -38,6 +39,8 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "shards in two micro-batches": (2, 0, ("parallel.shard=2", "batch.accumulation=2")),
     "masters in shards": (2, 0, ("parallel.shard=2", "batch.accumulation=2", *BF16)),
     "bf16 gathered": (2, 0, ("parallel.shard=2", "batch.accumulation=2", "precision.compute=bf16")),
+    "float8 gathered": (2, 0, (*FLOAT8, "parallel.shard=2", "batch.accumulation=2")),
+    "float8 by rows, again": (2, 0, (*FLOAT8, "precision.float8.recipe=rowwise", FULL)),
     "whole gradients": (
         2,
         0,
@@ -56,7 +59,7 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "copies of shards": (4, 3, ("parallel.replicate=2", "parallel.shard=2")),
     "three axes": (8, 5, (*STAGES, "parallel.shard=2", "parallel.tensor=2")),
 }
-QUICK = ("matrices and sequences", "whole layers again")
+QUICK = ("matrices and sequences", "whole layers again", "float8 gathered")
 SMALL = 1024
 """Bytes of a row: sums of losses, norms and counts are one row in the arithmetic."""
 

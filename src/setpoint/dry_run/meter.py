@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
@@ -131,6 +131,11 @@ class Meter:
     def hold(self, tensor: Tensor) -> None:
         """Count the storage of a tensor that was made, unless it is on the meta device."""
         if tensor.device.type == "meta":
+            return
+        if is_traceable_wrapper_subclass(tensor) and not isinstance(tensor, DTensor):
+            inner: Any = tensor  # a float8 tensor has no memory but that of its data and scale
+            for name in inner.__tensor_flatten__()[0]:
+                self.hold(getattr(inner, name))
             return
         storage = tensor.untyped_storage()
         key = id(storage)

@@ -106,8 +106,8 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
 
     Raises:
         SetpointError: there is no such rank, this process has ranks already, or the job has a part
-            that cannot be planned: DeepSpeed, torchft, float8, DeepEP, experts that are not packed
-            or have a capacity.
+            that cannot be planned: DeepSpeed, torchft, nvfp4, DeepEP, experts that are not
+            packed or have a capacity.
     """
     size = job.parallel.world_size
     if not 0 <= rank < size:
@@ -266,10 +266,11 @@ class _Once(dict[Any, Any]):
 
 def _refuse(job: Job) -> None:
     moe = job.model.moe if isinstance(job.model, Transformer) else None
+    float8 = job.precision.float8
     parts = {
+        "precision.float8.recipe = nvfp4": float8 is not None and float8.recipe == "nvfp4",
         "parallel.engine": job.parallel.uses_deepspeed,
         "parallel.torchft": job.parallel.torchft is not None,
-        "precision.float8": job.precision.float8 is not None,
         # Fake tensors stand for one memory, the host's.
         "memory.activation_offload": job.memory.activation_offload is not None,
         "parallel.sharding.offload": job.parallel.sharding.offload,
@@ -289,6 +290,8 @@ def _on_cpu(job: Job) -> Job:
     """The job on a CPU, whose kernels fake tensors stand for; compiled code is not seen inside."""
     draft = draft_of(job)
     draft.parallel.device, draft.parallel.backend, draft.compile = "cpu", None, None
+    if draft.precision.float8 is not None:
+        draft.precision.float8.emulate = True  # a CPU has no other products
     return resolve(draft)
 
 

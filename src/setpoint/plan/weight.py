@@ -17,6 +17,7 @@ from setpoint.optim.config import (
     Muon,
     ScheduleFreeAdamW,
 )
+from setpoint.precision.checks import converted
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.parameters import WIDTHS
 
@@ -86,11 +87,21 @@ def weight_of(
         if is_trained:
             sharded = numbers * WIDTHS[formats.sharded(is_sharded=True)]
         if each.kind in ("matrix", "output") and ".adapter." not in each.name:
-            gathered = numbers * WIDTHS[formats.gathered(is_sharded=True)]
+            gathered = numbers * (
+                1 if _in_float8(job, each) else WIDTHS[formats.gathered(is_sharded=True)]
+            )
     return Weight(
         each.shape, 1, division, heads, inner, is_trained,
         stored, sharded, gathered, state, is_factored,
     )  # fmt: skip
+
+
+def _in_float8(job: Job, each: Parameter) -> bool:
+    """Whether FSDP2 gathers a parameter in float8."""
+    float8, name = job.precision.float8, each.name.removesuffix(".weight")
+    if float8 is None or not float8.gathers or len(each.shape) != 2:
+        return False
+    return bool(converted(float8, {name: (each.shape[0], each.shape[1])}))
 
 
 def _state(job: Job, each: Parameter) -> tuple[tuple[int, int], bool]:

@@ -204,8 +204,8 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         unknown = "what an adapter keeps"
     if not unknown and memory.activation_offload is not None:
         unknown = "what memory.activation_offload leaves on the device"
-    if not unknown and formats.float8 is not None:
-        unknown = "what products in float8 keep"
+    if not unknown and formats.float8 is not None and formats.float8.recipe == "nvfp4":
+        unknown = "what products in nvfp4 keep"  # inputs in 4 bits; others keep bf16
     return Workload(
         kinds=kinds,
         order=order,
