@@ -75,8 +75,8 @@ class Catalogue(MutableMapping[str, V]):
         return self._present[name]
 
     def __setitem__(self, name: str, value: V) -> None:
+        self._present[name] = value  # first, for other threads
         self._waiting.pop(name, None)
-        self._present[name] = value
 
     def __delitem__(self, name: str) -> None:
         waited = self._waiting.pop(name, None) is not None
@@ -84,7 +84,7 @@ class Catalogue(MutableMapping[str, V]):
             del self._present[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._present or name in self._waiting
+        return name in self._waiting or name in self._present
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._present, *self._waiting])
