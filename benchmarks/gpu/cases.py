@@ -21,6 +21,8 @@ PURE = {"precision": {"params": "bf16", "compute": "bf16"}}
 AUTOCAST = {"precision": {"params": "fp32", "compute": "bf16"}}
 COMPILED = {"compile": {"scope": "block"}, "loss": {"type": "chunked_cross_entropy"}}
 FULL = {"memory": {"activation_checkpointing": {"type": "full"}}}
+FIXED = {"memory": {"expandable_segments": False}}
+OPERATORS = {"memory": {"activation_checkpointing": {"type": "operators"}}}
 MASTERS = {"precision": {**PURE["precision"], "master": "fp32"}}
 EXACT = {"precision": {"compute": "fp32", "tf32": False}}
 TF32 = {"precision": {"compute": "fp32", "tf32": True}}
@@ -100,6 +102,24 @@ MORE = {
     ),
     "1b-fp32": Case("llama3-1b", "in fp32", (EXACT, COMPILED), 2, 4, 1, beside=False),
     "1b-tf32": Case("llama3-1b", "in TF32", (TF32, COMPILED), 2, 4, 1, beside=False),
+    "1b-fixed-segments": Case(
+        "llama3-1b",
+        "as 1b, without expandable segments",
+        (AUTOCAST, COMPILED, FIXED),
+        4,
+        2,
+        1,
+        beside=False,
+    ),
+    "1b-operators": Case(
+        "llama3-1b",
+        "as 1b, with the preset's recompute",
+        (AUTOCAST, COMPILED, OPERATORS),
+        4,
+        2,
+        1,
+        beside=False,
+    ),
     "1b-float8-rowwise": Case(
         "llama3-1b", "as 1b, rowwise", (_float8(AUTOCAST, "rowwise"), COMPILED), 4, 2, 1, False
     ),
@@ -114,6 +134,7 @@ SMALL = {
         "max_sequence_length": 32,
     },
     "batch": {"sequence_length": 32},
+    "data": {"loader": {"workers": 0}},
     "compile": None,
 }  # fmt: skip
 SMALL_DENSE = {"model": {"ffn_dim": 64}}
@@ -148,7 +169,8 @@ def values_of(
             "global_size": case.micro * case.accumulation,
         },
         "evaluation": None,
-        "checkpoint": {"write": False},
+        "checkpoint": {"write": False, "mode": "sync"},
+        "memory": {"activation_checkpointing": None},
         "tracking": {
             "every": f"{CHUNK} steps", "progress": "none", "report": False, "peak_flops": peak,
         },
