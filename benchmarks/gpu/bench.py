@@ -174,6 +174,8 @@ class Bench:
         seconds = min(self.limit, left)
         paths = [str(HERE.parent / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        if words[0] == "gpu.bare":  # Setpoint sets it by itself
+            environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *words],
