@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from setpoint.model.attention.support import chosen, kind_of
+from setpoint.model.attention.config import Backend
+from setpoint.model.attention.support import LIMITS, chosen, kind_of
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.size import window_of
 from setpoint.model.vocabulary import embedding_rows
@@ -89,13 +90,27 @@ def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterat
 
 def _masks(job: Job, c: Transformer) -> list[str]:
     """What decides which masks all layers share, made beside the embedding."""
-    words = ["eager"] if chosen(c) == "eager" else []
-    if job.data.packing.isolate:
+    backends: list[Backend] = [_backend(job, c, layer) for layer in range(c.layers)]
+    words = ["eager"] if "eager" in backends else []
+    if any(_holds_documents(job, backend) for backend in backends):
         words.append("documents")
     windows = [_has_window(job, c, layer) for layer in range(c.layers)]
     words += ["window"] if any(windows) else []
     # Whether there are masks of two kinds.
     return [*words, "both"] if any(windows) and not all(windows) else words
+
+
+def _backend(job: Job, c: Transformer, layer: int) -> Backend:
+    """What computes the attention of a layer, on a GPU unless the job names the CPU."""
+    device = "cpu" if job.parallel.device == "cpu" else "cuda"
+    masked = bool(job.data.packing.isolate) or _has_window(job, c, layer)
+    ring = job.parallel.degrees["ring"] > 1
+    return chosen(c, device, job.precision.compute, masked=masked, ring=ring)
+
+
+def _holds_documents(job: Job, backend: Backend) -> bool:
+    """Whether documents are isolated by a mask of all pairs of positions."""
+    return bool(job.data.packing.isolate) and LIMITS[backend].masks in ("dense", "causal")
 
 
 def _has_window(job: Job, c: Transformer, layer: int) -> bool:
@@ -120,7 +135,7 @@ def _norm(job: Job, c: Transformer) -> str:
 
 
 def _attention(job: Job, c: Transformer, layer: int) -> Piece:
-    backend = chosen(c)
+    backend = _backend(job, c, layer)
     words = ["attention" if c.mla is None else "latent"]
     sizes = {"D": c.dim, "H": c.heads}
     if c.mla is None:
@@ -135,9 +150,9 @@ def _attention(job: Job, c: Transformer, layer: int) -> Piece:
         words.append(_norm(job, c))
     words += ["rotary"] if c.positions == "rotary" else []
     words.append(COMPOSED.get(backend, "kernel"))
-    words += ["capped"] if c.attention_soft_cap is not None else []
+    words += ["capped"] if c.attention_soft_cap is not None and backend in COMPOSED else []
     words += ["dropout"] if c.attention_dropout else []
-    if job.data.packing.isolate:
+    if _holds_documents(job, backend):
         words.append("masked")
     elif _has_window(job, c, layer):
         words.append("window")
