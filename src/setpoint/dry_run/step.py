@@ -32,6 +32,7 @@ from setpoint.dry_run.extend import (
 )
 from setpoint.dry_run.loads import even_loads
 from setpoint.dry_run.meter import Meter, Peak, axes_of, metering, size_of
+from setpoint.model.attention.support import LIMITS
 from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.norm.norms import FUSED
@@ -51,6 +52,7 @@ from setpoint.train.build.adapter import add_adapter
 from setpoint.train.build.model import stage_sizes
 from setpoint.train.build.trained import Trained, build_trained
 from setpoint.train.config import Job
+from setpoint.train.rules.table import dense_on_gpu
 from setpoint.train.step.engine import Rates
 from setpoint.train.step.pipeline import engine_of
 
@@ -288,10 +290,17 @@ def _refuse(job: Job) -> None:
 
 def _on_cpu(job: Job) -> Job:
     """The job on a CPU, whose kernels fake tensors stand for; compiled code is not seen inside."""
-    draft = draft_of(job)
+    draft: Any = draft_of(job)
     draft.parallel.device, draft.parallel.backend, draft.compile = "cpu", None, None
     if draft.precision.float8 is not None:
         draft.precision.float8.emulate = True  # a CPU has no other products
+    if isinstance(job.model, Transformer) and job.parallel.device != "cpu":
+        # Plain causal attention stands for kernels of a GPU that hide and cap without a mask.
+        if dense_on_gpu(job) is None:
+            draft.data.packing.isolate, draft.model.attention_soft_cap = False, None
+        name = job.model.attention_backend
+        if name != "auto" and LIMITS[name].masks in ("blocks", "lengths"):
+            draft.model.attention_backend = "auto"
     return resolve(draft)
 
 
