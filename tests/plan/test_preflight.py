@@ -44,7 +44,7 @@ def test_the_home_directory_of_the_workspace(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_thousand_ranks() -> None:
     flags = ["batch.global_size=4096", "batch.micro_size=2", "parallel.world_size=1024"]
-    flags.append("parallel.device=cuda")
+    flags += ["parallel.device=cuda", "precision.compute=bf16"]
     found = preflight(compose(Job, flags=flags).resolve())
     assert found.facts["batch"] == "4096 = 2 (micro) * 2 (accumulation) * 1024 (ranks)"
     assert found.facts["tokens per step"] == 4096 * 256
