@@ -130,8 +130,9 @@ bench-model: $(VENV)/.dev
 bench-gpu:
 	@cd benchmarks && PYTHONPATH=../src $(GPU_PYTHON) -m gpu.bench --json ../bench-gpu.json
 
+# Drivers and kernels warn of what no machine without them has shown.
 test-gpu:
-	@PYTHONPATH=src $(GPU_PYTHON) -m pytest -m cuda \
+	@PYTHONPATH=src $(GPU_PYTHON) -m pytest -m cuda -W default \
 	  $$(grep -rl --include='test_*.py' 'mark\.cuda' tests)
 
 # Beside other trainers, which live in an environment of their own, with the same torch.
