@@ -10,14 +10,16 @@ import pytest
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
+from setpoint.model.config import Transformer
 from setpoint.plan.activations import known_keys, missing, peak_of, value_of
 from setpoint.plan.memory import kept_for_backward, rank_memory
+from setpoint.plan.pieces import layer_pieces, outer_pieces
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
 from ..train.small import small_job
-from .activations import draw, measure, pieces_of, variants, words_of
+from .activations import SDPA, draw, measure, pieces_of, variants, words_of
 
 SAMPLE = 6
 """Variants that are measured again in the short form, others in each run."""
@@ -93,3 +95,24 @@ def test_recomputation_keeps_less_and_computes_a_layer_at_a_time(tmp_path: Path)
     tokens = job.batch.micro_size * job.batch.sequence_length
     # The residual stream before each of two layers, in fp32.
     assert of_layer["full"] == 2 * tokens * Workload.of(job, 257).dim * 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("parallel.device=cpu", "data.packing.isolate=true"), "kernel masked"),
+        (("parallel.device=cuda", "data.packing.isolate=true"), "kernel"),
+        (("parallel.device=cuda", "data.packing.isolate=true", SDPA), "kernel masked"),
+        (("parallel.device=cpu", "model.attention_soft_cap=5"), "eager capped"),
+        (("parallel.device=cuda", "model.attention_soft_cap=5"), "kernel"),
+    ],
+)
+def test_masks_have_their_price_where_they_are(flags: tuple[str, ...], words: str) -> None:
+    flags = (*flags, "precision.compute=bf16", "precision.params=fp32", "model.head_dim=32")
+    job = compose(Job, flags=flags).resolve()
+    assert isinstance(job.model, Transformer)
+    (piece,) = [each for each in layer_pieces(job, job.model, 0) if "kernel" in each.key
+                or "eager" in each.key]  # fmt: skip
+    assert piece.key.partition("rotary ")[2] == f"{words} 4/2"
+    shared = next(iter(outer_pieces(job, job.model, 257, "embedding"))).key
+    assert ("documents" in shared) == ("masked" in words)
