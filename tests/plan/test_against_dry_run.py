@@ -59,7 +59,25 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "copies of shards": (4, 3, ("parallel.replicate=2", "parallel.shard=2")),
     "three axes": (8, 5, (*STAGES, "parallel.shard=2", "parallel.tensor=2")),
 }
-QUICK = ("matrices and sequences", "whole layers again", "float8 gathered")
+ON_GPU = ("parallel.device=cuda", "precision.compute=bf16", "parallel.shard=2", "model.kv_heads=2")
+ISOLATED, OPERATORS = "data.packing.isolate=true", "memory.activation_checkpointing=operators"
+CHUNKS = ("loss=chunked_cross_entropy", "loss.chunk_size=256")
+GPU_JOBS: dict[str, tuple[str, ...]] = {
+    "chunks": CHUNKS,
+    "documents": (ISOLATED, OPERATORS),
+    "chunks, documents, whole layers again": (*CHUNKS, ISOLATED, FULL),
+    "a dense mask": (ISOLATED, "model.attention_backend=sdpa", *CHUNKS),
+    "chunks, documents, float8": (*CHUNKS, ISOLATED, OPERATORS, *FLOAT8[1:]),
+}
+JOBS |= {name: (2, 1, (*ON_GPU, *flags)) for name, flags in GPU_JOBS.items()}
+QUICK = (
+    "documents",
+    "chunks, documents, whole layers again",
+    "a dense mask",
+    "matrices and sequences",
+    "whole layers again",
+    "float8 gathered",
+)
 SMALL = 1024
 """Bytes of a row: sums of losses, norms and counts are one row in the arithmetic."""
 
@@ -77,7 +95,8 @@ def rows_of(rows: list[Traffic]) -> dict[tuple[str, str, int], tuple[int, int]]:
 )
 def test_a_rank_holds_and_sends_what_is_counted(tmp_path: Path, name: str) -> None:
     ranks, rank, flags = JOBS[name]
-    flags = (*WIDE, *flags, f"parallel.world_size={ranks}")
+    fixed = WIDE[:-1] if "parallel.device=cuda" in flags else WIDE
+    flags = (*fixed, *flags, f"parallel.world_size={ranks}")
     job = small_job(tmp_path, *flags, without=("micro_size", "accumulation"))
 
     def run(_: int, store: str) -> None:

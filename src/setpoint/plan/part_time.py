@@ -172,8 +172,9 @@ class PartTimes:
         products = self._products(kind)
         attention = 0.0
         if kind.pair:
-            # Where scores are held, those that a mask hides are computed as well.
+            # Where scores or a dense mask are held, hidden pairs are computed as well.
             pairs = kind.window if self._composed(kind) else kind.reach
+            pairs = kind.length if self._is_dense(kind) else pairs
             attention = 2 * kind.pair * pairs * tokens / tensor
             attention /= self.peak * self.machine.assumed.attention
         calls, ring = self._messages(kind, 1)
@@ -242,6 +243,11 @@ class PartTimes:
         # Twice as fast products need twice the size.
         half = assumed.half_size * peak / self.peak
         return peak * assumed.matmul * size / (size + half)
+
+    def _is_dense(self, kind: Kind) -> bool:
+        """Whether attention computes under a mask of all pairs of positions."""
+        words = {word for piece in kind.pieces for word in piece.key.split()}
+        return not words.isdisjoint({"masked", "window"})
 
     def _composed(self, kind: Kind) -> bool:
         return any(piece.role == "attention" and " composed" in piece.key for piece in kind.pieces)
