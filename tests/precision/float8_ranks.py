@@ -43,6 +43,7 @@ EQUAL: dict[str, tuple[str, ...]] = {
     "sharded, gathered in bf16": ("parallel.shard=2", IN_BF16),
     "sharded, rowwise": ("parallel.shard=2", f"{RECIPE}rowwise"),
     "sharded, mxfp8": ("parallel.shard=2", f"{RECIPE}mxfp8"),
+    "sharded, kept": ("parallel.shard=2", "parallel.reshard=false"),
     "sharded, compiled": ("parallel.shard=2", "compile={backend: aot_eager}"),
     "sharded, recomputed": ("parallel.shard=2", "memory.activation_checkpointing=full"),
     "sharded, lora": ("parallel.shard=2", LORA),

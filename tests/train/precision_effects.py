@@ -68,7 +68,7 @@ def gathered(job: Job) -> dict[str, tuple[torch.dtype, torch.dtype]]:
 def gathers_float8(job: Job) -> bool:
     """Whether sharded weights are gathered in float8; see tests/precision/float8_ranks.py."""
     assert job.precision.float8 is not None
-    return job.precision.float8.gathers
+    return job.precision.float8.gathers(job.parallel.reshard)
 
 
 def in_float8(job: Job) -> set[str]:

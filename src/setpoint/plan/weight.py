@@ -99,7 +99,7 @@ def weight_of(
 def _in_float8(job: Job, each: Parameter) -> bool:
     """Whether FSDP2 gathers a parameter in float8."""
     float8, name = job.precision.float8, each.name.removesuffix(".weight")
-    if float8 is None or not float8.gathers or len(each.shape) != 2:
+    if float8 is None or not float8.gathers(job.parallel.reshard) or len(each.shape) != 2:
         return False
     return bool(converted(float8, {name: (each.shape[0], each.shape[1])}))
 

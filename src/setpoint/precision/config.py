@@ -94,10 +94,14 @@ class Float8(Config):
         """The first compute capability that has these products, and the generation's name."""
         return HARDWARE[self.recipe]
 
-    @property
-    def gathers(self) -> bool:
-        """Whether FSDP2, where it shards these layers, gathers them in float8."""
-        return self.recipe == "tensorwise" and self.gather is not False
+    def gathers(self, reshard: bool | int | None) -> bool:
+        """Whether FSDP2, where it shards these layers, gathers them in float8.
+
+        Arguments:
+            reshard: `parallel.reshard`; FSDP2 keeps weights for so many ranks as they are stored.
+        """
+        whole = reshard is None or isinstance(reshard, bool)
+        return self.recipe == "tensorwise" and self.gather is not False and whole
 
     def is_small(self, rows: int, columns: int) -> bool:
         """Whether `skip_small` leaves out a layer of so many outputs and inputs."""

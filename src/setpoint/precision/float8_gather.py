@@ -71,7 +71,7 @@ class _Scales:
 
     @torch.no_grad()
     def __call__(self, *_: Any) -> None:
-        if self.params[0].sharded_state.name != "SHARDED":
+        if all(param.sharded_state.name == "UNSHARDED" for param in self.params):
             return  # kept whole since the last pass
         shards = [param.sharded_param._local_tensor for param in self.params]
         # What FSDP2 keeps on the host is measured there. Ranks may have nothing of a small weight.

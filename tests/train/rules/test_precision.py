@@ -67,6 +67,8 @@ def test_words(tmp_path: Path) -> None:
             r'precision.float8.skip=["nothing", "^output$", "["]'),
         "float8 of the output": (*FLOAT8, GPU, "precision.float8.skip=[]"),
         "float8 gathered by nobody": (*FLOAT8, GPU, "precision.float8.gather=true"),
+        "float8 gathered of fewer ranks": (*FLOAT8, GPU, "parallel.world_size=4",
+            "parallel.shard=4", "parallel.reshard=2", "precision.float8.gather=true"),
         "float8 of other scales gathered": (*FLOAT8, GPU, "parallel.world_size=2",
             "parallel.shard=2", "precision.float8.recipe=rowwise", "precision.float8.gather=true"),
         "nvfp4 emulated": (*FLOAT8, "precision.float8={recipe: nvfp4, emulate: true}"),

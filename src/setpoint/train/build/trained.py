@@ -95,7 +95,7 @@ def build_trained(
         compiled = job.compile.build(model=model, layers=layers, splits_backward=splits)
     set_shard_dtypes(job, model, stages)
     float8 = job.precision.float8
-    if float8 is not None and float8.gathers and job.parallel.uses_fsdp:
+    if float8 is not None and job.parallel.uses_fsdp and float8.gathers(job.parallel.reshard):
         from setpoint.precision.float8_gather import gather_in_float8
 
         gather_in_float8(stages or [model])

@@ -69,7 +69,12 @@ def _state_in_doubt(job: Job) -> bool:
 
 def idle_float8_gather(job: Job) -> str | None:
     """Say why precision.float8.gather has no effect; None if it has one."""
-    return None if job.parallel.uses_fsdp else "no weights are sharded (parallel.shard = 1)"
+    if not job.parallel.uses_fsdp:
+        return "no weights are sharded (parallel.shard = 1)"
+    reshard = job.parallel.reshard
+    if reshard is not None and not isinstance(reshard, bool):
+        return f"parallel.reshard = {reshard} keeps weights in bf16 or fp32 on {reshard} ranks"
+    return None
 
 
 def float8_problems(job: Job) -> Iterator[Problem]:
