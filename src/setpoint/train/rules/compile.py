@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
-
-from setpoint.compile.checks import machine_problems
 from setpoint.config import Problem
 
 if TYPE_CHECKING:
@@ -29,6 +26,10 @@ def compiler_problems(job: Job) -> Iterator[Problem]:
     Returns:
         the problems; none where the device is missing, which is a problem of its own.
     """
+    import torch
+
+    from setpoint.compile.checks import machine_problems
+
     section, device = job.compile, job.parallel.device
     assert section is not None
     has_gpu = torch.cuda.is_available()
