@@ -75,10 +75,10 @@ def test_saved_exchanges_are_not_repeated(tmp_path: Path) -> None:
     """48 layers send 528 messages in a recomputed micro-batch, and 336 where they are saved."""
     job, found = job_of(tmp_path, "experts 2"), list[int]()
     workload, topology = Workload.of(job, 257), Topology.of(job)
-    for policy in ("full", "operators:matmul", "operators:exchange"):
+    for policy in ("full", "operators:matmul", "operators:exchange", "parts:attention"):
         rows = traffic(workload, topology._replace(recompute=policy), 0)
         found.append(sum(row.calls for row in rows if row.kind == "all_to_all") // workload.layers)
-    assert [48 * each for each in found] == [528, 528, 336]
+    assert [48 * each for each in found] == [528, 528, 336, 336]
 
 
 @pytest.mark.parametrize(

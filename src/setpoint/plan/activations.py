@@ -212,14 +212,14 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
 
 
 def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
-    """Bytes of the results of a layer's exchanges: rows, weights of choices, results, counts."""
+    """Bytes of what a layer's exchanges save: rows, weights of choices, counts, sums of results."""
     sizes = next((dict(each.sizes) for each in kind.pieces if each.role == "experts"), None)
     if sizes is None:
         return 0
     tokens = tokens_of(workload, topology)
     own = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
-    rows = own * sizes["U"]
-    return rows * (2 * sizes["D"] * workload.formats.compute + 4) + sizes["E"] * 8
+    width = sizes["D"] * workload.formats.compute
+    return own * sizes["U"] * (width + 4) + tokens * width + sizes["E"] * 8
 
 
 def _beside(workload: Workload, topology: Topology) -> int:

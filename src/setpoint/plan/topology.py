@@ -200,9 +200,11 @@ def policy_of(section: Any) -> str:
 
 
 def saves_exchange(policy: str) -> bool:
-    """Whether recomputation takes what experts exchanged from the first pass."""
-    name, _, saved = policy.partition(":")
-    return name == "operators" and "exchange" in saved
+    """Whether what experts exchange is sent once, though layers are recomputed."""
+    name, _, what = policy.partition(":")
+    if name == "parts":
+        return "feed_forward" not in what
+    return name == "operators" and "exchange" in what
 
 
 def _policy_overrides(policy: str, every: int) -> list[str]:

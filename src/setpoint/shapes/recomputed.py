@@ -30,6 +30,12 @@ def save_result(*result: Any) -> None:
         messages.results.append(tuple(kept))
 
 
+def is_second_pass() -> bool:
+    """Whether results come from a first pass, so that nothing needs to be sent."""
+    messages = saved.get()
+    return messages is not None and messages.is_second
+
+
 def saved_result() -> tuple[Any, ...] | None:
     """The next result of the first pass; None: this is the first, or it kept none."""
     messages = saved.get()

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError
 from setpoint.memory.operators import contexts
 from setpoint.memory.recompute import recompute
+from setpoint.model.moe import dispatch
 from setpoint.model.moe.assign import Assignments, assign
 from setpoint.model.moe.deepep import DeepEP
 from setpoint.model.moe.dispatch import AllToAll, Exchange, OverTensor, here
@@ -235,10 +236,23 @@ def recomputed_layers(rank: int) -> None:
     def counted(function: Any) -> Any:
         return lambda *given, **named: calls.append("") or function(*given, **named)
 
+    kept: list[list[Tensor]] = []
+
+    def noted(*result: Any) -> None:
+        kept.append([each for each in result if isinstance(each, Tensor)])
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_to_all_single", counted(dist.all_to_all_single))
         # Counts, rows and weights there, results back; the gradients of the last three.
         recomputed(rank, AllToAll(dist.group.WORLD), calls, (7, 11), torch.float64)
+        patch.setattr(dispatch, "save_result", noted)
+        tokens = Tokens.drawn(rank, TOKENS[rank], 0, None, False)
+        Layer(AllToAll(dist.group.WORLD), Held(WORLD, rank), tokens, torch.float64)(
+            tokens.x.double(), tokens.weights.double()
+        )
+    # Of what comes back a sum for each token, and not a row for each choice.
+    assert [len(each) for each in kept] == [1, 2, 1]
+    assert kept[2][0].shape == tokens.x.shape
     with pytest.MonkeyPatch.context() as patch:
         for name in ("dispatch", "combine"):
             patch.setattr(stand_in_deepep.Buffer, name, counted_method(calls, name))

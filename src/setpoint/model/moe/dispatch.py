@@ -13,7 +13,7 @@ from setpoint.model.autocast import cast_once
 from setpoint.model.moe.assign import Assignments
 from setpoint.model.moe.rows import gather, spread, sum_choices
 from setpoint.shapes.peers import Peers, sum_gradients, sum_parts
-from setpoint.shapes.recomputed import save_result, saved_result
+from setpoint.shapes.recomputed import is_second_pass, save_result, saved_result
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
@@ -97,13 +97,8 @@ class AllToAll:
             factors = own[:, 1].detach().index_select(0, order).to(rows.dtype)
         results = experts(rows, own[:, :1], here, factors)
         pending: list[Work] = []
-        (back,) = self.exchange(sent, received, results, pending=pending)
-
-        def finish() -> Tensor:
-            _wait(pending)
-            return sum_choices(spread(back, slots, weights.numel()).unflatten(0, weights.shape))
-
-        return finish
+        back = _Return.apply(sent, received, self.group, pending, results)
+        return lambda: _Combine.apply(back, slots, weights.shape, pending)
 
     def announce(self, assigned: Assignments) -> tuple[Tensor, list[int], list[int]]:
         """Tell each rank how many rows its experts get.
@@ -137,16 +132,14 @@ class AllToAll:
         received: list[int],
         sent: list[int],
         *tensors: Tensor,
-        pending: list[Work] | None = None,
     ) -> tuple[Tensor, ...]:
         """Send parts of rows to the ranks in order, and get theirs, with gradients.
 
         Arguments:
             received, sent: the number of rows from and to each rank.
             tensors: of as many rows each; they are under way at the same time.
-            pending: gets what is to be waited for; None: it is waited for here.
         """
-        return _Exchange.apply(received, sent, self.group, pending, *tensors)
+        return _Exchange.apply(received, sent, self.group, *tensors)
 
 
 class OverTensor:
@@ -199,7 +192,6 @@ class _Exchange(torch.autograd.Function):
         received: list[int],
         sent: list[int],
         group: ProcessGroup,
-        pending: list[Work] | None,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.received, ctx.sent, ctx.group = received, sent, group
@@ -208,10 +200,7 @@ class _Exchange(torch.autograd.Function):
             return before
         arrived, works = _exchanged(tensors, received, sent, group)
         save_result(*arrived)
-        if pending is None:
-            _wait(works)
-        else:
-            pending += works
+        _wait(works)
         return arrived
 
     @staticmethod
@@ -221,7 +210,63 @@ class _Exchange(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         back, works = _exchanged(gradients, ctx.sent, ctx.received, ctx.group)
         _wait(works)
-        return None, None, None, None, *back
+        return None, None, None, *back
+
+
+class _Return(torch.autograd.Function):
+    """Start to send results of experts back; `_Combine` waits for them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        received: list[int],
+        sent: list[int],
+        group: ProcessGroup,
+        pending: list[Work],
+        results: Tensor,
+    ) -> Tensor:
+        ctx.received, ctx.sent, ctx.group = received, sent, group
+        if is_second_pass():  # sums are saved, and nothing reads the rows
+            return results.new_empty(1).expand(sum(received), results.shape[1])
+        (back,), works = _exchanged((results,), received, sent, group)
+        pending += works
+        return back
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, gradient: Tensor
+    ) -> tuple[None, None, None, None, Tensor]:
+        (back,), works = _exchanged((gradient,), ctx.sent, ctx.received, ctx.group)
+        _wait(works)
+        return None, None, None, None, back
+
+
+class _Combine(torch.autograd.Function):
+    """Sums over the choices of each token, of rows that come back: saved in place of these."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, back: Tensor, slots: Tensor, shape: torch.Size, pending: list[Work]
+    ) -> Tensor:
+        ctx.save_for_backward(slots)
+        ctx.top_k = shape[1]
+        before = saved_result()
+        if before is not None:
+            return before[0]
+        _wait(pending)
+        y = sum_choices(spread(back, slots, shape.numel()).unflatten(0, shape))
+        save_result(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor, None, None, None]:
+        (slots,) = ctx.saved_tensors
+        rows = gradient.index_select(0, slots.div(ctx.top_k, rounding_mode="floor"))
+        return rows, None, None, None
 
 
 def _exchanged(

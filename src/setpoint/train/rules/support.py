@@ -76,7 +76,7 @@ OTHER_MASK = (
 
 
 def _has_own_save(job: Any) -> bool:
-    return getattr(job.memory.activation_checkpointing, "save", SAVE) != SAVE
+    return set(getattr(job.memory.activation_checkpointing, "save", SAVE)) != set(SAVE)
 
 
 GRAPH = "compile.scope = graph"
@@ -508,7 +508,7 @@ CONFLICTS = (
     Conflict(
         f"{CHECKPOINTING}.save = exchange", ("parallel.expert that divides no experts",),
         "finds no exchange: all experts are on each rank", ("[matmul]", "[matmul, attention]"),
-        where=lambda job: _has_own_save(job) and not _divides_experts(job)),
+        where=lambda job: _has_own_save(job) and job.parallel.expert == 1),
     Conflict(
         "memory.optimizer_offload = set", ("optimizer.momentum = 0",), IDLE, ("null",),
         where=lambda job: not job.optimizer.keeps_state),

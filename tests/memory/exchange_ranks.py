@@ -1,0 +1,67 @@
+"""Run by test_exchange.py in a process of its own: experts on four ranks, two of each.
+
+FSDP2 gathers experts within the layers, which are recomputed or not: weights after a step are
+the same to the bit, and all-to-alls are those of the policy.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.placed import whole_of
+from setpoint.train.build.components import build_components
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..ranks import fork
+from ..train.small import small_job
+from .meter import Meter
+
+WORLD = 4
+BASE = (
+    "duration=1 step", "model.layers=2", "evaluation=null", "batch.micro_size=1",
+    "batch.accumulation=1", "precision.compute=bf16", f"parallel.world_size={WORLD}",
+    "parallel.shard=4", "parallel.expert=2",
+    "model.moe={experts: 4, top_k: 2, shared_experts: 1, load_sequences: 1}",
+)  # fmt: skip
+# Counts, rows, weights of choices and results; gradients of the last three; in each of two layers.
+ONCE, AGAIN = 4, 3
+EXPECTED = {
+    "null": ONCE + AGAIN,
+    "full": 2 * ONCE + AGAIN,
+    "{type: operators, save: [exchange]}": ONCE + AGAIN,
+    "{type: operators, save: [matmul, attention, exchange]}": ONCE + AGAIN,
+}
+
+
+def trained(folder: Path, policy: str) -> tuple[int, dict[str, Tensor]]:
+    """All-to-alls of a step, and the weights after it."""
+    job = small_job(folder, *BASE, f"memory.activation_checkpointing={policy}")
+    parts = build_components(job)
+    with Meter() as meter:
+        Loop(job, parts, [], StopRequest(), Position()).run()
+    calls = meter.calls["c10d::alltoall_base_"]
+    return calls, {name: whole_of(value) for name, value in parts.model.state_dict().items()}
+
+
+def check(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    with tempfile.TemporaryDirectory() as folder:
+        expected: dict[str, Tensor] = {}
+        for policy, calls in EXPECTED.items():
+            counted, weights = trained(Path(folder), policy)
+            assert counted == 2 * calls, (policy, counted)
+            expected = expected or weights
+            for name, weight in weights.items():
+                assert torch.equal(weight, expected[name]), (policy, name)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(check, WORLD))
