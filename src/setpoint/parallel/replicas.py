@@ -146,7 +146,9 @@ class _BucketViews:
         pairs = zip(self.weights, self.views, strict=False)
         missing = [(weight, view) for weight, view in pairs if weight.grad is None]
         if missing:
-            torch._foreach_zero_([view for _, view in missing])
+            torch._foreach_zero_(  # pyright: ignore[reportPrivateImportUsage]
+                [view for _, view in missing]
+            )
         for weight, view in missing:
             weight.grad = view
 
