@@ -445,10 +445,10 @@ BREAKS = [
         "precision train/test_formats.py",
     ),
     Break(
-        "precision/scaler.py",
-        "elif not overflows:",
-        "else:",
-        "precision train/step/test_engine.py",
+        "optim/unless.py",
+        "optimizer.grad_scale, optimizer.found_inf = None, flag",
+        "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
+        "train/step/test_engine.py",
     ),
 ]
 

@@ -50,7 +50,7 @@ class Fault(Callback):
         if self.at == "callback" and loop.position.step == 5:
             self.happens()
         if self.at == "step" and loop.position.step == 5:
-            loop.engine.finish = lambda *_: self.happens()  # type: ignore[method-assign,assignment]
+            loop.engine.update = lambda *_: self.happens()  # type: ignore[method-assign,assignment]
 
     def finish(self, loop: Loop) -> None:
         del loop

@@ -78,7 +78,7 @@ def test_parts_are_what_they_are_in_a_run(name: str, tmp_path: Path) -> None:
     without = ("dim", "layers", "heads", "dropout") if name in NO_LAYERS_OF_OURS else ()
     job = small_job(tmp_path, *flags, "evaluation=null", without=without)
     parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).take_step()
+    Loop(job, parts, [], StopRequest(), Position()).step()
     held = dict(parts.weights.named_parameters())
     found = measure(parts.model, held, parts.optimizer, torch.device("cpu"))
     workload = Workload.of(job, 257)

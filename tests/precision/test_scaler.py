@@ -20,7 +20,13 @@ def update(scaler: LossScaler, factor: float = 1.0) -> tuple[bool, torch.Tensor]
     scaler.scale(weight.square() * factor).backward()
     scaler.unscale_(optimizer)
     overflows = any(scaler.overflows(optimizer))
-    return scaler.update_by(optimizer, overflows), weight.detach()
+    if not overflows:
+        optimizer.step()
+    before = scaler.get_scale()
+    scaler.update()
+    if overflows:
+        scaler.skip(before)
+    return not overflows, weight.detach()
 
 
 def scaler_of(**options: float) -> LossScaler:

@@ -25,7 +25,7 @@ def trained(job: Job) -> list[bytes]:
     if isinstance(job.loss, LinearCrossEntropy) and (why := missing()):
         pytest.skip(why)
     parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).take_step()
+    Loop(job, parts, [], StopRequest(), Position()).step()
     return [p.detach().numpy().tobytes() for p in parts.model.parameters()]
 
 

@@ -36,7 +36,7 @@ def computed(job: Job) -> Counter[str]:
     parts.model.train()
     loop = Loop(job, parts, [], StopRequest(), Position())
     with Meter() as meter:
-        loop.take_step()
+        loop.step()
     return meter.calls
 
 
@@ -74,7 +74,7 @@ def at_once(job: Job) -> list[int]:
     """How many parameters each part of a second update has."""
     parts = build_components(job)
     loop = Loop(job, parts, [], StopRequest(), Position())
-    loop.take_step()
+    loop.step()
     sizes: list[int] = []
 
     def update(self: StateOnHost, some: list[Tensor], real: Any = StateOnHost._update) -> None:
@@ -83,7 +83,7 @@ def at_once(job: Job) -> list[int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StateOnHost, "_update", update)
-        loop.take_step()
+        loop.step()
     return sizes
 
 

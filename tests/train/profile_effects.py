@@ -158,7 +158,8 @@ def survived(job: Job) -> list[str]:
     parts.objective = poisoned
 
     def back(loop: Loop, result: StepResult) -> Position:
-        loop.policy_of(result).roll_back_to(0, 2, result.wrong)
+        assert result.policy is not None
+        result.policy.roll_back_to(0, 2, result.wrong)
         return Position()
 
     loop = Loop(job, parts, [], StopRequest(), Position(), roll_back=back)

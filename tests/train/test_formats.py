@@ -182,8 +182,9 @@ def losses(folder: Path, *flags: str) -> list[float]:
     loop = Loop(job, parts, [], StopRequest(), Position())
     parts.model.train()
     for _ in range(60):
-        result = loop.take_step()
-        loop.advance(result, 0.0)
+        loop.launched = loop.take_step()
+        result = loop.settle()
+        loop.advance(result.tokens, 0.0)
         found.append(result.loss)
     return found
 

@@ -20,7 +20,7 @@ from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch
 from setpoint.train.run import Outcome, train
-from setpoint.train.step.loop import Loop, StepResult
+from setpoint.train.step.loop import Loop
 from setpoint.train.step.objective import Count, Objective
 
 from .commands import Command, Commands
@@ -405,8 +405,8 @@ def test_a_run_leaves_before_its_time_is_over_and_for_a_file(
     flags = ("duration=1000000 steps", "evaluation=null", "checkpoint.every=never")
     advance, file = Loop.advance, list[Path]()
 
-    def advanced(self: Loop, result: StepResult, seconds: float) -> None:
-        advance(self, result, seconds)
+    def advanced(self: Loop, *given: Any) -> None:
+        advance(self, *given)
         if self.position.step % 5 == 0 and not file:
             limits: Any = self.stop.limits
             limits.ends = dict.fromkeys(limits.ends, time.monotonic())

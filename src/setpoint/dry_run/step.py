@@ -53,6 +53,7 @@ from setpoint.train.build.model import stage_sizes
 from setpoint.train.build.trained import Trained, build_trained
 from setpoint.train.config import Job
 from setpoint.train.rules.table import dense_on_gpu
+from setpoint.train.step.bad_steps import NonFiniteSteps
 from setpoint.train.step.engine import Rates
 from setpoint.train.step.pipeline import engine_of
 
@@ -405,11 +406,12 @@ def _stepping(
         scaler=build_scaler(job.precision, world.device),
         sequence=sequence_parts(job.parallel, world),
         groups=None,
+        non_finite=NonFiniteSteps(job.resilience.non_finite),
         spikes=None,
     )
     engine: Any = engine_of(job, cast("Any", parts))
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop
-        engine.to_host = lambda first, *others: [0.0] * (first.numel() + len(others))
+        engine.to_host = lambda numbers: lambda: [0.0] * len(numbers)
     whole = total_count(step.counts)
 
     def window(name: str) -> AbstractContextManager[Any]:
@@ -421,7 +423,7 @@ def _stepping(
     def take() -> None:
         sums = engine.forward_backward(step, whole)
         meter.enter("update")
-        engine.finish(sums, Rates(job.optimizer.lr, 0.5))
+        engine.update(sums, Rates(job.optimizer.lr, 0.5))
 
     return take
 

@@ -1,6 +1,7 @@
-"""A step of Adafactor (Shazeer and Stern, 2018) for weights of which each rank holds a part.
+"""A step of Adafactor (Shazeer and Stern, 2018) for weights on GPUs, or that ranks divide.
 
-As torch.optim.Adafactor, whose operations in place DTensor has not. The means over rows and columns
+As torch.optim.Adafactor, whose operations in place DTensor has not, and which waits for a GPU twice
+for each weight. The means over rows and columns
 are those of whole weights, the same on all ranks and a small part of them, so that each holds both.
 """
 
@@ -13,15 +14,24 @@ import torch
 from torch import Tensor
 
 from setpoint.optim.base import is_dtensor, local_shard
+from setpoint.optim.unless import number_of, unless
 from setpoint.shapes.placed import whole_of
 
+MEANS = {"row_var": -1, "col_var": -2}
+"""The means of squares, and over which dimension of a weight they are."""
+Number = float | Tensor
+"""A number of a weight; on a GPU a scalar tensor, for which the host does not wait."""
 
-def divided_step(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+
+def divided_step(
+    p: Tensor, state: dict[str, Any], group: dict[str, Any], flag: Tensor | None = None
+) -> None:
     """Update one parameter.
 
     Arguments:
         p: with its gradient; what no rank shares may stand beside what is divided.
         state: as torch.optim.Adafactor keeps it; empty before the first step.
+        flag: an fp32 scalar; where it is 1 nothing on the device changes.
     """
     gradient = p.grad
     assert gradient is not None
@@ -32,20 +42,27 @@ def divided_step(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Non
     state["step"] += 1
     step, lr = float(state["step"]), group["lr"]
     weight = step ** group["beta2_decay"]
-    alpha = max(eps2, _norm(p) / sqrt(p.numel())) * min(lr, 1 / sqrt(step))
-    mine = local_shard(p, p)
-    if group["weight_decay"]:
-        mine.mul_(1 - lr * group["weight_decay"])
-    own = local_shard(gradient, p)
-    if gradient.ndim > 1:
-        estimate = _estimate(gradient, state, weight, eps1)
-    else:
-        mean = local_shard(state["variance"], p)
-        mean.lerp_(own * own, weight)
-        estimate = mean.clone()
-    update = estimate.clamp_(min=eps1 * eps1).rsqrt_().mul_(own)
-    clipped = max(1.0, _norm(_spread(update, p)) / (sqrt(p.numel()) * group["d"]))
-    mine.add_(update, alpha=-alpha / clipped)
+    alpha = _at_least(eps2, _norm(p) / sqrt(p.numel())) * min(lr, 1 / sqrt(step))
+    mine, own = local_shard(p, p), local_shard(gradient, p)
+    # What is loaded of a single row or column has the shape of the weight, and is divided.
+    state |= {name: whole_of(state[name]) for name in MEANS if name in state}
+    means = [local_shard(held, p) for name, held in state.items() if name != "step"]
+    with unless(flag, mine, *means):
+        if group["weight_decay"]:
+            mine.mul_(1 - lr * group["weight_decay"])
+        if gradient.ndim > 1:
+            estimate = _estimate(gradient, state, weight, eps1)
+        else:
+            (mean,) = means
+            mean.lerp_(own * own, weight)
+            estimate = mean.clone()
+        update = estimate.clamp_(min=eps1 * eps1).rsqrt_().mul_(own)
+        clipped = _at_least(1.0, _norm(_spread(update, p)) / (sqrt(p.numel()) * group["d"]))
+        rate = -alpha / clipped
+        if isinstance(rate, Tensor):
+            mine.add_(update.mul_(rate))
+        else:
+            mine.add_(update, alpha=rate)
 
 
 def _begin(state: dict[str, Any], gradient: Tensor) -> None:
@@ -63,11 +80,9 @@ def _estimate(gradient: Tensor, state: dict[str, Any], weight: float, eps1: floa
     """Move the means on, and estimate the squares of this rank's part of the gradient."""
     wide = torch.promote_types(gradient.dtype, torch.float32)
     squares = gradient.to(wide).square()
-    for name, dim in (("row_var", -1), ("col_var", -2)):
-        # What is loaded of a single row or column has the shape of the weight, and is divided.
-        state[name] = mean = whole_of(state[name])
+    for name, dim in MEANS.items():
         summed = whole_of(squares.sum(dim, keepdim=True))
-        mean.lerp_(summed.div_(gradient.size(dim)).to(mean.dtype), weight)
+        state[name].lerp_(summed.div_(gradient.size(dim)).to(state[name].dtype), weight)
     rows, columns = state["row_var"], state["col_var"]
     least = rows.mean(dim=-2, keepdim=True).clamp_(min=eps1)
     last, before = gradient.ndim - 1, gradient.ndim - 2
@@ -75,8 +90,12 @@ def _estimate(gradient: Tensor, state: dict[str, Any], weight: float, eps1: floa
     return estimate.div_(_part(least, gradient, last, before))
 
 
-def _norm(tensor: Tensor) -> float:
-    return float(whole_of(torch.linalg.vector_norm(tensor)))
+def _norm(tensor: Tensor) -> Number:
+    return number_of(whole_of(torch.linalg.vector_norm(tensor)))
+
+
+def _at_least(least: float, number: Number) -> Number:
+    return number.clamp(min=least) if isinstance(number, Tensor) else max(least, number)
 
 
 def _spread(part: Tensor, like: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch.optim.adamw import adamw
 
 from setpoint.optim.base import local_shard
 from setpoint.optim.torch_optimizers import can_fuse
+from setpoint.optim.unless import unless
 
 Store = Callable[[Tensor, Tensor], object]
 """Writes a value into a tensor of fewer digits."""
@@ -63,7 +64,12 @@ def adam_of(parameter: Tensor, state: dict[str, Any], dtype: torch.dtype | None)
     )
 
 
-def adam_step(held: Sequence[Adam], group: dict[str, Any], store: Store = Tensor.copy_) -> None:
+def adam_step(
+    held: Sequence[Adam],
+    group: dict[str, Any],
+    store: Store = Tensor.copy_,
+    flag: Tensor | None = None,
+) -> None:
     """Take a step of AdamW (Loshchilov and Hutter, 2019) with decoupled decay.
 
     Where all is in one format of at least 32 bits, it is PyTorch's own step, in the fused kernel
@@ -72,9 +78,10 @@ def adam_step(held: Sequence[Adam], group: dict[str, Any], store: Store = Tensor
 
     Arguments:
         group: `lr`, `betas`, `eps` and `weight_decay`.
+        flag: an fp32 scalar; where it is 1 nothing changes.
     """
     nearest = store is Tensor.copy_
-    _torchs_step([one for one in held if _is_plain(one, nearest)], group)
+    _torchs_step([one for one in held if _is_plain(one, nearest)], group, flag)
     for one in held:
         if _is_plain(one, nearest):
             continue
@@ -83,7 +90,7 @@ def adam_step(held: Sequence[Adam], group: dict[str, Any], store: Store = Tensor
             wide = torch.promote_types(wide, tensor.dtype)
         parameter, gradient, exp_avg, exp_avg_sq = (each.to(wide) for each in one.tensors)
         twin = Adam(parameter, gradient, exp_avg, exp_avg_sq, one.step)
-        _torchs_step([twin], group)
+        _torchs_step([twin], group, flag)
         for mine, value in zip(one.tensors, twin.tensors, strict=True):
             if value is not mine and mine is not one.gradient:
                 store(mine, value)
@@ -96,23 +103,27 @@ def _is_plain(one: Adam, nearest: bool) -> bool:
     return len(formats) == 1 and exact
 
 
-def _torchs_step(held: Sequence[Adam], group: dict[str, Any]) -> None:
+def _torchs_step(held: Sequence[Adam], group: dict[str, Any], flag: Tensor | None) -> None:
     if not held:
         return
     beta1, beta2 = group["betas"]
-    adamw(
-        [one.parameter for one in held],
-        [one.gradient for one in held],
-        [one.exp_avg for one in held],
-        [one.exp_avg_sq for one in held],
-        [],
-        [one.step for one in held],
-        fused=can_fuse(one.parameter for one in held) or None,
-        amsgrad=False,
-        beta1=beta1,
-        beta2=beta2,
-        lr=group["lr"],
-        weight_decay=group["weight_decay"],
-        eps=group["eps"],
-        maximize=False,
-    )
+    fused = can_fuse(one.parameter for one in held)
+    changed = [(one.parameter, one.exp_avg, one.exp_avg_sq, one.step) for one in held]
+    with unless(None if fused else flag, *(tensor for one in changed for tensor in one)):
+        adamw(
+            [one.parameter for one in held],
+            [one.gradient for one in held],
+            [one.exp_avg for one in held],
+            [one.exp_avg_sq for one in held],
+            [],
+            [one.step for one in held],
+            fused=fused or None,
+            found_inf=flag if fused else None,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )

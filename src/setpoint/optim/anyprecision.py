@@ -11,6 +11,7 @@ from torch import Tensor
 
 from setpoint.optim.adam_step import Adam, adam_of, adam_step
 from setpoint.optim.base import GroupedOptimizer
+from setpoint.optim.unless import flag_of
 
 # Steps, names and the seed each get an own place in the seed of the noise.
 _PRIME = 1_000_003
@@ -57,11 +58,12 @@ class AnyPrecisionAdamW(GroupedOptimizer):
                 held[name] = adam_of(p, self.state[p], self.state_dtype)
         group["updates"] += 1
         if group["rounding"] == "nearest":
-            adam_step(list(held.values()), group)
+            adam_step(list(held.values()), group, flag=flag_of(self))
             return
         for name, one in held.items():
             noise = self._noise(name, group["updates"], one.parameter.device)
-            adam_step([one], group, partial(_store_stochastically, generator=noise))
+            store = partial(_store_stochastically, generator=noise)
+            adam_step([one], group, store, flag_of(self))
 
     def _noise(self, name: str, update: int, device: torch.device) -> torch.Generator:
         """The random numbers of one parameter at one step."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import fields_of
+from setpoint.optim.unless import flag_of, is_left_out
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 COMPILER = "torch._dynamo"
+AT_ONCE = 1 << 26
+"""Numbers of parameters that go through the operations of a step together on a GPU."""
 
 Given: TypeAlias = Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 """Groups of PyTorch's form, or (qualified name, parameter) pairs, which make one group."""
@@ -108,7 +111,13 @@ class BuiltOptimizer(torch.optim.Optimizer):
 
 
 class GroupedOptimizer(BuiltOptimizer):
-    """An optimizer whose step updates one group of parameters after the other."""
+    """An optimizer whose step updates one group of parameters after the other.
+
+    It may be left out on the device; see `setpoint.optim.unless`.
+    """
+
+    _step_supports_amp_scaling = True
+    counts_on_host = True
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -127,8 +136,9 @@ class GroupedOptimizer(BuiltOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            self.update(group)
+        if not is_left_out(flag_of(self)):
+            for group in self.param_groups:
+                self.update(group)
         return loss
 
     @abstractmethod
@@ -145,12 +155,20 @@ def together(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Split parameters into those that are taken through the operations of a step together.
 
     Returns:
-        all that lie on a GPU at once, which saves it launches; those on a CPU one by one, so that
-        what an operation has written is still in the cache for the next.
+        on a GPU as many as bound what copies of them take, which saves it launches; those on a CPU
+        one by one, so that what an operation has written is still in the cache for the next.
     """
     yield from ([p] for p in parameters if p.device.type == "cpu")
-    if others := [p for p in parameters if p.device.type != "cpu"]:
-        yield others
+    some: list[Tensor] = []
+    for p in parameters:
+        if p.device.type == "cpu":
+            continue
+        if some and sum(local_shard(each, each).numel() for each in (*some, p)) > AT_ONCE:
+            yield some
+            some = []
+        some.append(p)
+    if some:
+        yield some
 
 
 def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from setpoint.optim.base import GroupedOptimizer, local_shard, together
+from setpoint.optim.unless import flag_of, unless
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
@@ -42,12 +43,11 @@ class Lion(GroupedOptimizer):
             if not self.state[p]:
                 self.state[p]["exp_avg"] = torch.zeros_like(p, dtype=self.state_dtype)
         for some in together(held):
-            _update(
-                [local_shard(p, p) for p in some],
-                [local_shard(p.grad, p) for p in some if p.grad is not None],
-                [local_shard(self.state[p]["exp_avg"], p) for p in some],
-                group,
-            )
+            parameters = [local_shard(p, p) for p in some]
+            gradients = [local_shard(p.grad, p) for p in some if p.grad is not None]
+            means = [local_shard(self.state[p]["exp_avg"], p) for p in some]
+            with unless(flag_of(self), *parameters, *means):
+                _update(parameters, gradients, means, group)
 
 
 def _update(

@@ -12,6 +12,7 @@ from torch import Tensor
 from setpoint.config import SetpointError
 from setpoint.optim.adam_step import adam_of, adam_step
 from setpoint.optim.base import GroupedOptimizer, given_tensors, is_dtensor, local_shard
+from setpoint.optim.unless import flag_of, unless
 from setpoint.optim.whole import exchange_of, split_of
 
 AdjustLr = Literal["original", "match_rms_adamw"]
@@ -102,10 +103,18 @@ class Muon(GroupedOptimizer):
             self._loads.clear()
         held = [p for p in group["params"] if p.grad is not None]
         if group["algorithm"] == "adamw":
-            adam_step([adam_of(p, self.state[p], self.state_dtype) for p in held], group)
+            held = [adam_of(p, self.state[p], self.state_dtype) for p in held]
+            adam_step(held, group, flag=flag_of(self))
             return
+        for p in held:
+            if not self.state[p]:
+                zeros = torch.zeros_like(p, dtype=self.state_dtype)
+                self.state[p]["momentum_buffer"] = zeros
         for portion in _portions(held):
-            self._muon_step(portion, group)
+            parameters = [local_shard(p, p) for p in portion]
+            means = [local_shard(self.state[p]["momentum_buffer"], p) for p in portion]
+            with unless(flag_of(self), *parameters, *means):
+                self._muon_step(portion, group)
 
     def _muon_step(self, held: Sequence[Tensor], group: dict[str, Any]) -> None:
         """One step for matrices of one shape."""
@@ -144,8 +153,6 @@ class Muon(GroupedOptimizer):
         """Move the running mean on, and tell what is to be made orthogonal of it, in bf16."""
         assert p.grad is not None
         state, momentum = self.state[p], group["momentum"]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(p, dtype=self.state_dtype)
         mean, gradient = local_shard(state["momentum_buffer"], p), local_shard(p.grad, p)
         # A mean kept in fewer digits is computed in those of its gradient.
         wide = torch.promote_types(mean.dtype, gradient.dtype)

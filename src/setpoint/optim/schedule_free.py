@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from setpoint.optim.base import GroupedOptimizer, local_shard, together
+from setpoint.optim.unless import flag_of, unless
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
@@ -82,20 +83,21 @@ class ScheduleFreeAdamW(GroupedOptimizer):
         gradients = [local_shard(p.grad, p) for p in held if p.grad is not None]
         z = [local_shard(self.state[p]["z"], p) for p in held]
         squares = [local_shard(self.state[p]["exp_avg_sq"], p) for p in held]
-        _torch._foreach_mul_(squares, beta2)
-        _torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-        roots = _torch._foreach_div(squares, 1 - beta2**number)
-        _torch._foreach_sqrt_(roots)
-        _torch._foreach_add_(roots, group["eps"])
-        # The gradients are not needed any more, and memory is saved.
-        steps = gradients
-        _torch._foreach_div_(steps, roots)
-        if group["weight_decay"]:
-            _torch._foreach_add_(steps, y, alpha=group["weight_decay"])
-        # y moves to b1 x + (1 - b1) z of the new x and z, without x.
-        _torch._foreach_lerp_(y, z, share)
-        _torch._foreach_add_(y, steps, alpha=lr * (beta1 * (1 - share) - 1))
-        _torch._foreach_sub_(z, steps, alpha=lr)
+        with unless(flag_of(self), *y, *z, *squares):
+            _torch._foreach_mul_(squares, beta2)
+            _torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+            roots = _torch._foreach_div(squares, 1 - beta2**number)
+            _torch._foreach_sqrt_(roots)
+            _torch._foreach_add_(roots, group["eps"])
+            # The gradients are not needed any more, and memory is saved.
+            steps = gradients
+            _torch._foreach_div_(steps, roots)
+            if group["weight_decay"]:
+                _torch._foreach_add_(steps, y, alpha=group["weight_decay"])
+            # y moves to b1 x + (1 - b1) z of the new x and z, without x.
+            _torch._foreach_lerp_(y, z, share)
+            _torch._foreach_add_(y, steps, alpha=lr * (beta1 * (1 - share) - 1))
+            _torch._foreach_sub_(z, steps, alpha=lr)
 
     @contextmanager
     def averaged(self) -> Iterator[dict[Tensor, Tensor]]:

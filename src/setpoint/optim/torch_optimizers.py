@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
+from setpoint.optim import unless
 from setpoint.optim.adafactor import divided_step
 from setpoint.optim.base import BuiltOptimizer, given_tensors, is_dtensor, uncompiled
+from setpoint.optim.unless import flag_of, is_left_out, without_flag
 
 if TYPE_CHECKING:
     from setpoint.optim import config as sections
@@ -78,6 +80,11 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
             closure: computes the loss again, before the update.
         """
         mixed = [group for group in self.param_groups if group["fused"] and self._begins(group)]
+        if mixed and (flag := flag_of(self)) is not None:  # which the kernel alone takes
+            if bool(flag):
+                return None
+            with without_flag(self):
+                return self.step(closure)
         before = [group["foreach"] for group in mixed]
         for group in mixed:
             group["fused"], group["foreach"] = False, True
@@ -120,6 +127,8 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
 class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
     """torch.optim.Adafactor (Shazeer and Stern, 2018), also for weights that ranks divide."""
 
+    _step_supports_amp_scaling = True
+    counts_on_host = True
     _step = uncompiled(torch.optim.Adafactor.step, no_grad=True)
 
     @torch.no_grad()
@@ -130,15 +139,19 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
             closure: computes the loss again, before the update.
         """
         held = [(p, group) for group in self.param_groups for p in group["params"]]
-        if not any(is_dtensor(p) for p, _ in held):
-            return self._step(closure)
-        loss = None
+        flag, loss = flag_of(self), None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if is_left_out(flag):
+            return loss
+        if all(unless.is_on_host(p) and not is_dtensor(p) for p, _ in held):
+            with without_flag(self):
+                self._step()
+            return loss
         for p, group in held:
             if p.grad is not None:
-                divided_step(p, self.state[p], group)
+                divided_step(p, self.state[p], group, flag)
         return loss
 
     @classmethod

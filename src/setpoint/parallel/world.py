@@ -183,6 +183,18 @@ class World:
             for tensor in tensors:
                 distributed.all_reduce(tensor, group=self.over)
 
+    def sum_numbers(self, *numbers: float) -> list[float]:
+        """Sum numbers of the hosts over all ranks, for which no device is waited for."""
+        if self.size == 1:
+            return list(numbers)
+        own = np.array(numbers, dtype=np.float64)
+        group: Any = self.over or distributed.group.WORLD
+        # A group that others have made may be of GPUs alone.
+        on = torch.device("cpu") if torch.device("cpu") in group._device_types else self.device
+        held = torch.from_numpy(own).to(on)
+        distributed.all_reduce(held, group=self.over)
+        return own.tolist() if on.type == "cpu" else held.tolist()
+
     def any(self, flag: bool) -> bool:
         """Whether a flag is set on any rank; the same answer on all of them."""
         if self.size == 1:
@@ -348,8 +360,9 @@ def backend_of(config: Parallel, device: torch.device) -> str:
             f"Valid: null, gloo"
         )
     both = "cpu:gloo,cuda:nccl"
-    chosen = config.backend or both
-    return chosen if chosen != both or device.type == "cuda" else "gloo"
+    if device.type != "cuda" or config.backend == "gloo":
+        return "gloo"
+    return both  # what hosts tell each other does not wait for their GPUs
 
 
 def tells_of_others(error: Exception) -> bool:

@@ -52,40 +52,26 @@ class LossScaler(torch.amp.GradScaler):
         found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         return list(found.values())
 
-    def update_by(self, optimizer: torch.optim.Optimizer, overflows: bool) -> bool:
-        """Let the optimizer take its step, unless a gradient is not finite; adjust the scale.
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Adjust the scale after each step whose gradients were unscaled, taken or not."""
+        if self.is_enabled():
+            super().update(new_scale)
+
+    def skip(self, scale: float) -> None:
+        """Count a step that was not taken, since gradients were not finite.
 
         Arguments:
-            optimizer: whose gradients have been unscaled by `unscale_`.
-            overflows: whether one of `overflows` is above 0.
+            scale: of its loss.
 
         Raises:
             RunError: the scale has become so small that it cannot be what makes them infinite.
         """
-        if not self.is_enabled():
-            optimizer.step()
-            return True
-        if getattr(optimizer, "_step_supports_amp_scaling", False):
-            self.step(optimizer)  # fused: skips on the device
-        elif not overflows:
-            optimizer.step()
-        if not overflows:
-            self.update()
-            return True
-        before = self.get_scale()
-        self.update()
         self.skipped += 1
-        if self.get_scale() < LEAST:
+        if scale * self.get_backoff_factor() < LEAST:
             raise RunError(
-                f"the gradients of fp16 are not finite even with the loss scaled by {before:g}; "
+                f"the gradients of fp16 are not finite even with the loss scaled by {scale:g}; "
                 f"{self.skipped} steps were skipped. Lower optimizer.lr, or compute in bf16"
             )
-        return False
-
-    def pass_over(self) -> None:
-        """Adjust the scale after gradients that were unscaled, and from which no step is taken."""
-        if self.is_enabled():
-            self.update()
 
     def metrics(self) -> dict[str, float]:
         """What a row of metrics says.

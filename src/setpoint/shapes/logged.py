@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
@@ -149,6 +149,18 @@ class Total:
         return cls(reduce, count, Fraction(exact), float(odd), number(value), step, whole)
 
 
+class Logged(NamedTuple):
+    """What was logged up to the end of a step, in order."""
+
+    step: int
+    values: list[tuple[str, float | Tensor]]
+
+    @property
+    def on_device(self) -> list[Tensor]:
+        """The values that are still on a device."""
+        return [value for _, value in self.values if isinstance(value, Tensor)]
+
+
 class MetricLog:
     """Collects the metrics of one rank until a row takes those of all ranks.
 
@@ -203,28 +215,30 @@ class MetricLog:
         """Begin a step."""
         self.step, self._first = step, len(self._values)
 
+    def cut(self) -> Logged:
+        """Take out what was logged so far, for `settle` once its numbers are known."""
+        found = Logged(self.step, self._values)
+        self._values, self._first = [], 0
+        return found
+
     def drop(self) -> None:
         """Forget what was logged in a step that is taken again."""
         del self._values[self._first :]
 
-    @property
-    def on_device(self) -> list[Tensor]:
-        """The values that are still on a device."""
-        return [value for _, value in self._values if isinstance(value, Tensor)]
-
-    def settle(self, numbers: Iterable[float] | None = None) -> None:
+    def settle(self, logged: Logged | None = None, numbers: Iterable[float] | None = None) -> None:
         """Reduce what was logged.
 
         Arguments:
-            numbers: what the tensors of `on_device` hold; None: it is read, for which the device is
-                waited for.
+            logged: what `cut` has given; None: all that is there.
+            numbers: what the tensors of its `on_device` hold; None: they are read, for which the
+                device is waited for.
         """
-        known = iter(self.on_device if numbers is None else numbers)
-        for name, value in self._values:
+        logged = self.cut() if logged is None else logged
+        known = iter(logged.on_device if numbers is None else numbers)
+        for name, value in logged.values:
             number = float(next(known)) if isinstance(value, Tensor) else value
             total = self.totals.setdefault(name, Total(self._reductions[name]))
-            total.add(number, self.step)
-        self._values.clear()
+            total.add(number, logged.step)
 
     def take(self) -> dict[str, float]:
         """The metrics for a row, after which they begin anew."""

@@ -52,7 +52,7 @@ def test_rates_of_mup_and_of_groups_are_multiplied(tmp_path: Path) -> None:
 def test_the_loop_multiplies_the_rate_of_the_schedule(tmp_path: Path) -> None:
     job = small_job(tmp_path, RULES, "schedule=constant", "schedule.warmup=0")
     parts = build_components(job)
-    result = Loop(job, parts, [], StopRequest(), Position()).take_step()
+    result = Loop(job, parts, [], StopRequest(), Position()).step()
     rates = {group["name"]: group["lr"] for group in parts.optimizer.param_groups}
     assert result.lr == 0.01
     assert rates == {

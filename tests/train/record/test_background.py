@@ -255,15 +255,15 @@ def test_what_was_begun_is_saved_where_a_run_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int | None
 ) -> None:
     """And what cannot be saved is said beside the error that ends the run."""
-    disk, step = Disk(monkeypatch, slow=8, broken=broken), Loop.step
+    disk, launch = Disk(monkeypatch, slow=8, broken=broken), Loop.launch
 
     def failing(loop: Loop) -> Any:
         if loop.position.step == 9:
             disk.opens.set()
             raise RuntimeError("the model broke")
-        return step(loop)
+        return launch(loop)
 
-    monkeypatch.setattr(Loop, "step", failing)
+    monkeypatch.setattr(Loop, "launch", failing)
     with pytest.raises(RuntimeError, match="the model broke"):
         train(small_job(tmp_path, *IN_BACKGROUND))
     run = run_of(tmp_path)

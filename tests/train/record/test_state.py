@@ -29,9 +29,10 @@ def advance(
     losses: list[float] = []
     parts.model.train()
     for _ in range(steps):
-        result = loop.take_step()
+        loop.launched = loop.take_step()
+        result = loop.settle()
         losses.append(result.loss)
-        loop.advance(result, 0.5)
+        loop.advance(result.tokens, 0.5)
     return loop.position, losses
 
 

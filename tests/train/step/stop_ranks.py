@@ -74,6 +74,8 @@ def check(rank: int, store: str) -> None:
         answers_once(folder, rank)
         refuses_alike(folder, rank, Path(store).parent)
         skips_spikes_alike(folder, rank)
+        for moe in ("null", "{experts: 4, top_k: 2}"):
+            waits_for_no_device(folder, rank, f"model.moe={moe}")
         names_slow_ranks(folder, rank)
     dist.destroy_process_group()
 
@@ -83,13 +85,17 @@ def ends_alike(folder: Path, rank: int) -> None:
     job = small_job(folder, "evaluation=null", "model.dropout=0")
     parts = build_components(job)
     assert (parts.world.rank, parts.world.size) == (rank, WORLD)
-    calls, total = [0], World.sum
+    calls, total, of_hosts = [0, 0], World.sum, World.sum_numbers
 
     def counted(self: World, *tensors: torch.Tensor) -> None:
         calls[0] += len(tensors)
         total(self, *tensors)
 
-    World.sum = counted
+    def counted_of_hosts(self: World, *numbers: float) -> list[float]:
+        calls[1] += 1
+        return of_hosts(self, *numbers)
+
+    World.sum, World.sum_numbers = counted, counted_of_hosts
     callback, stop = Asked(rank, 3), StopRequest()
     stop.resumable = True
     with stop:
@@ -97,11 +103,11 @@ def ends_alike(folder: Path, rank: int) -> None:
         loop.run()
         assert callback.steps == [1, 2, 3, 4]
         assert callback.saves == [2]
-        # What the step counts, before backward, and all that it has found out, after it.
-        assert calls[0] == 2 * 4
+        # All that a step has found out; and of the hosts what it counts, and what they were asked.
+        assert calls == [4, 2 * 4]
         assert stop.status == 75 and stop.defers
         agree(loop, rank)
-    World.sum = total
+    World.sum, World.sum_numbers = total, of_hosts
 
     class Slow(Callback):
         """Rank 1 alone would end earlier."""
@@ -128,13 +134,14 @@ def answers_once(folder: Path, rank: int) -> None:
     What rank 1 alone hears before the first step, rank 0 stops for as well.
     """
     job = small_job(folder, "evaluation=null", "model.dropout=0", "duration=9 steps")
-    parts, total, saves = build_components(job), World.sum, list[int]()
+    parts, total, saves = build_components(job), World.sum_numbers, list[int]()
     loop: Loop
 
-    def interrupted(self: World, *tensors: torch.Tensor) -> None:
-        total(self, *tensors)
+    def interrupted(self: World, *numbers: float) -> list[float]:
+        found = total(self, *numbers)
         if rank == 1 and loop.position.step == 1:
             signal.raise_signal(signal.SIGUSR2)
+        return found
 
     class Heard(Callback):
         def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -147,7 +154,7 @@ def answers_once(folder: Path, rank: int) -> None:
                 signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch, StopRequest() as stop:
-        patch.setattr(World, "sum", interrupted)
+        patch.setattr(World, "sum_numbers", interrupted)
         patch.setattr("setpoint.resilience.signals.REPEATED", 1e9)  # however slow the machine is
         stop.resumable = True
         loop = Loop(job, parts, [Heard()], stop, Position())
@@ -231,6 +238,70 @@ def skips_spikes_alike(folder: Path, rank: int) -> None:
     both = [torch.empty_like(mine) for _ in range(WORLD)]
     dist.all_gather(both, mine)
     assert torch.equal(*both)
+
+
+READS = (
+    "item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__", "__index__",
+)  # fmt: skip
+"""How the host gets at the numbers of a tensor."""
+
+
+def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
+    """Steps that nothing is due after read no tensor, and train as those that are read at once.
+
+    The gradients of rank 1 alone are no numbers in step 3, which the ranks hear of in step 4.
+    """
+    job = small_job(
+        folder, "duration=6 steps", "evaluation=null", "resilience.non_finite=skip",
+        "parallel.world_size=2", "parallel.shard=2", "batch.accumulation=2",
+        "optimizer.clip_norm=0.1", *flags,
+    )  # fmt: skip
+    reads, told = list[tuple[int, str]](), list[tuple[int, str, float]]()
+
+    class Seen(Callback):
+        def is_due(self, loop: Loop) -> bool:
+            return False
+
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            assert (loop.before, loop.position.step) == (result.began, result.step)
+            told.append((result.step, result.verdict.value, result.loss))
+
+    def started() -> Loop:
+        parts, calls = build_components(job), [0]
+        share = parts.objective.share
+
+        def broken(*given: Any) -> Any:
+            calls[0] += 1
+            found = share(*given)
+            bad = rank == 1 and calls[0] in (5, 6)  # two micro-batches
+            return found._replace(loss=found.loss * math.nan) if bad else found
+
+        parts.objective.share = broken  # type: ignore[method-assign]
+        return Loop(job, parts, [Seen()], StopRequest(), Position())
+
+    def counted(name: str, real: Any) -> Any:
+        def read(*given: Any) -> Any:
+            reads.append((ahead.position.step + 1, name))
+            return real(*given)
+
+        return read
+
+    ahead, at_once = started(), started()
+    with pytest.MonkeyPatch.context() as patch:
+        # On a CPU clipping looks at the norm, which waits for nothing there.
+        patch.setattr("setpoint.optim.clip._is_within", lambda *_: False)
+        for name in READS:
+            patch.setattr(torch.Tensor, name, counted(name, getattr(torch.Tensor, name)))
+        ahead.run()
+    # The first step meets the ranks to see whether any was asked to stop.
+    assert {step for step, _ in reads} <= {1}, reads
+    results = [at_once.step() for _ in range(6)]
+    assert told == [(each.step, each.verdict.value, each.loss) for each in results]
+    assert [verdict for _, verdict, _ in told] == ["taken"] * 2 + ["skipped"] + ["taken"] * 3
+    for one, other in zip(
+        ahead.parts.model.parameters(), at_once.parts.model.parameters(), strict=True
+    ):
+        assert torch.equal(one.to_local(), other.to_local())  # type: ignore[attr-defined,operator]
 
 
 def names_slow_ranks(folder: Path, rank: int) -> None:

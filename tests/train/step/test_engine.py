@@ -45,7 +45,7 @@ def finished(
     engine, step = PlainEngine(job, parts), parts.feed.take()
     sums = engine.forward_backward(step, step.whole)
     with Reads() as reads:
-        return engine.finish(sums, Rates(1e-3, 0.0)), parts, reads
+        return engine.update(sums, Rates(1e-3, 0.0))(), parts, reads
 
 
 def weights(parts: Components) -> list[Tensor]:
@@ -71,14 +71,59 @@ def test_verdicts(tmp_path: Path, scale: float | None, factor: float, verdict: V
     assert math.isfinite(ended.grad_norm) == (factor == 1)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lion"])
+OPTIMIZERS = {
+    "adamw": (),
+    "sgd": ("optimizer.momentum=0.9",),
+    "lion": (),
+    "muon": (),
+    "schedule_free_adamw": (),
+    "anyprecision_adamw": ("precision.params=bf16", "precision.compute=bf16"),
+    "adafactor": (),
+}
+
+
 @pytest.mark.parametrize("scale", [None, 1024.0])
-def test_numbers_come_to_the_host_together(
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_device_leaves_a_bad_step_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float | None, optimizer: str
 ) -> None:
-    # On a CPU clipping looks at the norm, which waits for nothing there.
+    """As if it had not been there, to the bit, and no number is read for it; by what GPUs do."""
     monkeypatch.setattr("setpoint.optim.clip._is_within", lambda *_: False)
-    ended, _, reads = finished(tmp_path, scale, 1.0, f"optimizer={optimizer}")
-    assert ended.verdict is Verdict.TAKEN
-    # Together they are a list; one that is read alone makes a GPU finish its work once more.
-    assert reads.count == 0
+    monkeypatch.setattr("setpoint.optim.unless.is_on_host", lambda _: False)
+    moe = (
+        "model.moe={experts: 4, top_k: 2, router: {type: sigmoid_top_k, bias_rate: 0.1}}",
+        "model.dropout=0",
+    )
+    job = small_job(tmp_path, f"optimizer={optimizer}", *OPTIMIZERS[optimizer], *moe)
+
+    def taken(*factors: float) -> tuple[list[Tensor], list[Verdict], int]:
+        parts, factor = build_components(job), [1.0]
+        if scale is not None:
+            parts.scaler = LossScaler("cpu", resolve(LossScale(initial=scale, growth_interval=99)))
+        next(parts.model.parameters()).register_hook(lambda gradient: gradient * factor[0])
+        engine, step, verdicts, reads = PlainEngine(job, parts), parts.feed.take(), [], Reads()
+        assert engine.is_ahead
+        for factor[0] in factors:
+            sums = engine.forward_backward(step, step.whole)
+            with reads:
+                finish = engine.update(sums, Rates(1e-3, 0.5))
+            verdicts.append(finish().verdict)
+        state = parts.optimizer.state_dict()
+        held = [value for each in state["state"].values() for value in each.values()]
+        held += [value for group in state["param_groups"] for value in group.values()]
+        numbers = [torch.as_tensor(x) for x in held if isinstance(x, int | float | Tensor)]
+        return [*parts.model.state_dict().values(), *numbers], verdicts, reads.count
+
+    whole, verdicts, reads = taken(1.0, math.nan, 1.0)
+    bad = Verdict.REFUSED if scale is None else Verdict.SKIPPED
+    assert verdicts == [Verdict.TAKEN, bad, Verdict.TAKEN]
+    # Adafactor counts in tensors that are on the host in any case.
+    counts = len(list(build_components(job).model.parameters())) if optimizer == "adafactor" else 0
+    assert reads == 3 * counts
+    good, _, _ = taken(1.0, 1.0)
+    assert all(torch.equal(a, b) for a, b in zip(whole, good, strict=True))
+    first, _, _ = taken(math.nan)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(first, build_components(job).model.state_dict().values(), strict=False)
+    )

@@ -178,7 +178,7 @@ def test_a_skipped_step_counts_and_changes_nothing(
     for step in range(1, 13):
         if step in (3, 8, 9):
             tokens = parts.feed.take().whole.tokens
-            loop.advance(StepResult(math.nan, 0.0, 0.0, 0.0, tokens), 0.0)
+            loop.advance(tokens, 0.0)
         else:
             results.append(loop.step())
     poison(3, 8, 9, value=value)
@@ -260,7 +260,7 @@ def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path)
     parts.objective = poisoned
     engine, step = PlainEngine(job, parts), parts.feed.take()
     for expected in (512.0, 256.0):
-        ended = engine.finish(engine.forward_backward(step, step.whole), Rates(1e-3, 0.0))
+        ended = engine.update(engine.forward_backward(step, step.whole), Rates(1e-3, 0.0))()
         assert ended.verdict is Verdict.REFUSED
         assert parts.scaler.get_scale() == expected
         assert all(parameter.grad is None for parameter in parts.model.parameters())

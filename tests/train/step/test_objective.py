@@ -86,7 +86,7 @@ def one_update(
         kept.extend(p.grad.clone() for p in parts.model.parameters() if p.grad is not None)
 
     parts.optimizer.register_step_pre_hook(keep)
-    result = Loop(job, parts, [], StopRequest(), Position()).take_step()
+    result = Loop(job, parts, [], StopRequest(), Position()).step()
     return (result.loss, result.nats, result.tokens), kept
 
 
@@ -193,7 +193,7 @@ def test_what_the_model_adds_is_a_mean_over_the_global_batch(tmp_path: Path) -> 
     parts.optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.0)
     parts.feed = Rows(parts, batch, 2)  # pyright: ignore[reportAttributeAccessIssue]
     loop = Loop(job, parts, [], StopRequest(), Position())
-    result = loop.take_step()
+    result = loop.step()
     valid = (batch.targets != IGNORE_INDEX).sum(1).view(4, 2).sum(1)
     assert len(valid.unique()) > 1
     expected = float(batch.inputs.double().mean())
@@ -216,7 +216,7 @@ def test_routing_of_one_micro_batch_is_itself() -> None:
 def test_experts_are_counted_over_all_micro_batches(tmp_path: Path) -> None:
     flags = ("model.dropout=0", "model.moe.experts=4", "model.moe.top_k=2", "loss.z_loss=0.1")
     job = small_job(tmp_path, "loss=chunked_cross_entropy", *flags)
-    result = Loop(job, build_components(job), [], StopRequest(), Position()).take_step()
+    result = Loop(job, build_components(job), [], StopRequest(), Position()).step()
     assert result.routing is not None
     assert float(result.routing.counts.sum()) == 2 * result.tokens
     assert not any(value.requires_grad for value in result.routing)
@@ -227,9 +227,7 @@ def test_experts_are_counted_over_all_micro_batches(tmp_path: Path) -> None:
 
 def test_a_dense_model_has_no_routing(tmp_path: Path) -> None:
     job = small_job(tmp_path)
-    assert (
-        Loop(job, build_components(job), [], StopRequest(), Position()).take_step().routing is None
-    )
+    assert Loop(job, build_components(job), [], StopRequest(), Position()).step().routing is None
 
 
 def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:

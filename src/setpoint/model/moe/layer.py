@@ -175,7 +175,11 @@ WARMUP = 0.1
 
 
 def update_biases(
-    model: nn.Module, counts: Tensor, schedule_at: float, frozen: Collection[str] = ()
+    model: nn.Module,
+    counts: Tensor,
+    schedule_at: float,
+    frozen: Collection[str] = (),
+    stays: Tensor | None = None,
 ) -> None:
     """Move the biases of all routers by one step.
 
@@ -187,6 +191,7 @@ def update_biases(
         counts: (layers with experts of the whole model, E), also where the model here is a part.
         schedule_at: how much of the horizon is over, from 0 to 1.
         frozen: the names of parameters that are frozen in this step.
+        stays: above 0 where no bias is to move; None: they move.
     """
     found = [(name, each) for name, each in model.named_modules() if isinstance(each, MoELayer)]
     layers = [layer for _, layer in found]
@@ -204,7 +209,10 @@ def update_biases(
         )
         if router.bias is not None and is_trained:
             step = router.bias_rate * bias_factor(router.bias_schedule, schedule_at)
-            router.bias.add_(signs.to(router.bias.device), alpha=step)
+            moved = router.bias.add(signs.to(router.bias.device), alpha=step)
+            if stays is not None:
+                moved = router.bias.where(stays.to(moved.device) > 0, moved)
+            router.bias.copy_(moved)
 
 
 def bias_factor(schedule: str, at: float) -> float:

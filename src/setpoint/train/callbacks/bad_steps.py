@@ -22,9 +22,9 @@ class BadStepsCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report the step if it was skipped."""
-        if not result.wrong:
+        if result.policy is None:
             return
-        step, found = loop.position.step, {"loss": result.loss, "grad_norm": result.grad_norm}
-        count = loop.policy_of(result).in_a_row
+        step, found = result.step, {"loss": result.loss, "grad_norm": result.grad_norm}
+        count = result.policy.in_a_row
         self.events.write("skip", step=step, **found, cause=result.cause, in_a_row=count)
         self.progress.note(f"step {step} is skipped: {result.wrong}")

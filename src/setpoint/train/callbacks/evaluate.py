@@ -63,13 +63,17 @@ class EvaluateCallback(Callback):
         if section.before_training and loop.position.step == 0 and self.best.step < 0:
             self.evaluate(loop, counts=True)
 
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Evaluate if it is due."""
+    def is_due(self, loop: Loop) -> bool:
+        """Whether an evaluation is, which schedules and early stopping count."""
         section = loop.job.evaluation
         if section is None:
-            return
-        due = is_due(section.every, loop.before, loop.position, loop.last)
-        if due or loop.last:
+            return False
+        return is_due(section.every, loop.before, loop.position, loop.last)
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Evaluate if it is due."""
+        due = self.is_due(loop)
+        if due or (loop.last and loop.job.evaluation is not None):
             # What only the end asks for is not counted: a longer run would not have it.
             self.evaluate(loop, counts=due)
 

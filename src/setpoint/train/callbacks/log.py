@@ -73,6 +73,10 @@ class LogCallback(Callback):
         self.stepping, self.waited = loop.stepping, loop.waited
         self.parts, self.began = loop.times.read(), time.perf_counter()
 
+    def is_due(self, loop: Loop) -> bool:
+        """Whether a row is."""
+        return is_due(loop.job.tracking.every, loop.before, loop.position, loop.last)
+
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if one is due; the bar moves at each step."""
         at, every = loop.position, loop.job.tracking.every
@@ -80,7 +84,7 @@ class LogCallback(Callback):
             self.mean.add(result.loss, result.by_source)
         if loop.routing is not None:
             self.mean.routing = loop.routing
-        due = is_due(every, loop.before, at, loop.last)
+        due = self.is_due(loop)
         written = due or (loop.last and every.unit != "never")
         self.pending = None if written or every.unit == "never" else result
         if written:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from setpoint.profile.config import Profiling
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.step.loop import Loop
 
 
 class ProfileCallback(Callback):
@@ -49,7 +49,7 @@ class ProfileCallback(Callback):
         loop.span = record_function
         self.profiler.start(loop.position.step)
 
-    def after_step(self, loop: Loop, result: StepResult) -> None:
+    def after_launch(self, loop: Loop) -> None:
         """Go on; after the last cycle nothing stays behind."""
         if self.profiler.is_over:
             return

@@ -123,13 +123,17 @@ class SaveCallback(Callback):
             self.unsettled.append(time.perf_counter() - began)
         self.unsettled = None
 
+    def is_due(self, loop: Loop) -> bool:
+        """Whether a checkpoint is."""
+        section = loop.job.checkpoint
+        due = is_due(section.every, loop.before, loop.position, loop.last)
+        return due or is_named(section.at, loop.position.step) or loop.saves_now
+
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Hear of what was saved in the background, and save if it is due."""
         self.store.look()
-        section, step = loop.job.checkpoint, loop.position.step
-        due = is_due(section.every, loop.before, loop.position, loop.last)
-        due = due or is_named(section.at, step) or loop.saves_now
-        if due and (section.last == "full" or not loop.last):
+        section = loop.job.checkpoint
+        if self.is_due(loop) and (section.last == "full" or not loop.last):
             self.save(loop)
 
     def rewound(self, loop: Loop) -> None:

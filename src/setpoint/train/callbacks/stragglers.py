@@ -68,10 +68,14 @@ class StragglersCallback(Callback):
         """Measure no more."""
         self._undo.close()
 
+    def is_due(self, loop: Loop) -> bool:
+        """Whether the ranks are compared."""
+        return is_due(self.config.every, loop.before, loop.position, loop.last)
+
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Compare the ranks where that is due."""
         self.steps += 1
-        if is_due(self.config.every, loop.before, loop.position, loop.last):
+        if self.is_due(loop):
             self.compare(loop)
 
     def compare(self, loop: Loop) -> None:

@@ -54,7 +54,7 @@ class BadBatches:
 
     def save(self, loop: Loop, batch: StepBatch, whole: Count, result: StepResult) -> None:
         """Keep a step; where the disk refuses it, that is said, and what follows goes on."""
-        step = loop.position.step + 1
+        step = result.step
         if loop.parts.groups is not None:
             self.progress.note(
                 f"the batch of step {step} is not kept: this replica group has a part of it"
@@ -71,7 +71,7 @@ class BadBatches:
             "cross_entropy": result.nats,
             "grad_norm": result.grad_norm,
             "lr": result.lr,
-            "position": asdict(loop.position),
+            "position": asdict(result.began),
             "whole": list(whole[:3]),
             "data_ranks": self.world.data_size,
             "rewound": loop.rewound,

@@ -28,8 +28,9 @@ def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Positio
     Raises:
         RunError: if there is none, or the run has gone back to it too often.
     """
-    step = loop.position.step + 1
-    policy, what = loop.policy_of(failed), f"step {step}: {failed.wrong}"
+    step, policy = failed.step, failed.policy
+    assert policy is not None
+    what = f"step {step}: {failed.wrong}"
     found = run.store.load(report_damage(run))
     if found is None:
         raise RunError(

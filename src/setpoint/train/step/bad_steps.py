@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum
@@ -12,6 +13,8 @@ from setpoint.config import RunError
 from setpoint.resilience.config import RollBack, SkipStep
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from setpoint.resilience.config import Spike, StepPolicy
 
 NORMAL = 1.4826
@@ -30,13 +33,47 @@ class Verdict(Enum):
     RETAKEN = "retaken"
     """A replica group was lost on the way: nothing has changed, and the step is taken again."""
     REFUSED = "refused"
-    """The loss or the norm is not finite: nothing was changed but the scale of the loss."""
-    SPIKED = "spiked"
-    """The loss is a spike that `resilience.spike` acts on: nothing was changed."""
+    """Nothing was changed but the scale of the loss, and the run ends."""
+
+
+def stays(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
+    """Whether the weights stay what they are, by numbers that are still on their device.
+
+    Spikes apart it is what `judge` says of the same numbers: all but `Verdict.TAKEN` stay.
+
+    Arguments:
+        losses: of which the first is the loss.
+        broken, over: bool scalars; see `judge`.
+
+    Returns:
+        an fp32 scalar, 1 if so and else 0, as optimizers of PyTorch take `found_inf`.
+    """
+    return (~losses[0].isfinite() | (over if scaled else broken)).float()
+
+
+def judge(
+    loss: float,
+    is_broken: bool,
+    overflows: bool,
+    scaled: bool,
+    non_finite: BadSteps,
+    spikes: SpikedSteps | None,
+) -> tuple[Verdict, BadSteps | None]:
+    """The verdict on a step, and the policy that is behind it where its numbers are bad.
+
+    Arguments:
+        is_broken: whether the norm of the gradients is not finite.
+        overflows: whether gradients of a loss that is `scaled` are not finite.
+    """
+    if not math.isfinite(loss) or (is_broken and not scaled):
+        return non_finite.verdict, non_finite
+    if spikes is not None and spikes.acts_on(loss):
+        return spikes.verdict, spikes
+    return Verdict.SKIPPED if overflows else Verdict.TAKEN, None
 
 
 class BadSteps:
-    """Decides by a policy, and counts against its limit.
+    """A policy for steps whose numbers are bad, and what counts against its limit.
 
     Arguments:
         field: of the configuration, where the policy is.
@@ -55,8 +92,15 @@ class BadSteps:
         self.rollbacks = 0
         self.target: int | None = None
 
-    def decide(self, step: int, what: str) -> Verdict:
-        """Say what becomes of a step.
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on a step that the policy acts on."""
+        if self.rolls_back:
+            return Verdict.ROLLED_BACK
+        return Verdict.SKIPPED if self.skips else Verdict.REFUSED
+
+    def skip(self, step: int, what: str) -> None:
+        """Count a step that is skipped.
 
         Arguments:
             what: is wrong with it.
@@ -64,10 +108,6 @@ class BadSteps:
         Raises:
             RunError: if too many were skipped in a row.
         """
-        if self.rolls_back:
-            return Verdict.ROLLED_BACK
-        if not self.skips:
-            return Verdict.REFUSED
         if self.in_a_row == self.limit:
             raise RunError(
                 f"step {step}: {what}, and the {self.limit} steps before it were skipped for the "
@@ -75,7 +115,6 @@ class BadSteps:
             )
         self.in_a_row += 1
         self.skipped += 1
-        return Verdict.SKIPPED
 
     def roll_back_to(self, target: int, step: int, what: str) -> int:
         """Count a rollback.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -13,16 +13,17 @@ from torch import Tensor
 
 from setpoint.model.moe.layer import update_biases
 from setpoint.optim.clip import clip_gradients
+from setpoint.optim.unless import Undo, counts_of, step_unless, takes_flag
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.outcome import Routing
-from setpoint.train.step.bad_steps import Verdict
+from setpoint.train.step.bad_steps import BadSteps, Verdict, judge, stays
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import Share, add_routing, sum_by_source
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.shapes.batch import Batch, Count, StepBatch
-    from setpoint.shapes.logged import MetricLog
+    from setpoint.shapes.logged import Logged, MetricLog
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.step.norms import NormMetrics
@@ -56,25 +57,6 @@ class Rates(NamedTuple):
     frozen: frozenset[str] = frozenset()
 
 
-class Report(NamedTuple):
-    """What a rank tells the others in the collective of a step.
-
-    Arguments:
-        stop: whether it was asked to stop.
-        save: whether it was asked to save a checkpoint and go on.
-        seconds: that it spent since its last report.
-        logs: whether its code has logged metrics since the last row.
-    """
-
-    stop: bool = False
-    save: bool = False
-    seconds: float = 0.0
-    logs: bool = False
-
-
-NOTHING = Report()
-
-
 @dataclass(frozen=True, slots=True)
 class Finished:
     """How a step ended.
@@ -82,35 +64,35 @@ class Finished:
     Arguments:
         loss, nats: means over the global batch.
         grad_norm: global norm of the gradients before clipping.
-        stop, save, logs: whether any rank was asked to, or has logged metrics.
-        seconds: the mean of what the ranks reported.
+        policy: by which a step with bad numbers is not taken; None: they are not bad.
         routing: how the tokens of all ranks chose experts; None unless the step was taken.
         by_source: sums of the cross-entropy over the global batch; empty where not known.
-        logged: the values of `MetricLog.on_device`.
     """
 
     verdict: Verdict
-    loss: float
-    nats: float
-    grad_norm: float
-    stop: bool = False
-    save: bool = False
-    seconds: float = 0.0
-    logs: bool = False
+    loss: float = math.nan
+    nats: float = math.nan
+    grad_norm: float = math.nan
+    policy: BadSteps | None = None
     routing: Routing | None = None
     by_source: tuple[float, ...] = ()
-    logged: Sequence[float] = ()
+
+
+Finish = Callable[[], Finished]
+"""Waits for the numbers of a step, and says how it ended; once more it gives the same."""
 
 
 class Engine(Protocol):
-    """Takes the steps of a loop, one `forward_backward` and one `finish` each.
+    """Takes the steps of a loop, one `forward_backward` and one `update` each.
 
     Arguments:
         span: measures the parts of a step, and names them in the traces of a profiler.
         norms: measures gradients, weights and updates; None: nothing does.
         metrics: collects what the model and the loss log; None: nothing does.
+        is_ahead: whether updates are left to the device, which knows bad numbers before the host.
     """
 
+    is_ahead: bool
     span: Callable[[str], AbstractContextManager[Any]]
     norms: NormMetrics | None
     metrics: MetricLog | None
@@ -123,14 +105,19 @@ class Engine(Protocol):
         """
         ...
 
-    def finish(self, sums: Sums, rates: Rates, report: Report = NOTHING) -> Finished:
-        """Clip, let the optimizer step, and move the biases of routers.
+    def update(self, sums: Sums, rates: Rates) -> Finish:
+        """Clip, let the optimizer step, and move the biases of routers, unless the numbers are bad.
 
-        All ranks get the same answer, but for the norm, of which only whether it is finite is
-        shared: one collective, in which the report takes part, and one wait for the device.
+        One collective of the device brings the numbers of all ranks together. Nothing waits for
+        them where the device itself decides by them; `is_ahead` says whether it does.
+
+        Returns:
+            says how it ended, the same on all ranks but for the norm, of which only whether it is
+            finite is shared. To be called before the next update; it raises a RunError where no
+            scale of the loss is of use.
 
         Raises:
-            RunError: an optimizer of the user's own fails, or no scale of the loss is of use.
+            RunError: an optimizer of the user's own fails.
         """
         ...
 
@@ -151,8 +138,14 @@ class PlainEngine:
         """Those that the norm counts on another rank."""
         self.stages = parts.world.group("pipeline")
         self.sources = len(parts.train.sources)
-        self.to_host = to_host
-        """Reads numbers of the device, for which it waits."""
+        self.to_host: Callable[[Tensor], Callable[[], list[float]]] = HostCopy()
+        """Brings numbers of the device to the host; what it returns waits for them."""
+        self.is_ahead = (
+            takes_flag(parts.optimizer)
+            and parts.groups is None
+            and parts.spikes is None
+            and not parts.non_finite.rolls_back
+        )
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
         """See `Engine.forward_backward`."""
@@ -188,8 +181,8 @@ class PlainEngine:
             return numbers
         return torch.tensor(numbers).to(self.parts.device, non_blocking=True).unbind()
 
-    def finish(self, sums: Sums, rates: Rates, report: Report = NOTHING) -> Finished:
-        """See `Engine.finish`."""
+    def update(self, sums: Sums, rates: Rates) -> Finish:
+        """See `Engine.update`."""
         parts, scaler, optimizer = self.parts, self.parts.scaler, self.parts.optimizer
         for group in optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
@@ -206,70 +199,98 @@ class PlainEngine:
             grad_norm = clip_gradients(
                 self.parameters, self.clip_norm, self.clip_value, self.stages, self.elsewhere
             )
-        found = self._agree(sums, grad_norm, scaler.overflows(optimizer), report)
-        answer = found.ended(Verdict.TAKEN)
         if parts.groups is not None and not parts.groups.commits():
-            scaler.pass_over()
+            scaler.update()
             optimizer.zero_grad(set_to_none=True)
-            return replace(answer, verdict=Verdict.RETAKEN)
-        if not math.isfinite(found.loss) or (found.is_broken and not scaler.is_enabled()):
-            scaler.pass_over()
-            optimizer.zero_grad(set_to_none=True)
-            return replace(answer, verdict=Verdict.REFUSED)
-        if parts.spikes is not None and parts.spikes.acts_on(found.loss):
-            scaler.pass_over()
-            optimizer.zero_grad(set_to_none=True)
-            return replace(answer, verdict=Verdict.SPIKED)
-        with self.span("optimizer step"):
-            with stepping(self.job.optimizer):
-                taken = scaler.update_by(optimizer, found.overflows)
             if self.norms is not None:
-                self.norms.updated()
-            parts.weights.master_to_params()
-            optimizer.zero_grad(set_to_none=True)
-        if not taken:  # biases of routers move with the weights, or not at all
-            return replace(answer, verdict=Verdict.SKIPPED)
-        if found.routing is not None:
-            update_biases(parts.model, found.routing.counts, rates.done, rates.frozen)
-        return replace(answer, routing=found.routing)
+                self.norms.pass_over()
+            return lambda: Finished(Verdict.RETAKEN)
+        numbers = self._gather(sums, grad_norm, scaler.overflows(optimizer))
+        finish = self._finish(numbers, counts_of(optimizer, numbers.stays))
+        if self.is_ahead or finish().verdict is Verdict.TAKEN:
+            with self.span("optimizer step"):
+                with stepping(self.job.optimizer):
+                    step_unless(numbers.stays if self.is_ahead else None, optimizer)
+                parts.weights.master_to_params()
+            if numbers.routing is not None:
+                counts, stays = numbers.routing.counts, numbers.stays
+                update_biases(parts.model, counts, rates.done, rates.frozen, stays)
+        if self.norms is not None and (self.is_ahead or finish().policy is None):
+            self.norms.updated()
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        return finish
 
-    def _agree(self, sums: Sums, norm: Tensor, overflows: list[Tensor], report: Report) -> _Agreed:
-        """Bring the numbers of a step to the host, those of all ranks where there are several."""
-        world, (losses, routing, by_source) = self.parts.world, sums
-        on_device = [] if self.metrics is None else self.metrics.on_device
-        sources = 0 if by_source is None else len(by_source)
-        if world.size == 1:
-            numbers = losses if by_source is None else torch.cat((losses, by_source))
-            with self.span("device"):
-                loss, nats, *found = self.to_host(numbers, norm, *overflows, *on_device)
-            own, rest = found[sources], found[sources + 1 :]
-            broken, over = not math.isfinite(own), any(rest[: len(overflows)])
-            by, logged = found[:sources], rest[len(overflows) :]
-            return _Agreed(loss, nats, own, broken, over, *report, by, routing, logged)
-        told = torch.tensor(report, dtype=torch.float64, device=losses.device)
+    def _gather(self, sums: Sums, norm: Tensor, overflows: list[Tensor]) -> _Numbers:
+        """Bring the numbers of all ranks together, and let them go to the host."""
+        world, scaled = self.parts.world, self.parts.scaler.is_enabled()
+        losses, routing, by_source = sums.losses.double(), sums.routing, sums.by_source
         broken = (~norm.isfinite()).to(losses.device)
         over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
-        own = [losses.double()] if by_source is None else [by_source, losses.double()]
-        chosen = None if routing is None else numbers_of(routing)
-        if not world.gives_loss:  # another rank has the same
-            own = list(map(torch.zeros_like, own))
-            chosen = None if chosen is None else torch.zeros_like(chosen)
-        numbers = [*own, told, broken.reshape(1), over.reshape(1)]
-        shared = torch.cat(numbers if chosen is None else [*numbers, chosen])
-        with self.span("communication"):
-            world.sum(shared)
-        if routing is not None and chosen is not None:
-            shared, chosen = shared.split((len(shared) - len(chosen), len(chosen)))
-            routing = routing_of(chosen, routing)
-        for flag in overflows:  # by which the scale of the loss follows
-            flag.copy_(shared[-1] > 0)
-        with self.span("device"):
-            found = self.to_host(shared, norm, *on_device)
-        loss, nats, stop, save, seconds, logs, broken, over, own_norm, *logged = found[sources:]
-        agreed = Report(stop > 0, save > 0, seconds / world.size, logs > 0)
-        return _Agreed(
-            loss, nats, own_norm, broken > 0, over > 0, *agreed, found[:sources], routing, logged
-        )
+        if world.size > 1:
+            shared = [losses] if by_source is None else [losses, by_source]
+            chosen = None if routing is None else numbers_of(routing)
+            if not world.gives_loss:  # another rank has the same
+                shared = [torch.zeros_like(each) for each in shared]
+                chosen = None if chosen is None else torch.zeros_like(chosen)
+            shared += [broken.reshape(1), over.reshape(1)]
+            shared += [] if chosen is None else [chosen]
+            sizes = [len(each) for each in shared]
+            together = torch.cat(shared)
+            with self.span("communication"):
+                world.sum(together)
+            losses, *others = together.split(sizes)
+            if routing is not None:
+                routing = routing_of(others.pop(), routing)
+            *found, broken, over = others
+            by_source = found[0] if found else None
+            broken, over = broken[0] > 0, over[0] > 0
+            for flag in overflows:  # by which the scale of the loss follows
+                flag.copy_(over)
+        scale = [self.parts.scaler.scale(torch.ones((), device=losses.device))] if scaled else []
+        logged = None if self.metrics is None else self.metrics.cut()
+        device = [] if logged is None else logged.on_device
+        singles = [*scale, norm, broken, over, *device]
+        every = [losses, *([] if by_source is None else [by_source])]
+        every += [each.to(losses.device).reshape(1) for each in singles]
+        read = self.to_host(torch.cat([each.double() for each in every]))
+        sources = 0 if by_source is None else len(by_source)
+        return _Numbers(stays(losses, broken, over, scaled), routing, logged, sources, read)
+
+    def _finish(self, numbers: _Numbers, undo: Undo) -> Finish:
+        """What reads the numbers of a step, judges it, and counts on the host what came of it."""
+        parts, known = self.parts, list[Finished]()
+
+        def finish() -> Finished:
+            if known:
+                return known[0]
+            with self.span("device"):
+                loss, nats, *rest = numbers.read()
+            by_source, rest = rest[: numbers.sources], rest[numbers.sources :]
+            scaled = parts.scaler.is_enabled()
+            scale = rest.pop(0) if scaled else 1.0
+            norm, broken, over, *logged = rest
+            if self.metrics is not None and numbers.logged is not None:
+                self.metrics.settle(numbers.logged, logged)
+            verdict, policy = judge(
+                loss, broken > 0, over > 0, scaled, parts.non_finite, parts.spikes
+            )
+            taken = verdict is Verdict.TAKEN
+            known.append(
+                Finished(
+                    verdict, loss, nats, norm, policy, numbers.routing if taken else None,
+                    tuple(by_source),
+                )
+            )  # fmt: skip
+            if not taken:
+                undo()
+                if policy is None:
+                    parts.scaler.skip(scale)
+                elif self.norms is not None:
+                    self.norms.pass_over()
+            return known[0]
+
+        return finish
 
 
 @torch.no_grad()
@@ -309,28 +330,21 @@ def routing_of(numbers: Tensor, like: Routing) -> Routing:
     )
 
 
-class _Agreed(NamedTuple):
-    """What all ranks know of a step; `norm` is this rank's own."""
+class _Numbers(NamedTuple):
+    """The numbers of a step, of all ranks; of the norm this rank's own.
 
-    loss: float
-    nats: float
-    norm: float
-    is_broken: bool
-    overflows: bool
-    stop: bool
-    save: bool
-    seconds: float
-    logs: bool
-    by_source: list[float]
+    Arguments:
+        stays: see `bad_steps.stays`.
+        logged: what was logged until then.
+        sources: how many sums of sources there are.
+        read: waits for loss, cross-entropy, sources, norm and so on; see `PlainEngine._finish`.
+    """
+
+    stays: Tensor
     routing: Routing | None
-    logged: list[float]
-
-    def ended(self, verdict: Verdict) -> Finished:
-        """How the step ended, as far as no bias of a router has moved."""
-        return Finished(
-            verdict, self.loss, self.nats, self.norm, self.stop, self.save, self.seconds, self.logs,
-            by_source=tuple(self.by_source), logged=self.logged,
-        )  # fmt: skip
+    logged: Logged | None
+    sources: int
+    read: Callable[[], list[float]]
 
 
 def collecting(metrics: MetricLog | None) -> AbstractContextManager[None]:
@@ -338,9 +352,38 @@ def collecting(metrics: MetricLog | None) -> AbstractContextManager[None]:
     return nullcontext() if metrics is None else metrics
 
 
-def to_host(first: Tensor, *scalars: Tensor) -> list[float]:
-    """Bring numbers of several formats to the host in one transfer, exactly.
+class HostCopy:
+    """Copies numbers to the host, in one transfer that only their reader waits for.
 
-    It is the only place where a step waits for the device.
+    They are read before the next ones are copied, to the same place.
     """
-    return torch.cat((first, *(each.to(first.device).reshape(1) for each in scalars))).tolist()
+
+    def __init__(self) -> None:
+        self.held = torch.empty(0, dtype=torch.float64)
+        self.view = self.held.numpy()
+
+    def __call__(self, numbers: Tensor) -> Callable[[], list[float]]:
+        """Begin to copy.
+
+        Arguments:
+            numbers: (N,) fp64.
+
+        Returns:
+            waits for the numbers.
+        """
+        count, on_gpu = len(numbers), numbers.device.type == "cuda"
+        if count > len(self.held):
+            # Else the host would wait for the copy; and making such memory waits for the device.
+            self.held = torch.empty(2 * count, dtype=torch.float64, pin_memory=on_gpu)
+            self.view = self.held.numpy()
+        self.held[:count].copy_(numbers, non_blocking=on_gpu)
+        arrived = torch.cuda.Event() if on_gpu else None
+        if arrived is not None:
+            arrived.record()
+
+        def read() -> list[float]:
+            if arrived is not None:
+                arrived.synchronize()
+            return self.view[:count].tolist()
+
+        return read

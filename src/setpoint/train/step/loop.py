@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from math import nan
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError, SetpointError
@@ -17,8 +17,8 @@ from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.shapes.logged import MetricLog
-from setpoint.train.step.bad_steps import BadSteps, Verdict
-from setpoint.train.step.engine import Engine, Rates, Report
+from setpoint.train.step.bad_steps import BadSteps, SpikedSteps, Verdict
+from setpoint.train.step.engine import Engine, Finish, Finished, Rates
 from setpoint.train.step.freezing import Freezing
 from setpoint.train.step.merging import merge_if_due
 from setpoint.train.step.objective import count_over_ranks
@@ -53,7 +53,8 @@ class StepResult:
         by_source: what of the global batch is from each source.
         verdict: what became of it.
         wrong: why it is not trained on where that is so, in words; empty otherwise.
-        spiked: whether that is a loss spike, and not a number that is not finite.
+        policy: by which it is not; None where nothing is wrong.
+        began: where it began.
     """
 
     loss: float
@@ -65,12 +66,36 @@ class StepResult:
     by_source: BySource = ONE_SOURCE
     verdict: Verdict = Verdict.TAKEN
     wrong: str = ""
-    spiked: bool = False
+    policy: BadSteps | None = None
+    began: Position = field(default_factory=Position)
+
+    @property
+    def step(self) -> int:
+        """Its number."""
+        return self.began.step + 1
 
     @property
     def cause(self) -> str:
         """What events call the reason for which a step is not trained on."""
-        return "spike" if self.spiked else "non_finite"
+        return "spike" if isinstance(self.policy, SpikedSteps) else "non_finite"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step that a device may still compute, while the host goes on.
+
+    Arguments:
+        batch: this rank's.
+        whole: what it counts on all ranks, and of each source.
+        finish: waits for its numbers.
+    """
+
+    began: Position
+    batch: StepBatch
+    whole: Count
+    by_source: BySource
+    lr: float
+    finish: Finish
 
 
 KeepBad = Callable[["Loop", "StepBatch", "Count", StepResult], None]
@@ -122,6 +147,17 @@ class Callback:
 
     def start(self, loop: Loop) -> None:
         """Called once, before the first step of this session."""
+
+    def is_due(self, loop: Loop) -> bool:
+        """Whether `after_step` is called at the end of the step that was just taken.
+
+        For that the host waits until a device has computed it. Else the next step is begun, and
+        `after_step` is called before that changes the weights.
+        """
+        return not _is_ours(self)
+
+    def after_launch(self, loop: Loop) -> None:
+        """Called at the end of each step, when a device may still compute it."""
 
     def before_update(self, loop: Loop) -> None:
         """Called in each step once its gradients are there, before anything follows from them."""
@@ -229,6 +265,8 @@ class Loop:
         # By the clock: when the step began, with what the other ranks have not heard of before it;
         # what this rank has reported of it; and the mean of what all have.
         self.began = self.unshared = self.reported = self.agreed = 0.0
+        # The step whose numbers were not read yet.
+        self.launched: Launched | None = None
         # Seconds of this rank since the session began: in steps, and of these waiting for data.
         self.stepping = self.waited = 0.0
 
@@ -266,16 +304,13 @@ class Loop:
                 with self.part_of(callback):
                     callback.start(self)
             while self.goes_on:
-                result = self.step()
+                is_first = self.result is None
+                self.launch()
                 step_has_ended()
-                if result.verdict is Verdict.ROLLED_BACK:
-                    self.rewind(result)
-                    continue
-                for callback in self.callbacks:
-                    self.doing = callback.phase
-                    with self.part_of(callback):
-                        callback.after_step(self, result)
+                if is_first or self.is_needed:
+                    self.catch_up()
                 self.logs = False
+            self.catch_up()
             self.stop.answer()
             for callback in self.callbacks:
                 self.doing = callback.phase
@@ -375,7 +410,39 @@ class Loop:
         """
         self.ended, self.last = reason, True
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether the numbers of the step that was launched are needed before the next one."""
+        stops = self.stopping if self.is_shared else self.stop.requested
+        return (
+            self.last
+            or self.is_at_limit
+            or self.saves_now
+            or bool(stops)
+            or not self.engine.is_ahead
+            or any(callback.is_due(self) for callback in self.callbacks)
+        )
+
+    def catch_up(self) -> None:
+        """Read the numbers of the step that was launched last, and do what follows it."""
+        if self.launched is None:
+            return
+        result = self.settle()
+        if result.verdict is Verdict.ROLLED_BACK:
+            self.rewind(result)
+            return
+        for callback in self.callbacks:
+            self.doing = callback.phase
+            with self.part_of(callback):
+                callback.after_step(self, result)
+        self.doing = Phase.STEP
+
     def step(self) -> StepResult:
+        """Take a step and read its numbers."""
+        self.launch()
+        return self.settle()
+
+    def launch(self) -> None:
         """Take a step, and move the position past it unless it does not count."""
         self.doing, self.logs = Phase.STEP, True
         self.metrics.begin(self.position.step + 1)
@@ -386,21 +453,20 @@ class Loop:
         started = time.perf_counter()
         self.began = started - self.unshared
         with self.times(f"step {self.position.step + 1}"):
-            result = self.take_step()
+            launched = self.take_step()
         self.stepping += time.perf_counter() - started
-        if result.verdict is Verdict.ROLLED_BACK:
-            return result
+        self.launched = launched
+        if not self.engine.is_ahead and launched.finish().verdict is Verdict.ROLLED_BACK:
+            return
         self.stop.busy = True
         spent = time.perf_counter() - self.began
         if self.is_shared:
             # Position and decisions are the same on all ranks: the rest counts for the next step.
             self.unshared, spent = spent - self.reported, self.agreed
-        self.advance(result, spent)
+        self.advance(launched.whole.tokens, spent)
         merge_if_due(self.job, self.parts, self.before, self.position)
-        self.result = result
-        if result.routing is not None:
-            self.routing = result.routing
-        return result
+        for callback in self.callbacks:
+            callback.after_launch(self)
 
     def go_on_at(self, position: Position) -> None:
         """Go on from a state that the components have now, before a step."""
@@ -410,8 +476,8 @@ class Loop:
         for callback in self.callbacks:
             callback.rewound(self)
 
-    def take_step(self) -> StepResult:
-        """Take one step, again where a replica group was lost in the middle of it.
+    def take_step(self) -> Launched:
+        """Launch one step, again where a replica group was lost in the middle of it.
 
         Raises:
             RunError: as `try_step` does; or there are too few replica groups.
@@ -423,19 +489,18 @@ class Loop:
             groups.begin(self.position.step)
             feed.divide(groups.rank, groups.size)
             before = feed.state_dict()
-            result = self.try_step()
-            if result.verdict is not Verdict.RETAKEN:
-                return result
+            launched = self.try_step()
+            if launched.finish().verdict is not Verdict.RETAKEN:
+                return launched
             feed.load_state_dict(before)
             self.metrics.drop()
 
-    def try_step(self) -> StepResult:
+    def try_step(self) -> Launched:
         """Draw the batches of one step, and let the engine take it.
 
         Raises:
-            RunError: if no target counts, or the loss or the norm is not finite or the loss a
-                spike, and their policy does not go on from that: the step is not taken then; or
-                if an optimizer of the user's own fails.
+            RunError: if no target counts; an optimizer of the user's own fails; or as `settle`
+                does, of the step before.
         """
         parts, at = self.parts, self.position
         assert self.job.seed is not None
@@ -456,10 +521,11 @@ class Loop:
         step_begins(first=not self.stepping)
         if parts.groups is not None and parts.groups.is_broken:
             parts.groups.commits()  # it does not, and says so to the others
-            return StepResult(nan, nan, nan, lr, 0, verdict=Verdict.RETAKEN)
+            return Launched(at, step, whole, by_source, lr, lambda: Finished(Verdict.RETAKEN))
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in step.batches))
         sums = self.engine.forward_backward(step, whole)
+        self.catch_up()
         for callback in self.callbacks:
             callback.before_update(self)
         after = replace(
@@ -468,35 +534,59 @@ class Loop:
         done = 0.0 if sums.routing is None else share_done(self.job.horizon(), after)
         if self.engine.norms is not None:
             self.engine.norms.is_on = self.has_row(at, after)
+        self.report()
+        finish = self.engine.update(sums, Rates(lr, done, self.freezing.now(at)))
+        return Launched(at, step, whole, by_source, lr, finish)
+
+    def report(self) -> None:
+        """Tell the other ranks what this one was asked for, and hear the same of them.
+
+        The mean of the seconds that they spent since the last time moves the position of all.
+        """
         self.reported = time.perf_counter() - self.began
-        stops, saves, logs = self.stop.requested, self.stop.saves_now, bool(self.metrics)
-        own = Report(stops, saves, self.reported, logs)
-        ended = self.engine.finish(sums, Rates(lr, done, self.freezing.now(at)), own)
-        if self.engine.norms is not None:
-            self.engine.norms.before = {}  # of a step that was not taken
-        if ended.verdict is not Verdict.RETAKEN:
-            self.metrics.settle(ended.logged)
-            self.metrics.meets = ended.logs
-        self.saves_now = ended.save
-        if ended.save:
+        own = (self.stop.requested, self.stop.saves_now, bool(self.metrics), self.reported)
+        with self.times("communication"):
+            stops, saves, logs, seconds = self.parts.world.sum_numbers(*own)
+        self.saves_now, self.metrics.meets = saves > 0, logs > 0
+        if self.saves_now:
             self.stop.answer_save()
         if self.is_shared:
-            self.agreed = ended.seconds
-            self.agree_to_stop(ended.stop)
+            self.agreed = seconds / self.parts.world.size
+            self.agree_to_stop(stops > 0)
+
+    def settle(self) -> StepResult:
+        """Read the numbers of the step that was launched last, and count what is wrong with it.
+
+        Raises:
+            RunError: the loss or the norm is not finite or the loss a spike, and their policy does
+                not go on from that; no weight was changed by the step.
+        """
+        launched, spikes = self.launched, self.parts.spikes
+        assert launched is not None
+        self.launched = None
+        ended, at = launched.finish(), launched.began
+        wrong = ""
+        if ended.policy is self.parts.non_finite:
+            wrong = f"the loss is {ended.loss} and the gradient norm {ended.grad_norm}"
+        else:
+            self.parts.non_finite.reset()
+            if spikes is not None and ended.policy is spikes:
+                wrong = spikes.describe(ended.loss)
+        if spikes is not None and math.isfinite(ended.loss):
+            spikes.note(ended.loss, trained_on=not wrong)
         result = StepResult(
-            ended.loss,
-            ended.nats,
-            ended.grad_norm,
-            lr,
-            whole.tokens,
-            ended.routing,
-            by_source._replace(nats=ended.by_source),
-            ended.verdict,
-        )
-        result = self.examine(result)
-        if result.wrong and self.keep_bad is not None:
-            self.keep_bad(self, step, whole, result)
-        return self.decide(result)
+            ended.loss, ended.nats, ended.grad_norm, launched.lr, launched.whole.tokens,
+            ended.routing, launched.by_source._replace(nats=ended.by_source), ended.verdict, wrong,
+            ended.policy, at,
+        )  # fmt: skip
+        if wrong and self.keep_bad is not None:
+            self.keep_bad(self, launched.batch, launched.whole, result)
+        if ended.policy is not None:
+            self._count_bad(result, ended.policy)
+        if ended.verdict is not Verdict.ROLLED_BACK:
+            self.result = result
+            self.routing = self.routing if ended.routing is None else ended.routing
+        return result
 
     def has_row(self, at: Position, after: Position) -> bool:
         """Whether a row of metrics may follow a step, as far as is known before its end.
@@ -510,40 +600,19 @@ class Loop:
         last = is_over(self.job.duration, after)
         return last or is_due(every, at, after, last)
 
-    def examine(self, result: StepResult) -> StepResult:
-        """Say what is wrong with a step that the engine has refused, and count the others."""
-        if result.verdict is Verdict.RETAKEN:
-            return result
-        spikes, loss = self.parts.spikes, result.loss
-        if result.verdict is Verdict.REFUSED:
-            wrong = f"the loss is {loss} and the gradient norm {result.grad_norm}"
-        else:
-            self.parts.non_finite.reset()
-            if result.verdict is not Verdict.SPIKED or spikes is None:
-                if spikes is not None:
-                    spikes.note(loss, trained_on=True)
-                return result
-            wrong = spikes.describe(loss)
-            spikes.note(loss, trained_on=False)
-        return replace(result, wrong=wrong, spiked=result.verdict is Verdict.SPIKED)
-
-    def decide(self, result: StepResult) -> StepResult:
-        """Say what becomes of a step, which is the engine's verdict unless something is wrong.
+    def _count_bad(self, result: StepResult, policy: BadSteps) -> None:
+        """Count a step that is not trained on, or end the run before it.
 
         Raises:
-            RunError: if the run cannot go on.
+            RunError: the policy does not go on.
         """
-        if not result.wrong:
-            return result
-        verdict = self.policy_of(result).decide(self.position.step + 1, result.wrong)
-        if verdict is Verdict.REFUSED or (verdict is Verdict.ROLLED_BACK and not self.roll_back):
-            self.refuse(result)
-        return replace(result, verdict=verdict)
-
-    def policy_of(self, result: StepResult) -> BadSteps:
-        """What decides on a step that is not trained on."""
-        spikes = self.parts.spikes
-        return spikes if result.spiked and spikes is not None else self.parts.non_finite
+        now = self.position
+        self.position = result.began
+        if result.verdict is Verdict.SKIPPED:
+            policy.skip(result.step, result.wrong)
+        elif result.verdict is Verdict.REFUSED or self.roll_back is None:
+            self.refuse(result, policy)
+        self.position = now
 
     def rewind(self, result: StepResult) -> None:
         """Go back to a checkpoint after a step that does not count.
@@ -556,12 +625,12 @@ class Loop:
         self.go_on_at(self.roll_back(self, result))
         self.rewound = {"step": self.position.step, "data": self.parts.feed.state_dict()}
 
-    def advance(self, result: StepResult, seconds: float) -> None:
+    def advance(self, tokens: int, seconds: float) -> None:
         """Move the position past a step."""
         at = self.before = self.position
         self.position = Position(
             step=at.step + 1,
-            tokens=at.tokens + result.tokens,
+            tokens=at.tokens + tokens,
             epochs=self.parts.feed.epoch,
             seconds=at.seconds + seconds,
         )
@@ -580,15 +649,15 @@ class Loop:
             f"({self.job.batch.global_size}), so that each batch has some"
         )
 
-    def refuse(self, result: StepResult) -> None:
+    def refuse(self, result: StepResult, policy: BadSteps) -> None:
         """Stop before weights that cannot be repaired are written.
 
         Raises:
             RunError: always.
         """
-        policy, what = self.policy_of(result), "" if result.spiked else ", which is not finite"
+        what = "" if result.cause == "spike" else ", which is not finite"
         raise RunError(
-            f"step {self.position.step + 1}: {result.wrong}{what}; the step was not taken, and "
+            f"step {result.step}: {result.wrong}{what}; the step was not taken, and "
             f"checkpoints hold the steps before it. Lower optimizer.lr ({self.job.optimizer.lr}), "
             f"lengthen the warm-up, compute in fp32 or bf16, or go on without such steps: "
             f"{policy.field} = skip or rollback"

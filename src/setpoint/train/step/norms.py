@@ -84,6 +84,11 @@ class NormMetrics:
             self.found["update_ratio"] /= self._norms("update_ratio", self.before)
             self.before = {}
 
+    def pass_over(self) -> None:
+        """Forget what was measured of an update that was not made."""
+        self.found = {kind: each for kind, each in self.found.items() if kind == "grad_norm"}
+        self.before = {}
+
     def columns(self) -> dict[str, Any]:
         """The columns of a row, null where the step was not measured.
 

@@ -201,7 +201,7 @@ class Objective:
 def count_over_ranks(
     step: StepBatch, world: World, groups: ReplicaGroups | None = None
 ) -> tuple[Count, BySource]:
-    """Add up what all ranks count, in one collective, and one more over replica groups.
+    """Add up what all ranks count, in one collective of the hosts, and one over replica groups.
 
     Returns:
         what counts of the step on all ranks, and of each source.
@@ -209,11 +209,12 @@ def count_over_ranks(
     if world.size == 1 and groups is None:
         return step.whole, step.by_source
     numbers = [*step.whole[:3], *step.by_source.sequences, *step.by_source.targets]
-    sums = torch.tensor(numbers, dtype=torch.float64, device=world.device) * world.gives_counts
-    world.sum(sums)
+    sums = world.sum_numbers(*(number * world.gives_counts for number in numbers))
     if groups is not None:
-        groups.sum_counts(sums)
-    tokens, targets, weight, *counts = sums.tolist()
+        held = torch.tensor(sums, dtype=torch.float64, device=world.device)
+        groups.sum_counts(held)
+        sums = held.tolist()
+    tokens, targets, weight, *counts = sums
     whole, sources = [int(each) for each in counts], len(counts) // 2
     by_source = BySource(tuple(whole[:sources]), tuple(whole[sources:]))
     return Count(int(tokens), int(targets), weight), by_source

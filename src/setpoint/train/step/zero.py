@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
-from setpoint.train.step.bad_steps import Verdict
-from setpoint.train.step.engine import (
-    NOTHING,
-    Finished,
-    PlainEngine,
-    Rates,
-    Report,
-    Sums,
-    collecting,
-)
+from setpoint.train.step.engine import Finish, PlainEngine, Rates, Sums, collecting
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import Share
 
@@ -37,6 +27,7 @@ class ZeroEngine(PlainEngine):
         super().__init__(job, parts)
         assert isinstance(parts.replicas, ZeroReplicas)
         self.zero = parts.replicas
+        self.is_ahead = False  # DeepSpeed reads the norm
 
     def _backward(self, batch: Batch, count: Count, whole: Count) -> Share:
         """Forward and backward of one micro-batch; gradients add up."""
@@ -48,13 +39,10 @@ class ZeroEngine(PlainEngine):
             self.zero.backward(share.loss)
         return share
 
-    def finish(self, sums: Sums, rates: Rates, report: Report = NOTHING) -> Finished:
-        """See `Engine.finish`."""
+    def update(self, sums: Sums, rates: Rates) -> Finish:
+        """See `Engine.update`."""
         for group in self.parts.optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         with self.span("optimizer step"), stepping(self.job.optimizer):
             norm = self.zero.update()
-        found = self._agree(sums, norm, [], report)
-        broken = found.is_broken or not math.isfinite(found.loss)
-        verdict = Verdict.REFUSED if broken else Verdict.TAKEN
-        return found.ended(verdict)
+        return self._finish(self._gather(sums, norm, []), lambda: None)
