@@ -225,7 +225,7 @@ class Watch(Callback):
             self.stack.close()
 
 
-@pytest.mark.parametrize("device", DEVICES[1:])
+@pytest.mark.parametrize("device", DEVICES)
 def test_no_step_waits_for_the_device_unless_it_is_logged(device: str, tmp_path: Path) -> None:
     watch = Watch(device, 3, 7)
     flags = [*COMMON, "duration=10 steps", "tracking.every=10 steps", BF16, device_flag(device)]

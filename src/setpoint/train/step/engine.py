@@ -359,8 +359,8 @@ class HostCopy:
     """
 
     def __init__(self) -> None:
-        self.held = torch.empty(0, dtype=torch.float64)
-        self.view = self.held.numpy()
+        self.numbers: Tensor | None = None
+        self.view: Any = None
 
     def __call__(self, numbers: Tensor) -> Callable[[], list[float]]:
         """Begin to copy.
@@ -372,11 +372,11 @@ class HostCopy:
             waits for the numbers.
         """
         count, on_gpu = len(numbers), numbers.device.type == "cuda"
-        if count > len(self.held):
+        if self.numbers is None or count > len(self.numbers):
             # Else the host would wait for the copy; and making such memory waits for the device.
-            self.held = torch.empty(2 * count, dtype=torch.float64, pin_memory=on_gpu)
-            self.view = self.held.numpy()
-        self.held[:count].copy_(numbers, non_blocking=on_gpu)
+            self.numbers = torch.empty(2 * count, dtype=torch.float64, pin_memory=on_gpu)
+            self.view = self.numbers.numpy()
+        self.numbers[:count].copy_(numbers, non_blocking=on_gpu)
         arrived = torch.cuda.Event() if on_gpu else None
         if arrived is not None:
             arrived.record()
