@@ -386,8 +386,8 @@ BREAKS = [
     ),
     Break(
         "train/step/engine.py",
-        "if not taken:  # biases",
-        "if False:  # biases",
+        "update_biases(parts.model, counts, rates.done, rates.frozen, stays)",
+        "update_biases(parts.model, counts, rates.done, rates.frozen, stays * 0)",
         "train/step/test_routing.py train/step/test_loop.py",
     ),
     Break(

@@ -28,7 +28,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from setpoint.checkpoint import durable
 from setpoint.checkpoint.layout import unfinished
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import LostRanks, World, joined, world_of
 from setpoint.train.record.ranks import SharedStore
@@ -72,7 +72,7 @@ def on_ranks(size: int, act: OneRank, lost: Path | None = None) -> int:
         torch.set_num_threads(1)
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
                        "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}  # fmt: skip
-        config = Parallel(timeout=TIMEOUT)
+        config = resolve(Parallel(timeout=TIMEOUT))
         with written_down(rank, lost), joined(config):
             mesh = DeviceMesh("cpu", list(range(size)))
 

@@ -31,7 +31,7 @@ def test_a_run_of_an_older_format_goes_on(tmp_path: Path, version: int) -> None:
     assert f'"format": {version}' in (run / "checkpoints/step-00000002/manifest.json").read_text()
     job = read_record(Job, str(run))[0]
     job.data.held_out = 0.1  # the share that holds out the documents of that day
-    outcome = train(resolve(job), run, accept=["data.held_out"])
+    outcome = train(resolve(job), run, accept=["data.held_out", "precision.tf32"])
     assert (outcome.started.step, outcome.ended.step) == (2, 4)
     found = load_directory(run / "checkpoints" / "step-00000004").tensors["model"]
     expected = decode_tensors(bytearray((tmp_path / "expected.safetensors").read_bytes()))

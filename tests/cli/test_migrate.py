@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,6 @@ from setpoint.train.config import Job
 from ..snapshots import compare
 from .conftest import CommandLine
 
-CORPUS = Path(__file__).parents[1] / "corpus"
 TODAY = Job.__setpoint__.schema
 OLD = """\
 # what we run
@@ -49,17 +45,6 @@ def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     table = {"setpoint.train.migrations": {2: operations, **later}}
     monkeypatch.setattr("setpoint.config.migrations.chain._declared", table)
     return cli
-
-
-@pytest.fixture
-def record(cli: CommandLine) -> Path:
-    """The record of a run of schema 1."""
-    folder = cli.folder / "run"
-    shutil.copytree(CORPUS / "schema-1" / "text-sources", folder)
-    (folder / "expected.json").unlink()
-    # A directory of a run, not of a model.
-    (folder / "environment.json").write_text("{}")
-    return folder
 
 
 def test_by_default_the_diff_is_printed_and_nothing_is_written(older: CommandLine) -> None:
@@ -116,18 +101,6 @@ def test_an_unversioned_file_is_answered_with_what_to_do(older: CommandLine) -> 
     assert older.refused("check tiny --fp16").startswith("error: --fp16: fp16 was retired")
 
 
-def test_notes_of_an_old_file_and_of_an_old_record_are_told(
-    older: CommandLine, record: Path
-) -> None:
-    older.file("exp.toml", f"setpoint = {{schema = 1}}\n{OLD}")
-    for command in ("check", "show", "fingerprint", "why optimizer.lr", "diff tiny"):
-        answer = older(f"{command} exp.toml")
-        line = "note: exp.toml (schema 1): fp16 = True is left out: retired in schema 2"
-        assert answer.err.startswith(line), command
-        answer = older(f"{command} {record.name}")
-        assert "note: run (schema 1): data.held_out = 0.1 has another meaning" in answer.err
-
-
 def test_all_files_are_worked_out_before_the_first_is_written(older: CommandLine) -> None:
     older.file("good.toml", OLD)
     older.file("bad.toml", "[batch]\ntokens = 'many'\n[optim]\nlr = 1\n[optimizer]\nlr = 2\n")
@@ -154,27 +127,3 @@ def test_a_file_that_says_no_schema_may_be_told_one(older: CommandLine) -> None:
     older.file("exp.toml", "[batch]\ntokens = 3\n")
     assert "nothing to change" in older("migrate exp.toml").out
     assert "+tokens = 6" in older("migrate --from 1 exp.toml").out
-
-
-def test_the_record_of_a_run_keeps_a_backup(older: CommandLine, record: Path) -> None:
-    before = {path.name: path.read_bytes() for path in record.iterdir()}
-    assert '+  "silence": [],' in older("migrate run").out
-    assert {path.name: path.read_bytes() for path in record.iterdir()} == before
-    digest = older("fingerprint run").out
-    assert older("migrate --write run").out == f"run: is of schema {TODAY} now\n"
-    for name in ("config.json", "origins.json"):
-        stem = name.partition(".")[0]
-        assert (record / f"{stem}.schema-1.json").read_bytes() == before[name]
-    assert (record / "config.schema-1.toml").read_bytes() == before["config.toml"]
-    assert json.loads((record / "config.json").read_text())["setpoint"]["schema"] == TODAY
-    assert older.ok("fingerprint run") == digest
-    assert "nothing to change" in older.ok("migrate --write run")
-
-
-def test_the_records_of_the_corpus(cli: CommandLine) -> None:
-    for number, folder in enumerate(sorted((CORPUS / "schema-1").iterdir())):
-        shutil.copytree(folder, cli.folder / f"run{number}")
-        (cli.folder / f"run{number}" / "environment.json").write_text("{}")
-        wanted = json.loads((folder / "expected.json").read_text())["fingerprint"]
-        assert cli(f"migrate --write run{number}").status == 0
-        assert cli.ok(f"fingerprint run{number}") == f"{wanted}\n"

@@ -33,18 +33,12 @@ def jobs() -> dict[str, Config]:
 
 
 def of_presets() -> dict[str, str]:
-    """The fingerprints of Setpoint's own presets, and of the records of older schemas."""
-    from pathlib import Path
-
+    """The fingerprints of Setpoint's own presets."""
     import setpoint.presets  # noqa: F401 - registers them
     from setpoint.config.layers.presets import presets
-    from setpoint.config.record.record import read_record
     from setpoint.train.config import Job as TrainingJob
 
     found = {name: fingerprint(compose(TrainingJob, name).resolve()) for name in presets}
-    for path in Path(__file__).parents[1].glob("corpus/*/*/config.json"):
-        record, _ = read_record(TrainingJob, str(path.parent))
-        found[f"{path.parent.parent.name}/{path.parent.name}"] = fingerprint(resolve(record))
     return dict(sorted(found.items()))
 
 

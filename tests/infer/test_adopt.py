@@ -157,7 +157,10 @@ def test_weights_of_a_run_in_bf16_stay_in_bf16(master: str, tmp_path: Path) -> N
 
 
 def test_attention_that_cannot_be_deterministic(trained: tuple[Job, Path]) -> None:
-    flags = ("deterministic=true", "parallel.device=cuda", "model.attention_backend=sdpa_cudnn")
+    flags = (
+        "deterministic=true", "parallel.device=cuda", "precision.compute=bf16",
+        "model.attention_backend=sdpa_cudnn",
+    )  # fmt: skip
     assert problems(trained[1], *flags) == [
         "model.attention_backend: cuDNN's attention is not deterministic, and PyTorch refuses it"
     ]

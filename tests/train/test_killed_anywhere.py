@@ -21,8 +21,6 @@ from pathlib import Path
 import pytest
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config.record.record import backup_name, load_record
-from setpoint.train.config import Job
 
 from .commands import ENVIRONMENT, Commands
 from .killing import KINDS
@@ -33,7 +31,6 @@ GROWING = ("events.jsonl", "chain.jsonl", "logs/rank-0.log")
 # How many times the first of each kind there are in a session, about.
 COUNTS = {"update": 6, "save": 40, "record": 6, "evaluate": 400, "any": 400, "merge": 100}
 KILLS_OF_EACH = 12
-OLD_RECORD = Path(__file__).parents[1] / "corpus/schema-1/text-sources"
 # Temporary files, renames: of three files, and that of the new origins.
 CHANGES_OF_THE_RECORD = 7
 
@@ -303,32 +300,6 @@ def test_a_kill_after_a_kill_between_two_files_of_the_record(
         status, output = commands.run(folder, "show", oracle.words[1])
         assert (status, "[0.5, 0.6]" in output) == (0, True), output
     oracle.go_on(folder, "--optimizer.betas=[0.3,0.4]")
-
-
-def test_a_kill_between_two_files_of_a_migrated_record(commands: Commands, tmp_path: Path) -> None:
-    """It leaves a record that can be read, and migrating it again comes to the same."""
-    files = ("config.json", "origins.json", "config.toml")
-    found: list[dict[str, bytes]] = []
-    # The backups of three files, and then the record.
-    last = 6 + CHANGES_OF_THE_RECORD
-    for count in range(1, last + 2):
-        folder = tmp_path / str(count)
-        run = folder / "runs/old"
-        shutil.copytree(OLD_RECORD, run)
-        (run / "environment.json").write_text("{}")
-        before = {name: (run / name).read_bytes() for name in files}
-        words = ("migrate", "--write", "runs/old")
-        status = commands.start(folder, *words, kill=("record", count)).wait()
-        assert status == (-signal.SIGKILL if count <= last else 0)
-        assert commands.run(folder, "show", "runs/old")[0] == 0
-        minimal = (run / "config.toml").read_bytes()
-        assert commands.run(folder, *words)[0] == 0
-        for name, old in before.items():
-            assert (run / backup_name(name, 1)).read_bytes() == old
-        load_record(Job, str(run))
-        found.append({name: (run / name).read_bytes() for name in ("config.json", "config.toml")})
-        assert minimal in (before["config.toml"], found[-1]["config.toml"])
-    assert all(each == found[-1] for each in found)
 
 
 @pytest.mark.slow
