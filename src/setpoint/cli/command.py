@@ -96,7 +96,7 @@ STDIN_FORMAT = Option(
 )
 GPU = Option(
     "--gpu",
-    "A GPU such as h100: check its memory; with --plan, expect its time of a step.",
+    "GPU, such as h100: check its memory; with --plan, expect its step time.",
     "NAME",
 )
 MACHINES = Option("--machines", "A file with GPUs and networks of your own.", "FILE")
