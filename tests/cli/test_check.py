@@ -186,7 +186,26 @@ def test_a_job_that_no_gpu_has_memory_for_is_cautioned(cli: CommandLine) -> None
     assert "memory-exceeds-gpu" not in cli.ok(f"{line} {found[2]}")
     assert "memory-exceeds-gpu" not in cli.ok(f"{line} --silence.append memory-exceeds-gpu")
     many = cli.ok("check llama3-8b --gpu rtx4090")
-    assert re.search(r"makes it fit here; (8|16|32) ranks", many)
+    assert re.search(r"makes it fit here\. On (8|16|32) ranks it fits with --", many)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "flags", "path"),
+    [
+        ("v100", "--precision.compute bf16", "precision.compute"),
+        ("a100", "--precision.float8 {} --compile {}", "precision.float8.recipe"),
+        ("h100", "--precision.float8.recipe mxfp8 --compile {}", "precision.float8.recipe"),
+        ("a100", "--model.attention_backend flash_attention_3", "model.attention_backend"),
+    ],
+)
+def test_what_a_gpu_has_no_kernels_for_is_cautioned(
+    cli: CommandLine, gpu: str, flags: str, path: str
+) -> None:
+    line = f"check tiny --parallel.device cuda --world-size 1 {flags} --gpu"
+    text = cli.ok(f"{line} {gpu}")
+    assert f"caution: {path}" in text and "gpu-lacks-kernels" in text
+    able = "h100" if "flash" in flags else "b200"
+    assert "gpu-lacks-kernels" not in cli.ok(f"{line} {able}")
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def run(arguments: Arguments) -> int:
     plan = _plan(config, rank) if arguments.has(PLAN.name) else None
     expected = _expected(config, arguments, plan, composition.label)
     if isinstance(config, Job):
-        report.cautions += _of_memory(config, arguments, plan, rank)
+        report.cautions += _of_gpu(config, arguments, plan, rank)
     dry = _dry_run(config, rank) if arguments.has(DRY_RUN.name) else None
     if arguments.has("--json"):
         import json
@@ -207,20 +207,22 @@ def _expected(
     return expected
 
 
-def _of_memory(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> list[Caution]:
-    """The caution of a job that a known GPU has no memory for."""
+def _of_gpu(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> list[Caution]:
+    """Cautions of a job that a known GPU has no memory or no kernels for."""
     machine, name = None, arguments.value(GPU.name)
     if name is None and "torch" not in sys.modules:
         return []
-    from setpoint.cli.fitting import gpu_of, memory_caution, memory_of
+    from setpoint.cli.fitting import gpu_of, hardware_cautions, memory_caution, memory_of
 
+    cautions: list[Caution] = []
     if name is not None:
         from setpoint.plan.machines import machine_named
 
         machine, _ = machine_named(name, arguments.value(MACHINES.name))
+        cautions += hardware_cautions(job, machine)
     gpu = gpu_of(machine, name or "", job)
     if gpu is None or job.parallel.uses_deepspeed:
-        return []
+        return cautions
     memory = memory_of(job, rank) if plan is None else plan.memory
     typed = list(arguments.overrides)
 
@@ -232,7 +234,7 @@ def _of_memory(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> 
             arguments.overrides = typed
 
     caution = None if memory is None else memory_caution(job, memory, gpu, change)
-    return [] if caution is None else [caution]
+    return cautions if caution is None else [*cautions, caution]
 
 
 def _dry_run(config: Config, rank: int) -> DryRun:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from itertools import takewhile
+from math import gcd, inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from setpoint.config import Caution, ConfigError
 from setpoint.loss.config import CrossEntropy
 from setpoint.memory.config import Full
+from setpoint.model.attention.support import HARDWARE
+from setpoint.model.config import Transformer
 from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.machines import Machine, usable
 from setpoint.plan.memory import RankMemory, rank_memory
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 CODE = "memory-exceeds-gpu"
+LACKS = "gpu-lacks-kernels"
+BF16 = 8.0
+"""The first CUDA compute capability with products of bf16."""
 MOST_RANKS = 2**16
 RECOMPUTE = "--memory.activation_checkpointing"
 
@@ -68,10 +74,12 @@ def memory_caution(
         settings, total = found
         hint = f"It takes {in_units(total)} with {' '.join(settings)}"
     else:
-        ranks = ranks_that_fit(job, limit, change)
+        more = ranks_that_fit(job, limit, change)
         hint = "No recomputation, chunked loss, sharding or smaller micro-batch makes it fit here"
-        if ranks is not None:
-            hint += f"; {ranks:,} ranks with all of these do (shard = {ranks:,})"
+        if more is not None:
+            ranks, settings = more
+            hint += f". On {ranks:,} ranks it fits {'with ' if settings else 'as it is'}"
+            hint += " ".join(settings)
     return Caution(
         CODE,
         "memory",
@@ -79,6 +87,37 @@ def memory_caution(
         f"{in_units(gpu.memory)} of a GPU ({gpu.title}): the run would end out of memory",
         hint=f"{hint}.",
     )
+
+
+def hardware_cautions(job: Job, machine: Machine) -> Iterator[Caution]:
+    """Name number formats and kernels of a job that a GPU does not have."""
+    capability = machine.capability
+    if capability is None or LACKS in job.silence:
+        return
+    named = f"{machine.title} (compute capability {capability})"
+    precision = job.precision
+    if precision.compute == "bf16" and capability < BF16:
+        yield Caution(
+            LACKS, "precision.compute", f"bf16 has no products on {named}",
+            hint=f"It needs {BF16} or more: compute in fp16 or fp32.",
+        )  # fmt: skip
+    if precision.float8 is not None and not precision.float8.emulate:
+        needed, generation = precision.float8.capability
+        if capability < float(f"{needed[0]}.{needed[1]}"):
+            yield Caution(
+                LACKS, "precision.float8.recipe",
+                f"{precision.float8.recipe} has no products on {named}",
+                hint=f"It needs {generation} or newer.",
+            )  # fmt: skip
+    if isinstance(job.model, Transformer) and job.model.attention_backend in HARDWARE:
+        least, most = HARDWARE[job.model.attention_backend]
+        if not least <= capability <= most:
+            bound = f"{least} or more" if most == inf else f"{least} to {most}"
+            yield Caution(
+                LACKS, "model.attention_backend",
+                f"{job.model.attention_backend} has no kernels for {named}",
+                hint=f"It needs {bound}; auto chooses by the GPU.",
+            )  # fmt: skip
 
 
 def settings_that_fit(
@@ -108,20 +147,29 @@ def settings_that_fit(
     return None
 
 
-def ranks_that_fit(job: Job, limit: int, change: Callable[[list[str]], Job]) -> int | None:
-    """Find how many ranks that shard the weights are enough, in powers of two."""
+def ranks_that_fit(
+    job: Job, limit: int, change: Callable[[list[str]], Job]
+) -> tuple[int, list[str]] | None:
+    """Find how many ranks that shard the weights are enough, in powers of two.
+
+    Returns:
+        the number, and the overrides with which they are; None where no number is enough.
+    """
     texts: list[str] = []
     for step in _steps(job):
-        if _total([*texts, *step], change) is not None:
-            texts += step
-    least = change(texts)
-    workload, topology = Workload.of(least, vocabulary_of(least)), Topology.of(least)
-    shard = topology.shard
-    while topology.world_size < MOST_RANKS:
-        shard *= 2
-        topology = topology._replace(shard=shard)
-        if rank_memory(workload, topology).total <= limit:
-            return topology.world_size
+        path = step[0].partition("=")[0]
+        tried = [*(each for each in texts if each.partition("=")[0] != path), *step]
+        if _total(tried, change) is not None:
+            texts = tried
+    ways = [(job, list[str]()), (change(texts), texts)]
+    planned = [(Workload.of(each, vocabulary_of(each)), Topology.of(each), t) for each, t in ways]
+    times = 2
+    while planned[0][1].world_size * times <= MOST_RANKS:
+        for workload, topology, settings in planned:
+            larger = topology._replace(shard=topology.shard * times)
+            if rank_memory(workload, larger).total <= limit:
+                return larger.world_size, settings
+        times *= 2
     return None
 
 
@@ -129,6 +177,11 @@ def _steps(job: Job) -> Iterator[list[str]]:
     """Overrides that save memory, each with those before it."""
     if type(job.loss) is CrossEntropy:
         yield ["--loss=chunked_cross_entropy"]
+    ranks, moe = job.parallel.world_size, getattr(job.model, "moe", None)
+    if moe is not None and job.parallel.expert == 1:
+        for degree in (8, 64):
+            if gcd(ranks, moe.experts) % degree == 0:
+                yield [f"--parallel.expert={degree}"]
     if job.parallel.degrees["replicate"] > 1:
         yield ["--parallel.shard=-1", "--parallel.replicate=null"]
     section = job.memory.activation_checkpointing

@@ -117,6 +117,9 @@ class Machine(Config, role=RUNTIME):
     title: str = ""
     """What it is called by its maker."""
 
+    capability: float | None = field(default=None, gt=0, lt=100)
+    """CUDA compute capability, such as 9.0; null: unknown."""
+
     memory: ByteSize = field(gt=0)
     """Memory of a GPU."""
 

@@ -67,7 +67,7 @@ def layer_problems(config: Float8, layers: Mapping[str, tuple[int, int]]) -> Ite
     wrong = [name for name in wanted if any(size % multiple for size in layers[name])]
     if wrong:
         rows, columns = layers[wrong[0]]
-        others = f", and of {len(wrong) - 1} other layers" if len(wrong) > 1 else ""
+        others = f"; {len(wrong) - 1} other layers do not fit either" if len(wrong) > 1 else ""
         yield Problem(
             "",
             f"multiplies matrices whose sides are a multiple of {multiple}, and {wrong[0]} is "

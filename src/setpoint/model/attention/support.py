@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from math import inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from setpoint.config import Problem
@@ -75,6 +76,16 @@ LIMITS: Final[dict[Backend, Limits]] = {
         head_multiple=8,
     ),
 }  # fmt: skip
+
+HARDWARE: Final[dict[Backend, tuple[float, float]]] = {
+    "sdpa_flash": (8.0, inf),
+    "sdpa_cudnn": (8.0, inf),
+    "varlen": (8.0, inf),
+    "flash_attention_2": (8.0, inf),
+    "flash_attention_3": (9.0, 9.9),
+    "flash_attention_4": (9.0, inf),
+}
+"""The lowest and the highest CUDA compute capability that a kernel is written for."""
 
 CAUSAL_ON_GPU: tuple[Backend, ...] = ("sdpa", "flex", "eager")
 """Order of auto on a GPU where each position sees itself and all before it."""

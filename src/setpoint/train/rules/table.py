@@ -46,6 +46,7 @@ CAUTIONS = {
     "conversations-cut": "rows cut conversations, and answers are trained without their questions",
     "conversations-not-isolated": "conversations that share a row attend to each other",
     "memory-exceeds-gpu": "a rank is planned to take more memory than a GPU has",
+    "gpu-lacks-kernels": "--gpu names a GPU without the number format or attention of the job",
     "evaluated-but-not-saved": "most evaluated weights are not saved, so they cannot be the best",
 }
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"

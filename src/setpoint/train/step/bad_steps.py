@@ -130,7 +130,7 @@ class BadSteps:
         if self.rollbacks == self.limit:
             raise RunError(
                 f"step {step}: {what}, and the run has gone back to the checkpoint of step "
-                f"{target} {self.rollbacks} times, as often as {self.field}.limit allows. {ADVICE}"
+                f"{target} as often as {self.field}.limit = {self.limit} allows. {ADVICE}"
             )
         self.rollbacks += 1
         return self.rollbacks
@@ -221,4 +221,4 @@ def skipped_metrics(*policies: BadSteps | None) -> dict[str, int]:
     return {"skipped_steps": sum(skipping)} if skipping else {}
 
 
-ADVICE = "Lower optimizer.lr, lengthen the warm-up, or compute in fp32 or bf16"
+ADVICE = "Lower optimizer.lr or lengthen the warm-up"

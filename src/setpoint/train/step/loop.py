@@ -656,9 +656,10 @@ class Loop:
             RunError: always.
         """
         what = "" if result.cause == "spike" else ", which is not finite"
+        another = ", compute in fp32 or bf16" if self.job.precision.compute == "fp16" else ""
         raise RunError(
             f"step {result.step}: {result.wrong}{what}; the step was not taken, and "
             f"checkpoints hold the steps before it. Lower optimizer.lr ({self.job.optimizer.lr}), "
-            f"lengthen the warm-up, compute in fp32 or bf16, or go on without such steps: "
+            f"lengthen the warm-up{another}, or go on without such steps: "
             f"{policy.field} = skip or rollback"
         )
