@@ -162,6 +162,10 @@ class Turns(Callback):
         """See `Callback.start`."""
         self.begin()
 
+    def is_due(self, loop: Loop) -> bool:
+        """See `Callback.is_due`."""
+        return (len(self.losses) + 1) % self.steps == 0
+
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """See `Callback.after_step`."""
         self.losses.append(result.loss)
