@@ -387,16 +387,15 @@ class StopRequest:
 
     def _keep_time(self) -> None:
         """End the process where the main thread has not left in time."""
-        if self._since is None or self._first is None:
+        # The main thread may leave in order meanwhile, and take both back.
+        since, first = self._since, self._first
+        if since is None or first is None:
             return
         if not self._is_said:
             self._is_said = True
             outlook = "" if self.busy else self.outlook()
-            _say(
-                f"{self._called(self._first)}: stopping at once"
-                + (f": {outlook}" if outlook else "")
-            )
-        waited = time.monotonic() - self._since
+            _say(f"{self._called(first)}: stopping at once" + (f": {outlook}" if outlook else ""))
+        waited = time.monotonic() - since
         finishing = self._finishes and not self._forced
         if finishing:
             if waited < self.grace or self.saving or self.writing():
@@ -409,7 +408,8 @@ class StopRequest:
             return
         elif self.busy:
             _say(self.newest())
-        self._leave(self.status_of(self._first, lost=self.busy))
+        if self._since is not None:
+            self._leave(self.status_of(first, lost=self.busy))
 
     def _leave(self, status: int) -> None:
         """End the process on the spot: nothing that it has written needs to be put in order."""
