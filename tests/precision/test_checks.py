@@ -34,7 +34,7 @@ def test_what_does_not_fit() -> None:
         ": multiplies matrices whose sides are a multiple of 16, and layers.0.router.up is 40 x 32"
     ]
     odd = {"a": (16, 8), "b": (16, 16), "c": (24, 16), "d": (8, 8)}
-    assert told(odd)[0].endswith("and a is 16 x 8, and of 2 other layers")
+    assert told(odd)[0].endswith("and a is 16 x 8; 2 other layers do not fit either")
     assert told({"output": (16, 16)}) == [
         ": finds no linear layer: the model has none that skip does not match"
     ]

@@ -52,7 +52,7 @@ def test_several_rollbacks_and_a_gradient_that_is_not_finite(
     job = small_job(tmp_path, *FLAGS, *flags)
     poison(5, 7, 8, 13, value=math.inf)
     # Batch 5 fails as step 5; then 6 is step 5 and 7 fails as step 6; 8 fails as step 5: too often.
-    with pytest.raises(RunError, match=r"gone back to the checkpoint of step 4 2 times, as often"):
+    with pytest.raises(RunError, match="gone back to the checkpoint of step 4 as often as"):
         train(job)
     assert [e["failed"] for e in events(Path(next(tmp_path.glob("runs/*"))), "rollback")] == [5, 6]
     poison(5, 7, 13, value=math.inf)
