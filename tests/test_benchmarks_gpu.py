@@ -144,6 +144,7 @@ def test_a_trace_of_torch_is_read(load: Any, tmp_path: Path) -> None:
     assert sum(found.kernels.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_all_of_it_in_small(
     load: Any, monkeypatch: pytest.MonkeyPatch, forks: Forks, tmp_path: Path, capsys: Any
 ) -> None:
