@@ -55,6 +55,9 @@ ATTENTION = frozenset(
 )
 """Attention as one operator. Where it is composed, its matrix products count as such."""
 
+SAVED = MATMUL | ATTENTION
+"""Operators whose results can be saved."""
+
 
 class _Selected(TorchDispatchMode):
     """Shows selective checkpointing only the operators that it may save.
@@ -67,7 +70,7 @@ class _Selected(TorchDispatchMode):
     is_second = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _name(func) in MATMUL | ATTENTION or get_proxy_mode() is not None:
+        if _name(func) in SAVED or get_proxy_mode() is not None:
             return super().__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
 

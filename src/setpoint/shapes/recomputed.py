@@ -38,7 +38,5 @@ def is_second_pass() -> bool:
 
 def saved_result() -> tuple[Any, ...] | None:
     """The next result of the first pass; None: this is the first, or it kept none."""
-    messages = saved.get()
-    if messages is None or not messages.is_second:
-        return None
-    return messages.results.popleft()
+    messages = saved.get() if is_second_pass() else None
+    return None if messages is None else messages.results.popleft()

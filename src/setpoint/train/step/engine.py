@@ -377,6 +377,7 @@ class HostCopy:
             self.numbers = torch.empty(2 * count, dtype=torch.float64, pin_memory=on_gpu)
             self.view = self.numbers.numpy()
         self.numbers[:count].copy_(numbers, non_blocking=on_gpu)
+        view = self.view[:count]
         arrived = torch.cuda.Event() if on_gpu else None
         if arrived is not None:
             arrived.record()
@@ -384,6 +385,6 @@ class HostCopy:
         def read() -> list[float]:
             if arrived is not None:
                 arrived.synchronize()
-            return self.view[:count].tolist()
+            return view.tolist()
 
         return read
