@@ -130,7 +130,7 @@ class _Divided:
         args.clear()
         if which == "input":
             setattr(node, KEPT, kept)
-            # Nobody reads them; what wraps results wants tensors of the right shape.
+            # Unused placeholders: the wrapper of the results expects tensors of these shapes.
             others = [
                 None if like is None else torch.zeros((), dtype=like.dtype, device=like.device)
                 .expand(like.shape) for like in self.shapes

@@ -22,7 +22,7 @@ from setpoint.model.config import marks_padding
 from setpoint.model.layers import evaluating
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Batch, Count
-from setpoint.shapes.outcome import Projection, places_for, supports_head, takes_documents
+from setpoint.shapes.outcome import Projection, position_arguments, supports_head, takes_documents
 from setpoint.shapes.scoring import EvalSums, Score, score_text
 from setpoint.track.progress import Work, no_work
 
@@ -162,7 +162,7 @@ def score(
 
 def _nats(model: torch.nn.Module, batch: Batch) -> Tensor:
     """The sum of the cross-entropy; logits of all tokens exist only if the model gives them."""
-    given = places_for(model, batch)
+    given = position_arguments(model, batch)
     if not supports_head(model):
         return _PLAIN(model(batch.inputs, **given), batch.targets).nats
 

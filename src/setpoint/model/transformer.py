@@ -67,7 +67,7 @@ class Transformer(nn.Module):
 
     # See `setpoint.shapes.outcome.supports_head`.
     supports_head = True
-    # See `setpoint.shapes.outcome.places_for`.
+    # See `setpoint.shapes.outcome.position_arguments`.
     takes_lengths = True
 
     def __init__(self, config: "TransformerConfig", *, vocab_size: int) -> None:

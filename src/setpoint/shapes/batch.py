@@ -93,7 +93,7 @@ class Batch:
             padding is at the end then, where causal attention hides it.
         documents: (B, S) integers; a token sees those of its own document only. None: all.
         lengths: of the documents, or where these are not told apart of what comes before padding.
-            None: all rows are whole, or nobody knows.
+            None: all rows are whole, or the lengths are unknown.
         source: (B,) int64, which of the sources of the data each row is from; stays on the host.
             None: it is not known.
         sources: (B, S) int64, which of them each target is from; stays on the host. None: all of

@@ -145,8 +145,8 @@ def takes_documents(model: nn.Module) -> bool:
     return supports_head(model) or getattr(model, "takes_documents", False) is True
 
 
-def places_for(model: nn.Module, batch: "Batch") -> dict[str, Any]:
-    """The arguments of a model that say where its tokens are.
+def position_arguments(model: nn.Module, batch: "Batch") -> dict[str, Any]:
+    """Keyword arguments of a model for the positions and documents of a batch.
 
     Returns:
         positions and documents, where the batch has them; lengths of the documents only for models

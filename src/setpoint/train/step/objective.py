@@ -13,7 +13,13 @@ from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.forms import FromHidden, LossOutput, PerToken, Weighs
 from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
-from setpoint.shapes.outcome import Outcome, Routing, places_for, supports_head, takes_documents
+from setpoint.shapes.outcome import (
+    Outcome,
+    Routing,
+    position_arguments,
+    supports_head,
+    takes_documents,
+)
 from setpoint.shapes.scoring import EvalSums
 
 if TYPE_CHECKING:
@@ -141,7 +147,7 @@ class Objective:
     def _run(self, batch: Batch, wanted: Tensor | None = None) -> Outcome:
         """The sums of the loss as the result, or with `wanted` an `EvalSums`."""
         targets, last = batch.targets, () if batch.weights is None else (batch.weights,)
-        places = places_for(self.model, batch)
+        places = position_arguments(self.model, batch)
 
         def of_logits(logits: Tensor, columns: Columns | None = None) -> Any:
             own = {} if columns is None else {"columns": columns}
