@@ -18,7 +18,8 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.resolving.checks import verify
 from setpoint.infer.generate import generate
 from setpoint.infer.sample import Sampling
-from setpoint.model import huggingface, load_pretrained, save_pretrained
+from setpoint.model import load_pretrained, save_pretrained
+from setpoint.model.huggingface import model_files
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
@@ -234,7 +235,7 @@ def test_a_balance_loss_without_effect_is_refused(
     reentrant = "memory.activation_checkpointing={type=full, reentrant=true}"
     with pytest.raises(SetpointError, match="the balance loss has no gradient, as reentrant"):
         train(job(tmp_path, *MIXTRAL, reentrant))
-    monkeypatch.setattr("setpoint.model.huggingface.COEFFICIENTS", ())
+    monkeypatch.setattr("setpoint.model.huggingface.language_model.COEFFICIENTS", ())
     with pytest.raises(SetpointError, match="MixtralForCausalLM has none with a weight"):
         build_components(job(tmp_path, *MIXTRAL))
 
@@ -318,7 +319,7 @@ def test_files_that_fail_while_they_are_read_are_an_error_in_words(
     whole = file.read_bytes()
     made = build_components(job(tmp_path, f"model.pretrained={folder}"))
     assert str(folder) not in Path("/proc/self/maps").read_text()
-    size, listing = file.stat().st_size, huggingface.list_tensors
+    size, listing = file.stat().st_size, model_files.list_tensors
 
     def shortened(directory: Path) -> dict[str, TensorInfo]:
         found = listing(directory)
@@ -326,7 +327,7 @@ def test_files_that_fail_while_they_are_read_are_an_error_in_words(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(huggingface, "list_tensors", shortened)
+        patch.setattr(model_files, "list_tensors", shortened)
         with pytest.raises(RunError, match=f"{file} is damaged: it was cut short while it was"):
             build_components(job(tmp_path, f"model.pretrained={folder}"))
     del made

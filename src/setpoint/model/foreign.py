@@ -25,7 +25,7 @@ class ImportedModel(
 class HuggingFaceModel(
     ModelConfig,
     type="huggingface",
-    owner="setpoint.model.huggingface:build_huggingface",
+    owner="setpoint.model.huggingface.build:build_huggingface",
     rules=(
         Rule("setpoint.model.pretrained.check:check_config", ("config", "overrides"),
              "Whether its config.json is there and takes sequences of this length", needs="files"),

@@ -27,7 +27,7 @@ from setpoint.config import Foreign, RunError, SetpointError
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel as HuggingFaceConfig
 from setpoint.model.config import ModelConfig, Transformer
-from setpoint.model.huggingface import HuggingFaceModel
+from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.pretrained.check import foreign_names, vocabulary_of
 from setpoint.model.pretrained.fill import Growth, PlacedWeights, Weights
 from setpoint.model.pretrained.locate import Place, locate

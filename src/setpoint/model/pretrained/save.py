@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.model.config import Transformer as TransformerConfig
-from setpoint.model.huggingface import HuggingFaceModel
+from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours
 from setpoint.model.pretrained.document import read_keys

@@ -15,7 +15,7 @@ from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceModel
-from setpoint.model.huggingface import config_keys
+from setpoint.model.huggingface.architecture import config_keys
 from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
 from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.run import DESCRIPTION

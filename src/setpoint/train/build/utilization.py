@@ -11,7 +11,7 @@ from torch import nn
 from setpoint.config import SetpointError
 from setpoint.model.config import Transformer
 from setpoint.model.flops import FORMULAS, all_parameters, training_flops
-from setpoint.model.huggingface import HuggingFaceModel
+from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.layers import count_parameters
 from setpoint.model.size import pair_size
 from setpoint.track.accelerators import peak_of

@@ -96,7 +96,7 @@ def row_problems(job: Job) -> Iterator[Problem]:
 
 def kind_problems(job: Job) -> Iterator[Problem]:
     """Hold the vocabulary that a kind of models has by default against the tokenizer's."""
-    from setpoint.model.huggingface import default_vocabulary
+    from setpoint.model.huggingface.architecture import default_vocabulary
 
     assert isinstance(job.model, HuggingFaceModel)
     try:

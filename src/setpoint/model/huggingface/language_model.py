@@ -1,0 +1,220 @@
+"""A causal language model of transformers, as Setpoint trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import RunError, SetpointError
+from setpoint.model.huggingface.division import tensor_plan
+from setpoint.model.huggingface.model_files import read_model, write_model
+from setpoint.model.huggingface.rows import positions_in, rows_apart
+from setpoint.model.layers import evaluating
+from setpoint.model.pretrained.fill import mean_row
+from setpoint.shapes.outcome import Outcome
+
+if TYPE_CHECKING:
+    from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
+
+ISOLATED = 1e-5
+"""Share of the largest logit that rounding may change where documents share a row."""
+
+COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
+"""What transformers calls the weight of the loss that balances experts."""
+
+
+class HuggingFaceModel(nn.Module):
+    """A causal language model of transformers that maps tokens to logits.
+
+    Where its keys say output_router_logits, it adds its balance loss in training.
+
+    Padding is masked, and documents that share a row are isolated: by position ids that restart,
+    which most attention of transformers takes for a block-diagonal mask, or else in rows of their
+    own. `find_isolation` chooses.
+    """
+
+    # See `setpoint.shapes.outcome.takes_documents`.
+    takes_documents = True
+
+    def __init__(self, config: HuggingFaceConfig, model: nn.Module) -> None:
+        super().__init__()
+        self.config = config
+        self.isolates_by_positions = False
+        self._take(model)
+        self.balances = bool(getattr(self._keys, "output_router_logits", False))
+        self.balance_weight = self._balance_weight() if self.balances else 0.0
+
+    @property
+    def vocab_size(self) -> int:
+        """How many logits each position has."""
+        return self._keys.vocab_size
+
+    def _take(self, model: nn.Module) -> None:
+        self.model = model
+        # The balance loss of the whole model reads the padding mask; attention gets position ids.
+        decoder = getattr(model, "base_model", model)
+        decoder.register_forward_pre_hook(_without_mask, with_kwargs=True)
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor | Outcome:
+        """Compute the logits of every next token; those of padding mean nothing.
+
+        Arguments:
+            positions: (S,) or (B, S) integers, negative for padding; of a document in a row of its
+                own, they only say where padding is. None: they restart in each document.
+            documents: (B, S) integers, negative for padding; a token sees those of its own document
+                only. None: all of the row.
+
+        Returns:
+            the logits; in training, with a balance loss, an `Outcome` with them and its weighted
+            value.
+
+        Raises:
+            RunError: no weight would learn from the balance loss.
+        """
+        if positions is None and documents is not None:
+            positions = positions_in(documents)
+        logits, balance = self._call(tokens, positions, documents, self.isolates_by_positions)
+        if not (self.balances and self.training):
+            return logits
+        balance = balance.float() * self.balance_weight
+        if torch.is_grad_enabled() and not balance.requires_grad:
+            raise RunError(
+                "model.overrides.output_router_logits = true: the balance loss has no gradient, as "
+                "reentrant checkpoints hide what routers compute, or no trained weight is before a "
+                "router\nValid: false, or memory.activation_checkpointing.reentrant = false"
+            )
+        return Outcome(logits, balance)
+
+    def _call(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None,
+        documents: Tensor | None,
+        by_positions: bool,
+    ) -> tuple[Tensor, Any]:
+        """The logits, and the balance loss without its weight; None where there is none."""
+        if positions is None:
+            found = self.model(input_ids=tokens, use_cache=False)
+            return found.logits, getattr(found, "aux_loss", None)
+        positions = positions.expand(tokens.shape)
+        mask, rows = positions >= 0, None
+        if by_positions:
+            # Of padding each token is a document of its own.
+            ids = {"position_ids": positions.clamp(min=0)}
+        else:
+            ids = {}
+            if documents is not None:
+                rows = rows_apart(documents, positions)
+                tokens, mask = rows.put(tokens), rows.put(mask)
+        found = self.model(input_ids=tokens, attention_mask=mask.long(), use_cache=False, **ids)
+        logits = found.logits if rows is None else rows.take(found.logits)
+        return logits, getattr(found, "aux_loss", None)
+
+    def find_isolation(self) -> None:
+        """Try whether position ids that restart isolate documents, as rows of their own do.
+
+        Those of models with recurrent layers, or that count positions by themselves, do not.
+
+        Raises:
+            SetpointError: a balance loss is asked for, and there is none.
+        """
+        tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
+        documents = torch.tensor([[0, 0, 1, 1], [0, 1, 1, -1]])
+        positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, -1]])
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(self):
+            apart, wanted = self._call(tokens, positions, documents, False)
+            if self.balances and wanted is None:
+                raise self._no_balance()
+            try:
+                packed, found = self._call(tokens, positions, documents, True)
+            except Exception:  # whatever its layers raise, they cannot
+                self.isolates_by_positions = False
+                return
+        off = (packed - apart)[documents >= 0].abs().max()
+        self.isolates_by_positions = bool(off <= ISOLATED * apart.abs().max()) and (
+            not self.balances or bool((found - wanted).abs() <= ISOLATED * wanted.abs())
+        )
+
+    def _balance_weight(self) -> float:
+        for holder in (self.model, self._keys):
+            for name in COEFFICIENTS:
+                if isinstance(weight := getattr(holder, name, None), int | float):
+                    return float(weight)
+        raise self._no_balance()
+
+    def _no_balance(self) -> SetpointError:
+        return SetpointError(
+            f"model.config = {self.config.config}: output_router_logits = true asks for a balance "
+            f"loss, and {type(self.model).__name__} has none with a weight\nValid: false"
+        )
+
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.division.TensorDivisible`: the plan that transformers has.
+
+        Raises:
+            SetpointError: it has none, or one with modules that are divided in other ways.
+        """
+        return {f"model.{path}": word for path, word in tensor_plan(self.model).items()}
+
+    def fill(self, load: Callable[[], None], tokens: int | None) -> None:
+        """Fill it from weights; rows for tokens that these do not have are the mean of theirs.
+
+        Arguments:
+            load: fills a model of the size of the weights.
+            tokens: for which the weights have rows; None: for as many as the model.
+        """
+        model: Any = self.model
+        wanted = self.vocab_size
+        if tokens is None or tokens >= wanted:
+            return load()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            self._resize(tokens)
+            load()
+            self._resize(wanted)
+            model = self.model
+            for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+                for matrix in () if module is None else module.parameters(recurse=False):
+                    matrix[tokens:] = mean_row(matrix[:tokens]).to(matrix)
+
+    def _resize(self, tokens: int) -> None:
+        model: Any = self.model
+        model.resize_token_embeddings(tokens, mean_resizing=False)
+
+    def load_from(self, directory: Path) -> None:
+        """Take the weights of a directory in the format of Hugging Face.
+
+        Raises:
+            SetpointError: if it lacks weights of the model, or has others.
+        """
+        kind, keys, training = type(self.model), self._keys, self.model.training
+        dtype = next(self.model.parameters()).dtype
+        # The one model is gone before the other is made.
+        self.model = nn.Identity()
+        self._take(read_model(kind, directory, keys, dtype).train(training))
+
+    def save_into(self, directory: Path, *, dtype: torch.dtype | None, max_shard_size: int) -> None:
+        """Write the model as transformers does.
+
+        Arguments:
+            dtype: of the weights; None: as they are.
+        """
+        write_model(self.model, directory, dtype=dtype, max_shard_size=max_shard_size)
+
+    @property
+    def _keys(self) -> Any:
+        return self.model.config
+
+
+def _without_mask(
+    _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Leave out the padding mask where position ids are given, which transformers reads then."""
+    if named.get("position_ids") is not None:
+        named = {**named, "attention_mask": None}
+    return arguments, named
