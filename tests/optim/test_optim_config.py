@@ -16,16 +16,6 @@ def test_horizon_has_to_come_from_somewhere():
         resolve(Cosine())
 
 
-def test_warmup_must_fit():
-    with pytest.raises(ConfigError) as error:
-        resolve(Cosine(horizon=100, warmup=101))
-    (problem,) = error.value.problems
-    assert problem.path == "warmup"
-    assert problem.message == "a warm-up of 101 steps does not fit into 100 steps"
-    assert problem.valid == ("100 steps", "5 steps")
-    assert resolve(Cosine(horizon=100, warmup=100)).warmup == Length(100)
-
-
 @pytest.mark.parametrize(
     ("cls", "name", "value"),
     [

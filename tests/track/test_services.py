@@ -49,6 +49,7 @@ FACTS = RunFacts(
     CONFIG,
     {"optimizer.lr": "flag"},
     {"python": "3", "data": {"files": [["a.txt", 1, "0" * 64]] * 20}},
+    description="why",
 )
 
 
@@ -123,7 +124,7 @@ def test_wandb(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     records = importlib.import_module("wandb.proto.wandb_internal_pb2")
     config = Wandb(
-        project="p", entity="team", group="g", name="n", job_type="j", tags=("a", "b"), notes="why",
+        project="p", entity="team", group="g", name="n", job_type="j", tags=("a", "b"),
         mode="offline", directory=str(tmp_path / "first"), patience=WAIT,
     )  # fmt: skip
     train(config, tmp_path / "run", 0, *FIRST)
@@ -176,6 +177,11 @@ def test_mlflow(tmp_path: Path) -> None:
     assert sorted((m.step, m.value) for m in history) == [(1, 3.0), (2, 2.0), (3, 1.5), (3, 1.5)]
     of_row = {m.timestamp: m.value for m in client.get_metric_history(run.info.run_id, "session")}
     assert sorted(of_row[m.timestamp] for m in history) == [1, 1, 1, 2]
+    assert run.data.tags["mlflow.note.content"] == "why"
+    # Another run directory takes up the same run by its id.
+    train(Mlflow(uri=uri, run_id=run.info.run_id, patience=WAIT), tmp_path / "b", 3, row(4, 1.0))
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert max(m.step for m in history) == 4
 
 
 @pytest.mark.slow  # takes seconds to import
@@ -312,6 +318,11 @@ def test_aim(tmp_path: Path) -> None:
     )
     steps, (values, *_) = metric.data.numpy()
     assert [*zip(steps.tolist(), values.tolist(), strict=True)] == [(1, 3.0), (2, 2.0), (3, 1.5)]
+    assert run.description == "why"
+    # Another run directory takes up the same run by its hash.
+    config = Aim(repo=repo, run_id=name, system_interval=None, patience=WAIT)
+    train(config, tmp_path / "other", 3, row(4, 1.0))
+    assert [*aim.Repo(repo).list_all_runs()] == [name]
 
 
 def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,6 +339,11 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
               if "train/loss" in each]  # fmt: skip
     assert losses == [(1, 3.0, 1), (2, 2.0, 1), (3, 1.5, 1), (3, 1.5, 2)]
     assert {name for name, _, _ in rows} == {"n-01234567"}
+    config = Trackio(project="p", run_id="n-01234567", directory=config.directory, patience=WAIT)
+    train(config, tmp_path / "other", 3, row(4, 1.0))
+    with sqlite3.connect(tmp_path / "trackio" / "p.db") as database:
+        found = database.execute("select distinct run_name from metrics").fetchall()
+    assert found == [("n-01234567",)]
 
 
 @pytest.mark.slow
@@ -416,17 +432,19 @@ OTHERS: dict[type[ServiceConfig], dict[str, Any]] = {
     TensorBoard: {"directory": "d", "flush_every": 3.0},
     Wandb: {
         "project": "x", "entity": "x", "group": "x", "name": "x", "job_type": "x", "tags": ("x",),
-        "notes": "x", "mode": "offline", "directory": "d",
+        "run_id": "x", "mode": "offline", "directory": "d",
     },
-    Mlflow: {"uri": "x", "experiment": "x", "name": "x", "tags": {"x": "y"}},
+    Mlflow: {"uri": "x", "experiment": "x", "name": "x", "tags": {"x": "y"}, "run_id": "x"},
     Aim: {
         "repo": "d", "experiment": "x", "name": "x", "tags": ("x",), "system_interval": 3.0,
-        "system_parameters": False, "terminal": True,
+        "system_parameters": False, "terminal": True, "run_id": "x",
     },
-    Trackio: {"project": "x", "name": "x", "group": "x", "space": "x/y", "directory": "d"},
+    Trackio: {
+        "project": "x", "name": "x", "group": "x", "space": "x/y", "directory": "d", "run_id": "x",
+    },
     Comet: {
         "workspace": "x", "project": "x", "name": "x", "tags": ("x",), "mode": "online",
-        "directory": "d",
+        "directory": "d", "run_id": "x" * 32,
     },
 }  # fmt: skip
 """Another value for each field; `queue`, `patience` and `required` are those of every service."""
@@ -458,6 +476,20 @@ def test_every_field_reaches_the_service(
     before = calls()
     for name, value in OTHERS[kind].items():
         assert calls(**{name: value}) != before, name
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
+def test_the_description_reaches_the_service(
+    kind: type[ServiceConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    calls: list[str] = []
+    monkeypatch.setattr(importlib, "import_module", lambda name: Recorded(calls, name))
+    with RunDirectory.create(tmp_path / "run") as run:
+        tracker = build_service(resolve(kind()), run_directory=run).inner
+        tracker.describe(replace(FACTS, description="of the run in words"))
+        tracker.open(0, {"id": FACTS.run_id}, lambda _: None)
+    assert any("of the run in words" in call for call in calls)
 
 
 @pytest.mark.parametrize("kind", [Wandb, Mlflow, Trackio, Comet])

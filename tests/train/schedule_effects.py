@@ -85,6 +85,13 @@ for name in ("Constant", "InverseSqrt", "Plateau"):
     share = ("schedule.warmup=40 %", f"schedule={tag}", "evaluation.every=1 steps")
     see = logged if name == "Plateau" else rates
     ROWS[f"{name}.horizon"] = ("schedule.horizon=12", see, share)
+    ROWS[f"{name}.horizon_share"] = ("schedule.horizon_share=0.5", see, share)
+for name in ("Cosine", "Linear", "Polynomial", "Rex", "Wsd"):
+    ROWS[f"{name}.horizon_share"] = (
+        "schedule.horizon_share=0.5",
+        rates,
+        (f"schedule={name.lower()}",),
+    )
 WSD = ("schedule=wsd", "schedule.decay_length=3")
 ROWS |= {
     "Constant.warmup": (SHARED["warmup"], rates, ("schedule=constant",)),
@@ -110,6 +117,7 @@ ROWS |= {
     "Piecewise.start": ("schedule.start=0.5", rates, PHASES),
     "Piecewise.phases": ("schedule.phases=[{target: 1, length: 100 %}]", rates, PHASES),
     "Piecewise.horizon": ("schedule.horizon=6", rates, PHASES),
+    "Piecewise.horizon_share": ("schedule.horizon_share=0.5", rates, PHASES),
     "Piecewise.by": (SHARED["by"], rates, PHASES),
     "Phase.target": ("schedule.phases.1.target=0.9", rates, PHASES),
     "Phase.length": ("schedule.phases.0={target: 1, length: 25 %}", rates, PHASES),

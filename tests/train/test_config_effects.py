@@ -40,6 +40,7 @@ from setpoint.parallel.watch import active_watch, step_begins
 from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import ServiceConfig
+from setpoint.track.jsonl import JsonlTracker
 from setpoint.train.build.components import build_components
 from setpoint.train.build.model import build_first_model, divide_model, reader_of
 from setpoint.train.build.process import settings_of
@@ -182,6 +183,15 @@ def saved(job: Job) -> tuple[list[int], list[str]]:
     run = train(job).directory
     pointers = [name for name in ("latest", "best") if (run / "checkpoints" / name).exists()]
     return list(list_checkpoints(run / "checkpoints")), pointers
+
+
+def described(job: Job) -> str | None:
+    """The description that trackers get."""
+    given: list[str | None] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonlTracker, "describe", lambda _, facts: given.append(facts.description))
+        train(job)
+    return given[0]
 
 
 def dtypes_of_the_last(job: Job) -> set[str]:
@@ -475,6 +485,7 @@ TABLE = ("model=import", f"model.target={__name__}.Table")
 EFFECTS = {
     "Job.name": Effect("name=other", run_directory_of),
     "Job.experiment": Effect("experiment=e", run_directory_of),
+    "Job.description": Effect("description=of the run in words", described),
     "Job.workspace": Effect("workspace=elsewhere", run_directory_of),
     "Job.seed": Effect("seed=7", weights),
     "Job.duration": Effect("duration=6 steps", lengths, gives=(6, 64)),
@@ -600,6 +611,10 @@ EFFECTS = {
     "Parallel.device": Effect("parallel.device=cpu", on_device, gives="cpu"),
     "Checkpoint.every": Effect("checkpoint.every=3 steps", saved, ("checkpoint.keep=null",),
                                gives=([3, 4], ["latest", "best"])),
+    # An epoch of the small job is about 113 steps.
+    "Checkpoint.also_every": Effect("checkpoint.also_every=0.02 epochs", saved,
+                                    ("checkpoint.every=2 steps", "checkpoint.keep=null"),
+                                    gives=([2, 3, 4], ["latest", "best"])),
     "Checkpoint.at_start": Effect("checkpoint.at_start=true", saved, ("checkpoint.keep=null",),
                                   gives=([0, 4], ["latest", "best"])),
     "Checkpoint.at": Effect("checkpoint.at=[1, 2]", saved, ("checkpoint.keep=1",),

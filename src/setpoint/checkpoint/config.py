@@ -68,6 +68,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     )
     """Checkpoint interval; Ctrl-C and SIGTERM save one in any case. SIGUSR2 saves one, too, and
     training goes on."""
+    also_every: Period | None = field(default=None, tags=("cadence",), also_called=("save_epochs",))
+    """Second checkpoint interval, as by epochs beside one by steps; null: none."""
     at: Literal["powers_of_two"] | tuple[int, ...] | None = field(
         default=None, item_ge=1, also_called=("dyn_ckpt_window", "save_at_steps")
     )
@@ -185,6 +187,26 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     def _background_is_dead(self) -> str | None:
         return "mode = sync writes each while training waits" if self.mode == "sync" else None
 
+    @property
+    def intervals(self) -> tuple[Period, ...]:
+        """The intervals that checkpoints are saved at."""
+        return (self.every,) if self.also_every is None else (self.every, self.also_every)
+
+    @check
+    def _check_also_every(self) -> Iterator[Problem]:
+        second = self.also_every
+        if second is None:
+            return
+        if second.unit in ("never", "last_step") or self.every.unit == "never":
+            yield Problem(
+                "also_every",
+                f"{second} is no second interval beside every = {self.every}",
+                valid=("null",),
+                also=("every",),
+            )
+        elif second == self.every:
+            yield Problem("also_every", "is the interval of every", valid=("null",))
+
     @check
     def _check_last(self) -> Iterator[Problem]:
         if self.every.unit == "last_step" and self.last != "full":
@@ -229,6 +251,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         for name, default in (
             ("at_start", False),
             ("at", None),
+            ("also_every", None),
             ("last", "full"),
             ("keep_every", None),
             ("frozen", True),

@@ -107,8 +107,10 @@ class Wandb(
     """Label of the kind of job."""
     tags: tuple[str, ...] = field(default=(), also_called=("wandb_tags",))
     """Tags."""
-    notes: str | None = field(default=None, also_called=("description",))
-    """Free text about the run."""
+    run_id: str | None = field(
+        default=None, pattern=r"[^/\\#?%:]{1,128}", also_called=("wandb_run_id", "wandb_id")
+    )
+    """Id of a run to take up, or to begin where there is none; null: the run directory's own."""
     mode: Literal["online", "offline"] = field(default="online", also_called=("wandb_mode",))
     """offline: written to disk for `wandb sync`."""
     directory: str | None = field(default=None, also_called=("wandb_dir",))
@@ -129,6 +131,8 @@ class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
     """Display name; null: the name of the run directory."""
     tags: dict[str, str] = field(factory=dict)
     """Tags with their values."""
+    run_id: str | None = field(default=None, also_called=("mlflow_run_id",))
+    """Id of an existing run to take up; null: the run directory's own."""
 
 
 class Aim(ServiceConfig, type="aim", **_SERVICE):
@@ -145,6 +149,8 @@ class Aim(ServiceConfig, type="aim", **_SERVICE):
     """Display name; null: the name of the run directory."""
     tags: tuple[str, ...] = ()
     """Tags."""
+    run_id: str | None = field(default=None, also_called=("run_hash",))
+    """Hash of an existing run to take up; null: the run directory's own."""
     system_interval: float | None = field(
         default=10.0, gt=0, lt=inf, also_called=("system_tracking_interval",)
     )
@@ -171,6 +177,8 @@ class Trackio(ServiceConfig, type="trackio", **_SERVICE):
     """Project; null: the job's experiment, else "setpoint"."""
     name: str | None = None
     """Display name, to which a part of the run's id is added; null: that of the run directory."""
+    run_id: str | None = None
+    """Full name of a run to take up, or to begin where there is none; null: that of `name`."""
     group: str | None = None
     """Group that the run is shown in."""
     space: str | None = field(default=None, also_called=("space_id", "trackio_space_id"))
@@ -193,6 +201,11 @@ class Comet(ServiceConfig, type="comet", **_SERVICE):
     """Display name; null: the name of the run directory."""
     tags: tuple[str, ...] = ()
     """Tags."""
+    run_id: str | None = field(
+        default=None, pattern=r"[A-Za-z0-9]{32,50}", also_called=("experiment_key",)
+    )
+    """Key of an experiment to take up, or to begin where there is none; null: the run directory's
+    own."""
     mode: Literal["online", "offline"] = "online"
     """offline: archives for `comet upload`, one a session."""
     directory: str | None = field(default=None, also_called=("offline_directory",))

@@ -40,6 +40,9 @@ PROJECT = "setpoint"
 ID_TAG = "setpoint.run_id"
 """The tag by which MLflow finds the run of a run directory again."""
 
+NOTE_TAG = "mlflow.note.content"
+"""The tag that MLflow shows as the description of a run."""
+
 AIM_RUN = "aim-run"
 """File among the logs with what Aim calls the run."""
 
@@ -156,6 +159,7 @@ class Service(Tracker):
             "run_directory": str(self.run_directory.path.resolve()),
             "origins": facts.origins,
             "environment": facts.environment,
+            **({} if facts.description is None else {"description": facts.description}),
         }
 
 
@@ -175,8 +179,8 @@ class WandbTracker(Service):
             name=self.name,
             job_type=config.job_type,
             tags=list(config.tags) or None,
-            notes=config.notes,
-            id=state["id"],
+            notes=self.facts.description,
+            id=config.run_id or state["id"],
             resume="allow",
             mode=config.mode,
             dir=config.directory or str(self.run_directory.logs),
@@ -208,6 +212,8 @@ class TensorBoardTracker(Service):
         first = not step
         self._start(None if first else step + 1)
         if first:
+            if self.facts.description is not None:
+                self.writer.add_text("description", self.facts.description, 0)
             for name, value in (("config", self.facts.config), ("run", self.properties)):
                 text = json.dumps(value, indent=1, default=str)
                 self.writer.add_text(name, f"```json\n{text}\n```", 0)
@@ -244,19 +250,25 @@ class MlflowTracker(Service):
         self.mlflow: Any = importlib.import_module("mlflow")
         config = self.config
         self.client: Any = self.mlflow.MlflowClient(tracking_uri=config.uri)
+        if config.run_id is not None:
+            self.run_id: str = config.run_id
+            self.client.update_run(self.run_id, status="RUNNING")
+            self.client.set_tag(self.run_id, ID_TAG, state["id"])
+            return
         name = config.experiment or self.facts.experiment or PROJECT
         known = self.client.get_experiment_by_name(name)
         place = self._artifacts()
         experiment = known.experiment_id if known else self.client.create_experiment(name, place)
         same = self.client.search_runs([experiment], f"tags.`{ID_TAG}` = '{state['id']}'")
         if same:
-            self.run_id: str = same[0].info.run_id
+            self.run_id = same[0].info.run_id
             self.client.update_run(self.run_id, status="RUNNING")
             return
         tags = {
             ID_TAG: state["id"],
             "setpoint.fingerprint": self.facts.fingerprint,
             "setpoint.run_directory": str(self.run_directory.path.resolve()),
+            **({} if self.facts.description is None else {NOTE_TAG: self.facts.description}),
             **config.tags,
         }
         run = self.client.create_run(experiment, run_name=self.name, tags=tags)
@@ -300,8 +312,9 @@ class AimTracker(Service):
         repo = aim.Repo.from_path(config.repo or str(self.run_directory.logs), init=True)
         known = self.run_directory.logs / AIM_RUN
         name = _aim_name(known)
+        name = name if name is not None and repo.run_exists(name) else None
         self.run: Any = aim.Run(
-            run_hash=name if name is not None and repo.run_exists(name) else None,
+            run_hash=config.run_id or name,
             force_resume=True,  # a session that was killed has left its lock
             repo=repo,
             experiment=config.experiment or self.facts.experiment or PROJECT,
@@ -310,6 +323,8 @@ class AimTracker(Service):
             capture_terminal_logs=config.terminal,
         )
         self.run.name = self.name
+        if self.facts.description is not None:
+            self.run.description = self.facts.description
         write_text(known, str(self.run.hash))
         self.run["config"], self.run["run"] = self.facts.config, self.properties
         for tag in config.tags:
@@ -349,7 +364,7 @@ class TrackioTracker(Service):
         trackio = importlib.import_module("trackio")
         self.run: Any = trackio.init(
             project=self.project,
-            name=f"{self.name}-{state['id'][:8]}",
+            name=self.config.run_id or f"{self.name}-{state['id'][:8]}",
             group=self.config.group,
             space_id=self.config.space,
             config={**self.facts.config, "setpoint": self.properties},
@@ -377,7 +392,7 @@ class CometTracker(Service):
         self.run: Any = comet.start(
             workspace=config.workspace,
             project_name=self.project,
-            experiment_key=state["id"],
+            experiment_key=config.run_id or state["id"],
             online=config.mode == "online",
             mode="get_or_create" if config.mode == "online" else "create",
             experiment_config=comet.ExperimentConfig(

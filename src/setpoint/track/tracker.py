@@ -17,6 +17,7 @@ class RunFacts:
         origins: where each of its values comes from, as the record has it.
         environment: code, packages and machine, as the record has them.
         session: how often the run has begun, resumed or gone back so far.
+        description: of the run, in words.
     """
 
     run_id: str
@@ -27,6 +28,7 @@ class RunFacts:
     origins: dict[str, Any]
     environment: dict[str, Any]
     session: int = 1
+    description: str | None = None
 
 
 @runtime_checkable

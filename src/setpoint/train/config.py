@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from setpoint.config import (
     Component,
     Config,
     Free,
+    Problem,
+    check,
     component,
     dead,
     derive,
@@ -66,6 +69,11 @@ class Job(
         also_called=("run_name", "exp_name", "wandb_run_name", "wandb_name"),
     )
     """Name of the run; its directory is workspace/experiment/name-fingerprint."""
+
+    description: str | None = field(
+        default=None, role=RUNTIME, also_called=("notes", "run_description", "wandb_notes")
+    )
+    """Run description: free text that goes to every tracker; null: none."""
 
     experiment: str | None = field(
         default=None,
@@ -289,7 +297,25 @@ class Job(
     @derive("schedule.horizon")
     def _derive_horizon(self) -> Duration | None:
         section = self.schedule
-        return self.duration if isinstance(section, Spanning) and section.needs_horizon else None
+        if not isinstance(section, Spanning) or not section.needs_horizon:
+            return None
+        # Read only where it is given: the origin of the horizon names what it is derived from.
+        share = section.horizon_share if is_set(section, "horizon_share") else None
+        return self.duration if share is None else self.duration.part(share)
+
+    @check
+    def _check_horizon_share(self) -> Iterator[Problem]:
+        section = self.schedule
+        share = section.horizon_share if isinstance(section, Spanning) else None
+        if share is None or section.runs_over in (None, self.duration.part(share)):
+            return
+        yield Problem(
+            "schedule.horizon_share",
+            f"{share:g} of {self.duration} is {self.duration.part(share)}, and the horizon is "
+            f"{section.runs_over}",
+            valid=("null",),
+            also=("schedule.horizon", "duration"),
+        )
 
     @derive("schedule.evaluated_on")
     def plateau_basis(self) -> str | None:

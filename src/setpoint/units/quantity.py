@@ -332,6 +332,16 @@ class Duration(Quantity):
         """
         return next((limit.count for limit in self.limits if limit.unit == unit), None)
 
+    def part(self, share: float) -> Duration:
+        """A share of each limit; steps and tokens are rounded down to whole ones, at least 1."""
+        texts: list[str] = []
+        for limit in self.limits:
+            count = float(f"{limit.count * share:.12g}")  # without the noise of binary fractions
+            whole = limit.unit in ("steps", "tokens")
+            unit = "s" if limit.unit == "seconds" else limit.unit
+            texts.append(f"{max(1, int(count)) if whole else count} {unit}")
+        return Duration(*texts)
+
     @classmethod
     def read(cls, value: object) -> Self:
         """See `Scalar.read`; a length above 0 is a duration, too."""

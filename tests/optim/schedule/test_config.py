@@ -8,6 +8,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, resolve
 from setpoint.config.composition import compose
+from setpoint.config.resolving.checks import cautions_of
 from setpoint.optim.config import (
     Constant,
     Cosine,
@@ -110,23 +111,65 @@ def test_lengths_as_shares_of_the_run() -> None:
     assert [two(s) for s in range(300)] == pytest.approx([one(s) for s in range(300)])
 
 
+def test_horizon_as_a_share_of_the_duration() -> None:
+    job = compose(Job, flags=["schedule=linear", "schedule.horizon_share=0.8"]).resolve()
+    given = compose(Job, flags=["schedule=linear", "schedule.horizon=240 steps"]).resolve()
+    one, two = job.schedule.build(), given.schedule.build()
+    assert job.schedule.end == Duration(240) and job.schedule.rises_over == Length(12)
+    assert [one(step) for step in range(300)] == [two(step) for step in range(300)]
+    flags = ["schedule.horizon_share=0.3", "duration=[7, 2 epochs, 10 min]"]
+    assert compose(Job, flags=flags).resolve().horizon() == Duration("2", "0.6 epochs", "180 s")
+
+
+# Longer than the run, as where a recipe is tried in short: the factors of steps, and the caution.
+LONGER = [
+    (("schedule=linear", "schedule.warmup=400"), {0: 1 / 400, 299: 0.75}, "warmup-longer-than-run"),
+    (("schedule=wsd", "schedule.warmup=400"), {0: 1 / 400, 299: 0.75}, "warmup-longer-than-run"),
+    (
+        ("schedule=cosine", "schedule.warmup=200", "schedule.horizon=100"),
+        {99: 0.5, 199: 1.0, 200: 0.1},
+        "warmup-longer-than-horizon",
+    ),
+    (
+        ("schedule=wsd", "schedule.warmup=200", "schedule.decay_length=290", "schedule.floor=0"),
+        {199: 1.0, 200: 1.0, 250: 0.5, 299: 0.01},
+        "decay-shortened",
+    ),
+    (
+        (PIECEWISE, "schedule.phases=[{length: 400, target: 1}, {target: 0}]"),
+        {199: 0.5, 299: 0.75},
+        "phases-longer-than-horizon",
+    ),
+    (
+        (PIECEWISE, "schedule.phases=[{length: 300, target: 1}, {target: 0}]"),
+        {299: 1.0, 300: 0.0},
+        "phases-longer-than-horizon",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "factors", "code"), LONGER)
+def test_what_is_longer_than_the_run_is_a_caution(
+    flags: tuple[str, ...], factors: dict[int, float], code: str
+) -> None:
+    job = compose(Job, flags=list(flags)).resolve()
+    schedule = job.schedule.build()
+    assert {step: schedule(step) for step in factors} == pytest.approx(factors)
+    assert code in [caution.code for caution in cautions_of(job)]
+
+
 WRONG = {
     "a warm-up that is none": ("schedule.warmup=0", "schedule.warmup_from=0.5"),
     "by tokens, where nothing is in steps": ("duration=2 epochs", "schedule.by=tokens"),
     "a warm-up as a ratio": ("schedule.warmup=0.05",),
     "a horizon of no use": ("schedule=constant", "schedule.horizon=9"),
     "by, where nothing moves": ("schedule=constant", "schedule.by=tokens"),
-    "a warm-up longer than the curve": ("schedule=linear", "schedule.warmup=301"),
-    "a decay that has no room": ("schedule=wsd", "schedule.decay_length=290"),
+    "two horizons": ("schedule.horizon_share=0.5", "schedule.horizon=200"),
+    "a share of no use": ("schedule=constant", "schedule.horizon_share=0.5"),
     "a decay by its other name": ("schedule=wsd", "schedule.decay=1-sqrt"),
     "a hard floor of 0": ("schedule=polynomial", "schedule.hard_floor=true", "schedule.floor=0"),
     "no phases": (PIECEWISE, "schedule.phases=[]"),
     "phases that are left out": (PIECEWISE,),
-    "phases that are too long": (
-        PIECEWISE,
-        "schedule.phases=[{length: 200, target: 1}, {length: 50%, target: 0}, {target: 1}]",
-    ),
-    "nothing left": (PIECEWISE, "schedule.phases=[{length: 300, target: 1}, {target: 0}]"),
     "two open phases": (PIECEWISE, "schedule.phases=[{target: 1}, {target: 0}]"),
     "the two names of before": (PIECEWISE, "schedule.phases=[{target: 1, steps: 3, share: 0.5}]"),
     "ratios from 0": (PIECEWISE, "schedule.phases=[{target: 1, curve: exponential}]"),

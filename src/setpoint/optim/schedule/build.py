@@ -169,7 +169,10 @@ def _decaying(config: Decaying, shape: curves.Shape, at: Place | float) -> float
     length = whole - begin
     if isinstance(config, Wsd):
         length = measure(config.decay_length, unit, whole, place)
-        begin = whole - length
+        if whole - length > begin:
+            begin = whole - length
+        else:  # the decay takes what a long warm-up leaves
+            length = whole - begin
     return curves.decay_factor(
         place.at(unit),
         shape=shape,

@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterator
 from math import ceil, inf
 from typing import Any, Literal
 
-from setpoint.config import Config, Invalid, Problem, check, dead, derive, derived, field, is_set
+from setpoint.config import (
+    Caution,
+    Config,
+    Invalid,
+    Problem,
+    check,
+    dead,
+    derive,
+    derived,
+    field,
+    is_set,
+)
 from setpoint.units import Duration, Length
 
 WARMUP = (
@@ -26,6 +37,8 @@ HORIZON = (
     "t_max",
 )
 FLOOR = ("min_lr", "lr_min", "min_lr_ratio", "min_lr_rate", "eta_min", "alpha_f")
+SHORTENED_DECAY = "decay-shortened"
+LONG_PHASES = "phases-longer-than-horizon"
 By = Literal["step", "tokens", "epoch"]
 
 
@@ -102,6 +115,11 @@ class Spanning(ScheduleConfig):
     """Horizon: end that shares (percent) refer to. Unless given, the job's duration; null if no
     length is a share."""
 
+    horizon_share: float | None = field(
+        default=None, gt=0, lt=1, also_called=("lr_decay_ratio", "decay_ratio")
+    )
+    """Horizon as a share of the job's duration, in place of `horizon`: 0.8; null: all of it."""
+
     @derive("horizon")
     def _derive_horizon(self) -> Duration | None:
         if self.needs_horizon:
@@ -121,6 +139,10 @@ class Spanning(ScheduleConfig):
     @dead("horizon")
     def _horizon_is_dead(self) -> str | None:
         return None if self.needs_horizon else "no length is a share of it"
+
+    @dead("horizon_share")
+    def _horizon_share_is_dead(self) -> str | None:
+        return None if self.needs_horizon else "nothing of the schedule refers to a horizon"
 
 
 class Warmed(Spanning):
@@ -220,16 +242,11 @@ class Decaying(Moving, Warmed):
         """See `ScheduleConfig.end`."""
         return self.horizon
 
-    @check
-    def _check_warmup(self) -> Iterator[Problem]:
+    @property
+    def outlasting_warmup(self) -> bool:
+        """Whether the warm-up ends behind the horizon, so that nothing is left to decay over."""
         warmup, whole = _in(self.horizon, self.warmup), self.horizon.limits[0].count
-        if warmup is not None and warmup > whole:
-            yield Problem(
-                "warmup",
-                f"a warm-up of {self.warmup} does not fit into {self.horizon}",
-                valid=(str(self.horizon), str(_part(self.horizon, 20))),
-                also=("horizon",),
-            )
+        return warmup is not None and warmup > whole
 
 
 def _part(horizon: Duration, parts: int, least: int = 0) -> Length:
@@ -318,19 +335,25 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_sched
     def _check_decay(self) -> Iterator[Problem]:
         if not self.decay_length:
             yield Problem("decay_length", "must be above 0", valid=("1", "10 %"))
+
+    @check(
+        cautions={SHORTENED_DECAY: "the warm-up leaves less of the horizon than the decay takes"}
+    )
+    def _check_room(self) -> Iterator[Caution]:
         lengths = [_in(self.horizon, length) for length in self.lengths]
         if None in lengths:
             return
         whole = self.horizon.limits[0].count
         warmup, decay = (length or 0 for length in lengths)
         room = rounded(whole - warmup, self.horizon.limits[0].unit)
-        if decay > room >= 0:
-            left = _said(self.horizon.limits[0].unit, room) if room else ""
-            yield Problem(
+        if decay > room > 0:
+            left = _said(self.horizon.limits[0].unit, room)
+            yield Caution(
+                SHORTENED_DECAY,
                 "decay_length",
-                f"a decay of {self.decay_length} does not fit into the {left or 'nothing'} that "
-                f"warmup leaves of horizon",
-                valid=(left,) if left else (),
+                f"a decay of {self.decay_length} does not fit into the {left} that warmup leaves "
+                f"of horizon: it takes these",
+                valid=(left,),
                 also=("warmup", "horizon"),
             )
 
@@ -454,8 +477,14 @@ class Piecewise(
                 "phases", "no phase, so no curve", valid=("[{length = 100, target = 1}]",)
             )
             return
-        if self.horizon is not None and self.needs_horizon:
-            yield from self._misfits(self.horizon)
+        unknown = [index for index, phase in enumerate(self.phases) if phase.length is None]
+        if len(unknown) > 1:
+            yield Problem(
+                f"phases.{unknown[1]}",
+                f"has no length, like phases.{unknown[0]}; one phase can fill up what the others "
+                f"leave",
+                hint="Give it a length.",
+            )
         source = self.start
         for index, phase in enumerate(self.phases):
             if phase.curve == "exponential" and not (source and phase.target):
@@ -468,33 +497,28 @@ class Piecewise(
                 )
             source = phase.target
 
-    def _misfits(self, horizon: Duration) -> Iterator[Problem]:
-        """Lengths that together are more than the horizon, or leave nothing for the rest."""
-        unknown = [index for index, phase in enumerate(self.phases) if phase.length is None]
-        if len(unknown) > 1:
-            yield Problem(
-                f"phases.{unknown[1]}",
-                f"has no length, like phases.{unknown[0]}; one phase can fill up what the others "
-                f"leave",
-                hint="Give it a length.",
-            )
+    @check(cautions={LONG_PHASES: "phases of the learning rate are longer than their horizon"})
+    def _check_room(self) -> Iterator[Caution]:
+        if self.horizon is None or not self.needs_horizon:
             return
         # What is in another unit only makes it longer.
-        measured = [_in(horizon, length) for length in self.lengths]
-        known = [length for length in measured if length is not None]
-        unit, whole = horizon.limits[0].unit, horizon.limits[0].count
+        known = [count for length in self.lengths if (count := _in(self.horizon, length))]
+        unit, whole = self.horizon.limits[0].unit, self.horizon.limits[0].count
         given = rounded(sum(known), unit)
+        unknown = next((i for i, phase in enumerate(self.phases) if phase.length is None), None)
         if given > whole:
-            yield Problem(
+            yield Caution(
+                LONG_PHASES,
                 "phases",
                 f"together {given:g} {unit} do not fit into {whole:g}: "
-                f"{' + '.join(f'{length:g}' for length in known)}",
+                f"{' + '.join(f'{length:g}' for length in known)}; what lies beyond is not reached",
                 also=("horizon",),
             )
-        elif unknown and given == whole:
-            yield Problem(
-                f"phases.{unknown[0]}",
-                f"the other phases leave nothing of {horizon} for it",
+        elif unknown is not None and given == whole:
+            yield Caution(
+                LONG_PHASES,
+                f"phases.{unknown}",
+                f"the other phases leave nothing of {self.horizon} for it",
                 also=("horizon",),
                 hint="Remove it, or shorten the others.",
             )

@@ -126,7 +126,9 @@ class SaveCallback(Callback):
     def is_due(self, loop: Loop) -> bool:
         """Whether a checkpoint is."""
         section = loop.job.checkpoint
-        due = is_due(section.every, loop.before, loop.position, loop.last)
+        due = any(
+            is_due(every, loop.before, loop.position, loop.last) for every in section.intervals
+        )
         return due or is_named(section.at, loop.position.step) or loop.saves_now
 
     def after_step(self, loop: Loop, result: StepResult) -> None:

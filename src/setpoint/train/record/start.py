@@ -94,6 +94,7 @@ def facts_of(run: Run, start: Start) -> RunFacts:
         origins=json.loads(run.record[ORIGINS]),
         environment=environment,
         session=session,
+        description=run.job.description,
     )
 
 

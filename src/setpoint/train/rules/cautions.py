@@ -19,7 +19,7 @@ from setpoint.optim.config import (
     Plateau,
     ScheduleFreeAdamW,
 )
-from setpoint.optim.schedule.config import Decaying
+from setpoint.optim.schedule.config import Decaying, Spanning
 from setpoint.train.batch import limits_of
 from setpoint.units import Duration, Length
 
@@ -82,6 +82,15 @@ def find_cautions(job: Job) -> Iterator[Caution]:
             valid=("5 %",) if job.schedule.runs_over is not None else (),
             also=("duration",),
         )
+    elif isinstance(job.schedule, Decaying) and job.schedule.outlasting_warmup:
+        yield Caution(
+            "warmup-longer-than-horizon",
+            "schedule.warmup",
+            f"{job.schedule.warmup} of warm-up, and the curve ends at {job.schedule.horizon}: the "
+            f"learning rate falls from the peak to the floor at once",
+            valid=(str(job.schedule.horizon),),
+            also=("schedule.horizon",),
+        )
     yield from _end_cautions(job)
     if steps is None:
         return
@@ -100,7 +109,8 @@ def find_cautions(job: Job) -> Iterator[Caution]:
     every = job.checkpoint.every
     in_steps = every.unit == "steps" and every.count >= steps
     seldom = in_steps or every.unit in ("last_step", "never")
-    if steps >= LONG and seldom and not job.checkpoint.at:
+    other = job.checkpoint.at or job.checkpoint.also_every
+    if steps >= LONG and seldom and not other:
         yield Caution(
             "saved-only-at-the-end",
             "checkpoint.every",
@@ -173,7 +183,7 @@ def _patience_beyond_run(job: Job, steps: int) -> Iterator[Caution]:
 def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     """A best checkpoint that is chosen among few of the evaluations."""
     section, saves = job.evaluation, job.checkpoint.every
-    if section is None or not job.checkpoint.keep_best:
+    if section is None or not job.checkpoint.keep_best or job.checkpoint.also_every is not None:
         return
     if (section.every.unit, saves.unit) != ("steps", "steps"):
         return
@@ -197,7 +207,8 @@ def _end_cautions(job: Job) -> Iterator[Caution]:
     """A schedule that ends where the run does not."""
     section, end = job.schedule, job.schedule.end
     share = None if end is None else _share_of_run(job, end)
-    if end is None or share is None or share == 1:
+    stated = isinstance(section, Spanning) and section.horizon_share is not None
+    if end is None or share is None or share == 1 or stated:
         return
     path, valid = "schedule.horizon", (str(job.duration),)
     effect = "the learning rate never comes down to the floor"

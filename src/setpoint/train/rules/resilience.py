@@ -25,7 +25,9 @@ def _problems_of(job: Job, field: str) -> Iterator[Problem]:
             valid=("fail", "skip"),
             also=("checkpoint.write",),
         )
-    elif job.checkpoint.every.unit in ("never", "last_step") and not job.checkpoint.at_start:
+    elif not job.checkpoint.at_start and all(
+        every.unit in ("never", "last_step") for every in job.checkpoint.intervals
+    ):
         yield Problem(
             field,
             "rollback goes back to the newest checkpoint, and none is saved before the end",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CAUTIONS = {
     "larger-than-any-machine": "weights, or activations of a micro-batch, fit no machine",
     "warmup-longer-than-run": "the warm-up is as long as the run, or longer",
+    "warmup-longer-than-horizon": "the warm-up ends after the learning-rate curve does",
     "horizon-differs-from-run": "the learning-rate curve ends before the run does, or after it",
     "saved-only-at-the-end": "a long run saves no checkpoint before its end",
     "saved-after-the-end": "a step that a checkpoint is to be saved after lies beyond the run",
