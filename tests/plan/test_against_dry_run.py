@@ -41,6 +41,17 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "bf16 gathered": (2, 0, ("parallel.shard=2", "batch.accumulation=2", "precision.compute=bf16")),
     "float8 gathered": (2, 0, (*FLOAT8, "parallel.shard=2", "batch.accumulation=2")),
     "float8 by rows, again": (2, 0, (*FLOAT8, "precision.float8.recipe=rowwise", FULL)),
+    "experts in float8": (
+        2,
+        0,
+        (
+            *FLOAT8,
+            "precision.float8={recipe: rowwise, experts: true}",
+            "parallel.shard=2",
+            "parallel.expert=2",
+            "model.moe={experts: 4}",
+        ),
+    ),
     "whole gradients": (
         2,
         0,

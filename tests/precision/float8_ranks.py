@@ -37,6 +37,10 @@ SP = "parallel.sequence_parallel=true"
 STAGES = ("parallel.pipeline=2", "batch.accumulation=4")
 LORA = "adapter={type: lora, rank: 2, b_std: 0.1, targets: [layers]}"
 DORA = LORA.replace("lora", "dora")
+EXPERTS = (
+    "model.moe={experts: 4, balance_loss: 0}", "precision.float8.experts=true", "parallel.shard=2",
+    "parallel.expert=2",
+)  # fmt: skip
 # What divides the work, what else is set.
 EQUAL: dict[str, tuple[str, ...]] = {
     "sharded": ("parallel.shard=2",),
@@ -49,6 +53,14 @@ EQUAL: dict[str, tuple[str, ...]] = {
     "sharded, lora": ("parallel.shard=2", LORA),
     "sharded, dora": ("parallel.shard=2", DORA),
     "replicated": ("parallel.shard=1",),
+    "experts, rowwise": (*EXPERTS, f"{RECIPE}rowwise"),
+    "experts, mxfp8": (*EXPERTS, f"{RECIPE}mxfp8"),
+    "experts, compiled": (*EXPERTS[:-1], f"{RECIPE}mxfp8", "compile={backend: aot_eager}"),
+    "experts, recomputed": (
+        *EXPERTS,
+        f"{RECIPE}rowwise",
+        "memory.activation_checkpointing=operators",
+    ),
     "replicated shards": ("parallel.replicate=2", "parallel.shard=2"),
 }
 NEAR: dict[str, tuple[str, ...]] = {
@@ -57,6 +69,7 @@ NEAR: dict[str, tuple[str, ...]] = {
     "sequence parallel, with_gw_hp": ("parallel.tensor=2", SP, f"{RECIPE}rowwise_with_gw_hp"),
     "tensor, mxfp8": ("parallel.tensor=2", f"{RECIPE}mxfp8_with_gw_hp"),
     "tensor, lora": ("parallel.tensor=2", LORA),
+    "experts, lora": (*EXPERTS, f"{RECIPE}rowwise", LORA),
     "ring": ("parallel.ring=2",),
     "pipeline": STAGES,
     "pipeline, rowwise": (*STAGES, f"{RECIPE}rowwise"),
@@ -117,9 +130,10 @@ def float8_ranks(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     world_size = WORLD
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+    axes = [f"parallel.{axis}=2" for axis in ("replicate", "shard", "tensor", "ring", "pipeline")]
     names = sys.argv[2:] or [
         name for name, flags in {**EQUAL, **NEAR}.items()
-        if 2 ** sum(flag.endswith("=2") and flag.startswith("parallel.") for flag in flags)
+        if 2 ** len(set(axes).intersection(flags))
         in (world_size, 1 if world_size == 2 else 0)
     ]  # fmt: skip
     sent = {name: compare(name, world_size) for name in names}

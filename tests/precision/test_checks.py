@@ -14,7 +14,7 @@ LAYERS = {"output": (256, 32), "layers.0.up": (48, 32), "layers.0.router.up": (4
 
 
 def told(layers: dict[str, tuple[int, int]], **fields: Any) -> list[str]:
-    found = layer_problems(resolve(Float8(**fields)), layers)
+    found = layer_problems(resolve(Float8(**fields)), layers, {})
     return [f"{problem.path}: {problem.message}" for problem in found]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from setpoint.config import SetpointError, resolve
 from setpoint.precision.checks import converted
@@ -19,6 +20,7 @@ from setpoint.precision.float8 import (
     use_float8,
     why_not,
 )
+from setpoint.precision.float8_experts import grouped_products
 
 from ..forks import forked
 from ..model.small import small_model
@@ -85,6 +87,44 @@ def test_products_are_those_of_torchao(recipe: Any) -> None:
 
 
 @torchao
+@pytest.mark.parametrize("recipe", ["rowwise", "rowwise_with_gw_hp", "mxfp8", "mxfp8_with_gw_hp"])
+def test_grouped_products_are_those_of_each_expert(recipe: Any) -> None:
+    """By torchao's linear layers, whose rows of an expert are filled up with zeros."""
+    generator = torch.Generator().manual_seed(0)
+    matrices = torch.randn(4, 96, 64, generator=generator).bfloat16().requires_grad_()
+    sizes = (30, 0, 41, 29)
+    rows = torch.randn(sum(sizes), 96, generator=generator).bfloat16().requires_grad_()
+    ends = torch.tensor(sizes).cumsum(0, dtype=torch.int32)
+    products = grouped_products(section(recipe=recipe, emulate=True, experts=True))
+    y = products.product(rows, matrices, ends)
+    y.square().sum().backward()
+    grad = (2 * y).detach()
+    assert rows.grad is not None and matrices.grad is not None
+    assert torch.equal(matrices.grad, products.gradient(rows.detach(), grad, ends))
+    start = 0
+    for number, size in enumerate(sizes):
+        weight = matrices[number].detach().t().contiguous()
+        layer = oracle("mxfp8" if recipe.startswith("mxfp8") else "rowwise", weight)
+        part = slice(start, start := start + size)
+        padded = F.pad(rows[part].detach(), (0, 0, 0, 64 - size))
+        result, of_rows, of_matrix = passed(layer, padded)
+        if recipe.endswith("with_gw_hp"):
+            of_matrix = (padded[:size].float().t() @ grad[part].float()).t()
+        near(y[part], result[:size])
+        near(rows.grad[part], of_rows[:size])
+        near(matrices.grad[number], of_matrix.t())
+    # A rank may have no rows at all.
+    nothing = products.product(rows[:0], matrices, torch.zeros_like(ends))
+    nothing.sum().backward()
+    assert nothing.shape == (0, 64)
+
+
+def near(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Equal but for the order of sums, which rounding to bf16 may show."""
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-7, atol=1e-3)
+
+
+@torchao
 def test_a_model_keeps_its_parameters() -> None:
     plain, model = model_of(), model_of()
     before = {name: id(p) for name, p in model.named_parameters()}
@@ -119,7 +159,7 @@ def test_several_ranks_multiply_as_one() -> None:
     assert all(f"{name}: " in said for name in FEW)
 
 
-FEW = ("sharded", "sharded, lora", "tensor, rowwise")
+FEW = ("sharded", "sharded, lora", "tensor, rowwise", "experts, mxfp8")
 
 
 @torchao

@@ -110,6 +110,8 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Float8.skip_small": ("precision.float8.skip_small=true", in_float8,
                           (*FLOAT8, "model={dim: 4096, heads: 32, kv_heads: 8}"),
                           {"query", "output", "gate", "up", "down"}),
+    "Float8.experts": ("precision.float8.experts=true", learned,
+                       (*FLOAT8, "precision.float8.recipe=rowwise", "model.moe={experts: 4}")),
     "Float8.emulate": ("precision.float8.emulate=true", runs_anywhere,
                        (*SHORT, "parallel.device=cuda", "precision.float8={}"), True),
     "Float8.skip": ('precision.float8.skip=["^output$", "query"]', learned, FLOAT8),

@@ -41,16 +41,19 @@ class Kernels(NamedTuple):
     Arguments:
         compiled: whether torch.compile fuses operators that move more than they compute.
         float8: whether linear layers of layers compute in 8 bits.
+        float8_experts: whether packed experts do as well.
     """
 
     compiled: bool = False
     float8: bool = False
+    float8_experts: bool = False
 
     @classmethod
     def of(cls, job: Job) -> Kernels:
         """Those of a job."""
         compiles = job.compile is not None and job.compile.backend not in UNFUSED
-        return cls(compiles, job.precision.float8 is not None)
+        float8 = job.precision.float8
+        return cls(compiles, float8 is not None, float8 is not None and float8.experts)
 
 
 class _Passes(NamedTuple):
@@ -219,6 +222,7 @@ class PartTimes:
         tensor, tokens = self.topology.tensor, self.tokens
         peak = self.fast_peak if kind.name == "layer" else self.peak
         attention, rest = (2 * each * tokens / tensor for each in kind.products)
+        rest_peak = peak
         of: dict[str, int] = {}
         for piece in kind.pieces:
             of |= {f"{piece.role} {name}": size for name, size in piece.sizes}
@@ -226,6 +230,8 @@ class PartTimes:
         heads = of.get("attention H", 1) * (of.get("attention Q") or of.get("attention W", 0))
         inner, rows = of.get("feed_forward F", 0), float(tokens)
         if experts := of.get("experts E"):
+            packed = any("packed" in piece.key.split() for piece in kind.pieces)
+            rest_peak = self.peak if packed and not self.kernels.float8_experts else peak
             inner = of["experts F"] * self.topology.tensor  # which divides no expert
             rows = tokens * of["experts U"] / experts
         if kind.name == "output":
@@ -233,7 +239,7 @@ class PartTimes:
             if self.workload.from_hidden:
                 rows = min(rows, of.get("output C", tokens))
         first = self._rate(peak, tokens, width, (heads or width) / tensor)
-        second = self._rate(peak, rows, width, (inner or width) / tensor)
+        second = self._rate(rest_peak, rows, width, (inner or width) / tensor)
         return attention / first, rest / second
 
     def _rate(self, peak: float, *sizes: float) -> float:
@@ -285,6 +291,8 @@ class PartTimes:
                 found += tokens * times * width * inner / t.tensor
                 if piece.role == "experts":  # gathered by expert and put back
                     found += tokens * 6 * of["D"] * of["U"] * inner / t.tensor
+                    if self.kernels.float8_experts:  # and padded: read and written once more
+                        found += tokens * of["U"] * 9 * (2 * of["D"] + of["F"]) / t.tensor
         if self.kernels.float8:  # each input is read for its scale, read again and written
             found += tokens * 5 * (4 * w.dim + 2 * w.dim) / t.tensor
         return found

@@ -37,26 +37,44 @@ def converted(config: Float8, layers: Mapping[str, tuple[int, int]]) -> list[str
     return [
         name
         for name, size in layers.items()
-        if not any(_found(p, name) for p in config.skip) and not config.is_small(*size)
+        if not skips(config, name) and not config.is_small(*size)
     ]
 
 
-def layer_problems(config: Float8, layers: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:
-    """Find what of the section does not fit the linear layers of a model.
+def skips(config: Float8, name: str) -> bool:
+    """Whether a pattern of `skip` matches a name."""
+    return any(_found(pattern, name) for pattern in config.skip)
+
+
+def layer_problems(
+    config: Float8,
+    layers: Mapping[str, tuple[int, int]],
+    experts: Mapping[str, tuple[int, int]],
+) -> Iterator[Problem]:
+    """Find what of the section does not fit the layers of a model.
+
+    Arguments:
+        layers: (out, in) features of linear layers, by name.
+        experts: (width, dim) of packed experts, by name.
 
     Returns:
         problems of `skip` or of the section as a whole; paths are relative to it.
     """
+    wanted_experts = [name for name in experts if not skips(config, name)]
+    if config.experts and not wanted_experts:
+        why = "skip matches all of them" if experts else "the model has none, as [model.moe] builds"
+        yield Problem("experts", f"finds no packed experts: {why}", valid=("false",))
     if config.skip != SKIP:  # which are for several kinds of model
+        names = [*layers, *experts] if config.experts else [*layers]
         for index, pattern in enumerate(config.skip):
-            if _compiles(pattern) and not any(_found(pattern, name) for name in layers):
+            if _compiles(pattern) and not any(_found(pattern, name) for name in names):
                 yield Problem(
                     f"skip.{index}",
                     "matches none of the model's linear layers",
                     valid=_some(list(layers)),
                 )
     wanted = converted(config, layers)
-    if not wanted:
+    if not wanted and not config.experts:
         others = " and that is large enough" if config.skip_small else ""
         yield Problem(
             "skip_small" if config.skip_small else "",
@@ -64,9 +82,11 @@ def layer_problems(config: Float8, layers: Mapping[str, tuple[int, int]]) -> Ite
             valid=("false",) if config.skip_small else (),
         )
     multiple = multiple_of(config.recipe)
-    wrong = [name for name in wanted if any(size % multiple for size in layers[name])]
+    sizes = {**layers, **experts}
+    wanted += wanted_experts if config.experts else []
+    wrong = [name for name in wanted if any(size % multiple for size in sizes[name])]
     if wrong:
-        rows, columns = layers[wrong[0]]
+        rows, columns = sizes[wrong[0]]
         others = f"; {len(wrong) - 1} other layers do not fit either" if len(wrong) > 1 else ""
         yield Problem(
             "",

@@ -86,6 +86,10 @@ class Float8(Config):
     on an H100 (tensorwise: inputs <= 4096 and outputs <= 1024; other recipes: outputs <= 2048, or
     inputs <= 1024, or outputs <= 4096 and inputs <= 2048), or whose sides do not fit the recipe."""
 
+    experts: bool = field(default=False, also_called=("moe_fqns",))
+    """Compute grouped products of packed experts by the recipe as well (rowwise, mxfp8 and those
+    with_gw_hp); false: in bf16. skip_small leaves none of them out."""
+
     emulate: bool = field(default=False, role=RUNTIME)
     """Emulate float8 products in fp32 on any device, for tests: slow. nvfp4 has no emulation."""
 
@@ -118,6 +122,17 @@ class Float8(Config):
         if self.recipe == "tensorwise" or self.gather is not True:
             return None
         return f"recipe = {self.recipe} has no scale of a whole weight, which shards could share"
+
+    @check
+    def _check_experts(self) -> Iterator[Problem]:
+        if self.experts and self.recipe in ("tensorwise", "nvfp4"):
+            yield Problem(
+                "experts",
+                f"has no grouped products for recipe = {self.recipe}, which torchao lacks",
+                valid=("false",),
+                also=("recipe",),
+                hint="Or set recipe to rowwise or mxfp8.",
+            )
 
     @check
     def _check_emulation(self) -> Iterator[Problem]:

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
-from setpoint.precision.checks import converted, layer_problems
+from setpoint.precision.checks import converted, layer_problems, skips
 from setpoint.precision.config import MX_BLOCK, multiple_of
+from setpoint.shapes.grouped import HasGroupedProducts
 
 if TYPE_CHECKING:
     from setpoint.precision.config import Float8
@@ -70,7 +71,7 @@ def require_float8(config: Float8, device: torch.device) -> None:
 
 
 def use_float8(config: Float8, model: nn.Module) -> None:
-    """Let linear layers multiply in float8, forward and backward.
+    """Let linear layers, and packed experts if asked, multiply in float8, forward and backward.
 
     Arguments:
         model: whole; on the meta device, too. It must happen before an adapter is added and before
@@ -82,10 +83,15 @@ def use_float8(config: Float8, model: nn.Module) -> None:
     layers = {
         name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)
     }
+    experts = {
+        name: module for name, module in model.named_modules()
+        if isinstance(module, HasGroupedProducts)
+    }  # fmt: skip
     sizes = {name: (part.out_features, part.in_features) for name, part in layers.items()}
+    of_experts = {name: part.size_here() for name, part in experts.items()}
     problems = [
         f"precision.float8{'.' * bool(problem.path)}{problem.path}: {problem.message}"
-        for problem in layer_problems(config, sizes)
+        for problem in layer_problems(config, sizes, of_experts)
     ]
     if problems:
         raise SetpointError("\n".join(problems))
@@ -94,6 +100,12 @@ def use_float8(config: Float8, model: nn.Module) -> None:
         module: Any = layers[name]
         module.__class__ = _class_of(type(module))
         module._multiply, module._multiple, module._form = multiply, multiple, form
+    if config.experts:
+        from setpoint.precision.float8_experts import grouped_products
+
+        grouped = grouped_products(config)
+        for name, part in experts.items():
+            part.grouped = None if skips(config, name) else grouped
 
 
 def require_parts_fit(config: Float8, model: nn.Module, ranks: int) -> None:
@@ -108,14 +120,17 @@ def require_parts_fit(config: Float8, model: nn.Module, ranks: int) -> None:
     """
     multiple = multiple_of(config.recipe)
     for name, module in model.named_modules():
-        if not isinstance(module, Float8Product) or ranks == 1:
+        if isinstance(module, HasGroupedProducts) and module.grouped is not None:
+            axis, (rows, columns) = "expert_tensor", module.size_here()
+        elif isinstance(module, Float8Product) and ranks > 1:
+            axis, (rows, columns) = "tensor", module.size_here(ranks)
+        else:
             continue
-        rows, columns = module.size_here(ranks)
         if rows % multiple or columns % multiple:
             raise SetpointError(
                 f"precision.float8: recipe = {config.recipe} multiplies matrices whose sides are a "
-                f"multiple of {multiple}, and the part of {name} on a rank of parallel.tensor is "
-                f"{rows} x {columns}\nValid: fewer ranks of parallel.tensor, or the name in "
+                f"multiple of {multiple}, and the part of {name} on a rank of parallel.{axis} is "
+                f"{rows} x {columns}\nValid: fewer ranks of parallel.{axis}, or the name in "
                 f"precision.float8.skip"
             )
 

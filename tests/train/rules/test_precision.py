@@ -28,6 +28,7 @@ from ..small import small_job
 SHORT = ("precision.params=bf16", "precision.compute=bf16")
 FLOAT8 = ("precision.compute=bf16", "precision.float8={}")
 GPU = "parallel.device=cuda"
+EXPERTS = ("precision.float8.recipe=rowwise", "precision.float8.experts=true")
 
 
 def refused(folder: Path, *flags: str) -> str:
@@ -72,6 +73,18 @@ def test_words(tmp_path: Path) -> None:
         "float8 of other scales gathered": (*FLOAT8, GPU, "parallel.world_size=2",
             "parallel.shard=2", "precision.float8.recipe=rowwise", "precision.float8.gather=true"),
         "nvfp4 emulated": (*FLOAT8, "precision.float8={recipe: nvfp4, emulate: true}"),
+        "experts without grouped products": (
+            *FLOAT8, GPU, "precision.float8.experts=true", "model.moe={experts: 4}"),
+        "experts that are none": (*FLOAT8, GPU, *EXPERTS),
+        "experts that are linear layers": (
+            *FLOAT8, GPU, *EXPERTS, "model.moe={experts: 4, packed: false}"),
+        "experts in a loop": (
+            *FLOAT8, GPU, *EXPERTS, "model.moe={experts: 4, implementation: loop, expert_dim: 40}"),
+        "experts that skip leaves out": (
+            *FLOAT8, GPU, *EXPERTS, "model.moe={experts: 4}",
+            r'precision.float8.skip=["^output$", "experts"]'),
+        "experts of transformers": (
+            *FLOAT8, GPU, *EXPERTS, "model={type: huggingface, config: gpt2}"),
         "only small layers": (*FLOAT8, GPU, "precision.float8.skip_small=true"),
     }  # fmt: skip
     told = [f"# {name}\n{refused(tmp_path, *flags)}" for name, flags in cases.items()]

@@ -23,6 +23,7 @@ from setpoint.model.moe.product import (
 )
 from setpoint.model.moe.rows import gather, scale_gradient, spread, sum_choices
 from setpoint.model.scale import hidden_std, residual_std
+from setpoint.shapes.grouped import GroupedProducts
 from setpoint.shapes.placed import part_here
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class PackedExperts(nn.Module):
         """Changes the products with some projections; see `setpoint.adapter`."""
         self.quantized: nn.ModuleDict | None = None
         """Projections that are no tensors; see `setpoint.shapes.stored.StoredExperts`."""
+        self.grouped: GroupedProducts | None = None
+        """Products in place of `implementation`; see `setpoint.shapes.grouped`."""
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how each projection starts: each expert as if it were a module by itself."""
@@ -63,6 +66,11 @@ class PackedExperts(nn.Module):
         adapters: Any = self.adapter or {}
         lengths = [n for n, adapter in adapters.items() if adapter.magnitude is not None]
         return [name for name in self.projections if name not in lengths]
+
+    def size_here(self) -> tuple[int, int]:
+        """See `setpoint.shapes.grouped.HasGroupedProducts`."""
+        _, width, dim = part_here(self.down).shape
+        return width, dim
 
     def widths(self) -> dict[str, int]:
         """Return the dimension of the inner width of each projection."""
@@ -84,7 +92,9 @@ class PackedExperts(nn.Module):
         dense = {name: self._dense(name) for name in self.projections if name not in stored}
         weights, slots, ends = weights.to(x.dtype), assigned.slots, assigned.ends
         up = dense["up"] if "up" in dense else x.new_empty(1).expand(stored["up"].computed)
-        if self._is_grouped(up):
+        if self.grouped is not None:
+            (product, gradient), ends = self.grouped, ends.to(torch.int32)
+        elif self._is_grouped(up):
             product, gradient, ends = grouped_product, grouped_gradient, ends.to(torch.int32)
         else:
             product, gradient = looped_product, looped_gradient
@@ -125,7 +135,7 @@ class PackedExperts(nn.Module):
             return found
 
         def low_rank(rows: Tensor, matrices: Tensor) -> Tensor:
-            if product is grouped_product and why_not_grouped(matrices) is None:
+            if product is not looped_product and why_not_grouped(matrices) is None:
                 return grouped_product(rows, matrices, ends)
             return looped_product(rows, matrices, ends)
 

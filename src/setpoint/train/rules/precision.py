@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
 from setpoint.model.config import Transformer
+from setpoint.model.foreign import HuggingFaceModel
 from setpoint.model.parameters import parameters_of
 from setpoint.model.size import unknown_size
 from setpoint.optim.config import ImportedOptimizer
 from setpoint.precision.checks import converted, layer_problems
 
 if TYPE_CHECKING:
+    from setpoint.model.moe.config import MoE
     from setpoint.train.config import Job
 
 LIKELY_VOCABULARY = 128 * 1024
@@ -81,10 +83,23 @@ def float8_problems(job: Job) -> Iterator[Problem]:
     """Find sizes and layers that products in float8 cannot have."""
     float8, model, path = job.precision.float8, job.model, "precision.float8"
     assert float8 is not None
+    if float8.experts and isinstance(model, HuggingFaceModel):
+        yield Problem(
+            f"{path}.experts",
+            "multiplies packed experts of model.moe, and transformers computes those of its models",
+            valid=("false",),
+            also=("model.type",),
+        )
     layers = linear_layers(model) if isinstance(model, Transformer) else {}
     if not layers:
         return  # looked at when the model is there
-    for problem in layer_problems(float8, layers):
+    assert isinstance(model, Transformer)
+    if float8.experts and model.moe is not None:
+        yield from _expert_problems(model.moe)
+    experts = packed_experts(model)
+    for problem in layer_problems(float8, layers, experts):
+        if problem.path == "experts" and model.moe is not None and not model.moe.packed:
+            continue
         below = f"{path}.{problem.path}" if problem.path else path
         yield Problem(below, problem.message, valid=problem.valid, hint=problem.hint)
     if "output" in converted(float8, layers):
@@ -93,6 +108,34 @@ def float8_problems(job: Job) -> Iterator[Problem]:
             "must match output: losses multiply with its matrix themselves, in bf16",
             hint="Add '^output$'.",
         )
+
+
+def _expert_problems(moe: MoE) -> Iterator[Problem]:
+    path, also = "precision.float8.experts", ("model.moe.packed",)
+    if not moe.packed:
+        yield Problem(
+            path,
+            "has no effect: unpacked experts are linear layers, which compute in float8 anyway",
+            valid=("false",),
+            also=also,
+        )
+    elif moe.implementation == "loop":
+        yield Problem(
+            "model.moe.implementation",
+            "computes expert by expert in bf16, and precision.float8.experts asks for grouped "
+            "products",
+            valid=("auto", "grouped"),
+            also=(path,),
+        )
+
+
+def packed_experts(model: Transformer) -> dict[str, tuple[int, int]]:
+    """List the packed experts of a transformer without building it: (width, dim) by name."""
+    return {
+        each.name.removesuffix(".down"): (each.shape[1], each.shape[2])
+        for each in parameters_of(model, LIKELY_VOCABULARY)
+        if len(each.shape) == 3 and each.name.endswith(".down")
+    }
 
 
 def float8_device_problems(job: Job) -> Iterator[Problem]:
