@@ -157,8 +157,11 @@ def prepare(names: list[str]) -> None:
     """
     import setpoint
 
+    for name in names:
+        with suppress(ModuleNotFoundError):  # of a newer torch
+            importlib.import_module(name)
     found = (module.name for module in pkgutil.walk_packages(setpoint.__path__, "setpoint."))
-    for name in (*names, *(name for name in found if not name.startswith(NOT_YET))):
+    for name in (name for name in found if not name.startswith(NOT_YET)):
         importlib.import_module(name)
     from setpoint.config.composition import compose
     from setpoint.plan.preflight import preflight

@@ -9,7 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.compile.split_backward import backward_pass, kept_for_two_passes, splitting
 
+from ..parallel.test_pipeline import splits
 
+
+@splits
 def test_each_product_is_computed_once_and_gradients_are_those_of_one_pass() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 8))

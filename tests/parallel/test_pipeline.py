@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.parallel import installed
 from setpoint.parallel.pipeline import Pipeline
-from setpoint.parallel.pipelining import SCHEDULES
+from setpoint.parallel.pipelining import SCHEDULES, Pipelining
 from setpoint.parallel.world import World, noise_axes
 
 from ..forks import forked
@@ -21,9 +22,14 @@ from .test_equal import compare
 from .test_split import CUT
 
 V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
+splits = pytest.mark.skipif(
+    any(installed.schedule_problems(Pipelining(schedule="zbv_zero_bubble"))),
+    reason="needs a newer torch",
+)
 CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses")
 
 
+@splits
 def test_stages_train_what_one_rank_does() -> None:
     cases = (*CASES[1:], "compiled by aot_eager")
     said = compare(2, V_SHAPED, *cases)
@@ -103,3 +109,12 @@ def test_four_ranks_train_what_one_does(shape: str) -> None:
 def test_pipelines_go_with_other_axes(shape: str) -> None:
     cases = CASES[2:] if "expert" in shape else (CASES[0], CASES[2])
     compare(4, f"pipeline=2,{shape}", *cases)
+
+
+def test_an_older_torch_has_no_backward_pass_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "version", lambda name: "2.11.0+cu130")
+    (problem,) = installed.schedule_problems(Pipelining(schedule="dual_pipe_v"))
+    assert problem.message == (
+        "needs torch 2.13 or later for backward passes in two parts; this is 2.11.0+cu130"
+    )
+    assert not list(installed.schedule_problems(Pipelining(schedule="looped_bfs")))

@@ -59,6 +59,8 @@ def oracle(recipe: str, weight: torch.Tensor) -> nn.Module:
     plain = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     plain.weight = nn.Parameter(weight)
     if recipe == "mxfp8":
+        if torch.__version__ < "2.13":
+            pytest.skip("torchao asks for a newer torch")
         quantize_(
             plain,
             MXFP8TrainingOpConfig.from_recipe(MXFP8TrainingRecipe.MXFP8_EMULATED_RCEIL),

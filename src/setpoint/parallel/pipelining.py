@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from setpoint.config import RUNTIME, Config, Problem, check, field
+from setpoint.config import RUNTIME, Config, Problem, Rule, check, field
 
 
 class Schedule(NamedTuple):
@@ -42,7 +42,15 @@ FILLED = ("1f1b", "dual_pipe_v")
 """Schedules that begin with a micro-batch in each stage."""
 
 
-class Pipelining(Config, role=RUNTIME):
+class Pipelining(
+    Config,
+    role=RUNTIME,
+    rules=(
+        Rule("setpoint.parallel.installed:schedule_problems", ("schedule",),
+             "Whether the installed torch runs the schedule", needs="torch",
+             when=lambda pipelining: pipelining.known.splits_backward),
+    ),
+):  # fmt: skip
     """Stages and schedule of a pipeline."""
 
     schedule: Literal[
