@@ -61,6 +61,8 @@ class Run(NamedTuple):
 BASE = (
     "parallel.device=cuda",
     "evaluation=null",
+    "loss=cross_entropy",
+    "memory.activation_checkpointing=null",
     "precision.params=bf16",
     "precision.compute=bf16",
     "precision.master=fp32",
@@ -234,12 +236,13 @@ class Compared(NamedTuple):
 
 def compared(run: Run) -> Compared:
     """Predict a run."""
-    flags = [*BASE, *run.flags, f"parallel.world_size={run.ranks}"]
+    float8 = ("parallel.device=cuda", "precision.float8={}") if run.float8 else ()
+    flags = [*BASE, *run.flags, *float8, f"parallel.world_size={run.ranks}"]
     job = compose(Job, run.preset, flags=flags).resolve()
     workload = Workload.of(job, vocabulary_of(job))
     workload = workload._replace(formats=workload.formats._replace(reduce=run.reduce))
     machine, network = machine_named(run.gpu, str(OWN))
-    kernels = Kernels(run.compiled, run.float8)
+    kernels = Kernels(run.compiled)
     topology = Topology.of(job)._replace(**run.changes)
     time = step_time(workload, topology, machine, network, kernels)
     each = time.tokens_per_second / run.ranks

@@ -189,6 +189,16 @@ def test_a_job_that_no_gpu_has_memory_for_is_cautioned(cli: CommandLine) -> None
     assert re.search(r"makes it fit here\. On (8|16|32) ranks it fits with --", many)
 
 
+def test_a_gpu_that_is_named_is_the_device(cli: CommandLine) -> None:
+    assert "fp32-without-tf32" in cli.ok("check small.toml --gpu h100")
+    float8 = "small.toml --precision.compute bf16 --model.dim 64 --precision.float8 {}"
+    assert "fp32-without-tf32" not in cli.ok(f"check {float8} --gpu h100")
+    assert "has kernels for GPUs alone" in cli.refused(f"check {float8}")
+    on_cpu = cli.refused(f"check {float8} --gpu h100 --parallel.device cpu")
+    assert "has kernels for GPUs alone" in on_cpu
+    cli.ok(f"plan {float8} --gpu h100 --world-size 4 --batch.global_size 16 --top 1")
+
+
 @pytest.mark.parametrize(
     ("gpu", "flags", "path"),
     [

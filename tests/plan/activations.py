@@ -31,6 +31,7 @@ import setpoint.presets  # noqa: E402, F401 - registers the presets
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.dry_run.meter import Meter, metering  # noqa: E402
 from setpoint.memory.operators import ATTENTION, MATMUL  # noqa: E402
+from setpoint.model.attention.backend import SHARE_NO_HEADS  # noqa: E402
 from setpoint.model.attention.context import attention_context  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
 from setpoint.model.norm.norms import FUSED, build_norm  # noqa: E402
@@ -93,7 +94,7 @@ CENTERED = "model.norm={type: rms_norm, zero_centered: true}"
 NORMS = ("model.norm=rms_norm", "model.norm=layer_norm",
          "model.norm={type: layer_norm, bias: false}", CENTERED)  # fmt: skip
 QK, GROUPED, ISOLATED = "model.qk_norm=true", "model.kv_heads=OTHER", "data.packing.isolate=true"
-CAPPED = "model.attention_soft_cap=5"
+CAPPED, DROPPED = "model.attention_soft_cap=5", "model.attention_dropout=0.1"
 SDPA, EAGER = "model.attention_backend=sdpa", "model.attention_backend=eager"
 MLA = "model.mla={kv_rank: 6, rope_head_dim: 4, nope_head_dim: 4, value_head_dim: 4}"
 MLA_Q = MLA.replace("{", "{query_rank: 8, ")
@@ -119,6 +120,9 @@ def variants() -> Iterator[tuple[str, ...]]:
         yield (*base, "model.dropout=0.1")
         for attention in _attention_variants():
             yield (*base, *attention)
+            hides = {ISOLATED, *WINDOW, DROPPED} & {*attention}
+            if base in FORMATS[:2] and hides and not {EAGER, CAPPED} & {*attention}:
+                yield (base[0], "parallel.device=cpu", *attention)  # whose kernels are others
         for activation in ("swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh",
                            "relu", "relu_squared"):  # fmt: skip
             for bias in ("false", "true"):
@@ -152,10 +156,11 @@ def _attention_variants() -> Iterator[tuple[str, ...]]:
         for more in ((), (QK,))
     ]
     for backend in ("model.attention_backend=eager", CAPPED, "model.attention_backend=sdpa_math",
-                    ISOLATED, "model.attention_dropout=0.1"):  # fmt: skip
+                    ISOLATED, DROPPED):  # fmt: skip
         found += [(backend,), (backend, QK)]
-    found += [("model.positions=learned", "model.attention_dropout=0.1")]
-    found += [WINDOW, (*WINDOW, QK), (*WINDOW, CAPPED), (ISOLATED, CAPPED),
+    found += [("model.positions=learned", DROPPED), (EAGER, DROPPED)]
+    found += [("model.positions=learned", ISOLATED), WINDOW]
+    found += [(*WINDOW, QK), (*WINDOW, CAPPED), (ISOLATED, CAPPED),
               ("model.positions=none",), ("model.norm=layer_norm", QK), (CENTERED, QK),
               (CENTERED, QK, *WINDOW)]  # fmt: skip
     for each in found:
@@ -263,7 +268,7 @@ def measure(job: Job, rows: int, piece: Piece, words: str = "") -> tuple[dict[st
     length = job.batch.sequence_length
     sizes = {"B": rows, "T": rows * length, "S": length, **dict(piece.sizes)}
     with ExitStack() as stack:
-        stack.enter_context(_norms_of(job.parallel.device))
+        stack.enter_context(_of_device(job.parallel.device))
         if "kernel" in piece.key.split():
             stack.enter_context(_kernels())
         if piece.role == "experts":  # how many tokens each has must not depend on numbers
@@ -427,16 +432,18 @@ def _kernels() -> Iterator[None]:
 
 
 @contextmanager
-def _norms_of(device: str) -> Iterator[None]:
-    """Let norms be computed as the device does it, as a dry run does."""
+def _of_device(device: str) -> Iterator[None]:
+    """Let norms and attention be computed as the device does it, as a dry run does."""
     before = FUSED[Tensor]
     if device != "cpu":
         FUSED[Tensor] = (torch.float32, torch.bfloat16, torch.float16)
+        SHARE_NO_HEADS.add("cpu")
     FUSED[FakeTensor] = FUSED[Tensor]
     try:
         yield
     finally:
         FUSED[Tensor] = before
+        SHARE_NO_HEADS.discard("cpu")
         del FUSED[FakeTensor]
 
 

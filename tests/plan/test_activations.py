@@ -19,7 +19,7 @@ from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
 from ..train.small import small_job
-from .activations import SDPA, draw, measure, pieces_of, variants, words_of
+from .activations import DROPPED, SDPA, WINDOW, draw, measure, pieces_of, variants, words_of
 
 SAMPLE = 6
 """Variants that are measured again in the short form, others in each run."""
@@ -105,6 +105,12 @@ def test_recomputation_keeps_less_and_computes_a_layer_at_a_time(tmp_path: Path)
         (("parallel.device=cuda", "data.packing.isolate=true", SDPA), "kernel masked"),
         (("parallel.device=cpu", "model.attention_soft_cap=5"), "eager capped"),
         (("parallel.device=cuda", "model.attention_soft_cap=5"), "kernel"),
+        (("parallel.device=cpu", *WINDOW), "kernel window"),
+        (("parallel.device=cuda", *WINDOW), "kernel"),
+        (("parallel.device=cuda", "model.kv_heads=2", SDPA, *WINDOW), "kernel window repeated"),
+        (("parallel.device=cpu", DROPPED), "kernel dropout"),
+        (("parallel.device=cuda", DROPPED), "kernel"),
+        (("parallel.device=cuda", DROPPED, "data.packing.isolate=true"), "kernel masked"),
     ],
 )
 def test_masks_have_their_price_where_they_are(flags: tuple[str, ...], words: str) -> None:

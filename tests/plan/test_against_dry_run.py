@@ -72,12 +72,18 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
 }
 ON_GPU = ("parallel.device=cuda", "precision.compute=bf16", "parallel.shard=2", "model.kv_heads=2")
 ISOLATED, OPERATORS = "data.packing.isolate=true", "memory.activation_checkpointing=operators"
+WINDOW = ("model.attention_pattern=[sliding]", "model.sliding_window=16")
+DROPPED = "model.attention_dropout=0.1"
 CHUNKS = ("loss=chunked_cross_entropy", "loss.chunk_size=256")
 GPU_JOBS: dict[str, tuple[str, ...]] = {
     "chunks": CHUNKS,
     "documents": (ISOLATED, OPERATORS),
     "chunks, documents, whole layers again": (*CHUNKS, ISOLATED, FULL),
     "a dense mask": (ISOLATED, "model.attention_backend=sdpa", *CHUNKS),
+    "a window, as a kernel hides it": (*WINDOW, *CHUNKS),
+    "a window, as a mask": (*WINDOW, "model.attention_backend=sdpa", *CHUNKS),
+    "attention dropout": (DROPPED, *CHUNKS),
+    "attention dropout under a mask": (DROPPED, ISOLATED, *CHUNKS),
     "chunks, documents, float8": (*CHUNKS, ISOLATED, OPERATORS, *FLOAT8[1:]),
 }
 JOBS |= {name: (2, 1, (*ON_GPU, *flags)) for name, flags in GPU_JOBS.items()}
@@ -85,6 +91,8 @@ QUICK = (
     "documents",
     "chunks, documents, whole layers again",
     "a dense mask",
+    "a window, as a kernel hides it",
+    "attention dropout under a mask",
     "matrices and sequences",
     "whole layers again",
     "float8 gathered",

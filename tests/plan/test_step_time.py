@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.data.config import Data, Prepare
+from setpoint.data.prepared.use import prepare_all
+from setpoint.data.sources.config import Random
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.plan.machines import Machine, Network, machine_named
 from setpoint.plan.part_time import Kernels
 from setpoint.plan.step_time import StepTime, palm_flops, step_time
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
+from setpoint.units import ByteSize
 
 from ..train.small import small_job
 
@@ -25,7 +30,7 @@ achieved = 1
 memory = "80 GiB"
 bandwidth = 1e30
 network = "free"
-peak = { fp32 = 1e12 }
+peak = { fp32 = 1e12, bf16 = 1e12, fp8 = 4e12 }
 assumed = { matmul = 1, half_size = 0, attention = 1, memory = 1, launch = 0, contention = 0 }
 node = { ranks = 8, bandwidth = 1e30, latency = 0, achieved = 1 }
 [machines.slow-memory]
@@ -158,6 +163,53 @@ def test_small_models_wait_for_the_host(tmp_path: Path, ideal: Path) -> None:
     machine, network = machine_named("slow-launches", str(ideal))
     fused = step_time(workload, Topology(), machine, network, Kernels(compiled=True))
     assert fused.parts["launching operators"] < slow.parts["launching operators"]
+
+
+def test_layers_that_float8_skips_take_the_time_of_bf16(tmp_path: Path, ideal: Path) -> None:
+    flags = ("precision.compute=bf16", "precision.float8={emulate: true, skip: [SKIPPED]}")
+    seconds, numbers = {}, {}
+    for skipped in ("^output$", "^output$, attention", "^output$, attention, down"):
+        texts = [each.replace("SKIPPED", skipped) for each in flags]
+        workload = workload_of(tmp_path, "model.dim=32", "model.ffn_dim=64", *texts)
+        found = timed(workload, Topology(), "ideal", ideal)
+        seconds[skipped] = found.parts["matrix products"] / found.tokens
+        kinds = [workload.kinds[each] for each in workload.order]
+        fast = sum(sum(each.float8) for each in kinds)
+        numbers[skipped] = 6 * (sum(sum(each.products) for each in kinds) - 0.75 * fast) / 1e12
+    assert list(seconds.values()) == pytest.approx(list(numbers.values()))
+    assert sorted(seconds.values()) == list(seconds.values())
+    flags = ("precision.compute=bf16", "precision.float8={emulate: true, skip_small: true}")
+    small = workload_of(tmp_path, *flags, "model.dim=1024", "model.ffn_dim=4224")
+    kind = next(each for each in small.kinds if each.name == "layer")
+    assert kind.float8 == (0, 3 * 1024 * 4224)  # attention's are too small
+
+
+def test_isolated_documents_leave_the_pairs_within_them(tmp_path: Path, ideal: Path) -> None:
+    flags = ("data.packing={method: next_fit, isolate: true}", "parallel.device=cuda",
+             "precision.compute=bf16", "model.dim=32", "batch.sequence_length=128")  # fmt: skip
+    job = small_job(tmp_path, *flags)
+    workload = Workload.of(job, 257)
+    machine, network = machine_named("ideal", str(ideal))
+
+    def took(kernels: Kernels) -> StepTime:
+        return step_time(workload, Topology(), machine, network, kernels)
+
+    assert Kernels.of(job).document == 0
+    rows, documents = took(Kernels.of(job)), took(Kernels(document=32))
+    share = documents.parts["attention"] / rows.parts["attention"]
+    assert share == pytest.approx((32 + 1) / (128 + 1))
+    assert any("documents: one a row" in each for each in rows.assumptions)
+    # Of prepared data they are known.
+    cache = Prepare(folder=str(tmp_path / "cache"), above=ByteSize(0))
+    data = Data(sources=(Random(documents=50, length=60),), held_out=0.0, prepare=cache)
+    (prepared,) = prepare_all(data, ByteTokenizer())
+    again = small_job(
+        tmp_path, *flags, f"data.sources=[{{type: tokens, paths: [{prepared.folder}]}}]"
+    )
+    known = Kernels.of(again).document
+    assert known is not None
+    assert 55 < known < 65
+    assert took(Kernels.of(again)).parts["attention"] < rows.parts["attention"]
 
 
 def test_a_machine_without_the_format_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import Arguments, import_named
+from setpoint.cli.command import GPU, Arguments, import_named
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.sources.kind import (
     OTHER,
@@ -112,6 +112,10 @@ def open_source(
                 "leave one of them out"
             )
         parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
+    # A GPU that is named is the one that `auto` would find where the job runs.
+    if overrides and arguments.has(GPU.name) and composition.draft.parallel.device == "auto":
+        origin = Origin(COMMAND_LINE, f"{GPU.name} {arguments.value(GPU.name)}")
+        composition.draft.parallel.set_field("device", "cuda", origin)
     composition.notes[:0] = notes
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt

@@ -32,6 +32,7 @@ from setpoint.dry_run.extend import (
 )
 from setpoint.dry_run.loads import even_loads
 from setpoint.dry_run.meter import Meter, Peak, axes_of, metering, size_of
+from setpoint.model.attention.backend import SHARE_NO_HEADS
 from setpoint.model.attention.support import LIMITS
 from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
@@ -118,7 +119,7 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
     _refuse(job)
     began, device = time.perf_counter(), job.parallel.device
     job, vocabulary = _on_cpu(job), vocabulary_of(job)
-    with _norms_of(device), _ranks(job, vocabulary, rank, size):
+    with _kernels_of(device), _ranks(job, vocabulary, rank, size):
         world = world_of(job.parallel)
         few = None if whole else few_layers(job, vocabulary)
         found: Measured | None = None
@@ -296,9 +297,15 @@ def _on_cpu(job: Job) -> Job:
     if draft.precision.float8 is not None:
         draft.precision.float8.emulate = True  # a CPU has no other products
     if isinstance(job.model, Transformer) and job.parallel.device != "cpu":
-        # Plain causal attention stands for kernels of a GPU that hide and cap without a mask.
-        if dense_on_gpu(job) is None:
+        # Plain causal attention stands for kernels of a GPU that hide and cap without a mask, and
+        # for those that drop weights without holding them.
+        dense = dense_on_gpu(job)
+        if dense is None:
             draft.data.packing.isolate, draft.model.attention_soft_cap = False, None
+            if job.model.sliding_window is not None:
+                draft.model.sliding_window = job.batch.sequence_length
+        if dense is None or not dense.scores:
+            draft.model.attention_dropout = 0.0
         name = job.model.attention_backend
         if name != "auto" and LIMITS[name].masks in ("blocks", "lengths"):
             draft.model.attention_backend = "auto"
@@ -306,14 +313,17 @@ def _on_cpu(job: Job) -> Job:
 
 
 @contextmanager
-def _norms_of(device: str) -> Iterator[None]:
-    """Let fake tensors be normalized as the device does it, which decides what is kept."""
+def _kernels_of(device: str) -> Iterator[None]:
+    """Let norms and attention of fake tensors be those of a device, which decides what is kept."""
     fp32, others = (torch.float32,), (torch.float32, torch.bfloat16, torch.float16)
     FUSED[FakeTensor] = fp32 if device == "cpu" else others
+    if device != "cpu":
+        SHARE_NO_HEADS.add("cpu")
     try:
         yield
     finally:
         del FUSED[FakeTensor]
+        SHARE_NO_HEADS.discard("cpu")
 
 
 @contextmanager

@@ -44,6 +44,7 @@ WORDS = {
     "masked": "isolated documents",
     "documents": "isolated documents",
     "window": "a sliding window",
+    "repeated": "key-value heads repeated for a kernel",
     "both": "layers with and without a window",
     "ring": "sequences divided by ring",
     "ulysses": "sequences divided by ulysses",
@@ -259,7 +260,10 @@ def _casts_of_weights(
 def _key(piece: Piece, sizes: dict[str, int], topology: Topology) -> str:
     words = [piece.key]
     if piece.role == "attention":
-        words += ["shared"] if "K" in sizes and sizes["H"] != sizes["K"] else []
+        if "K" in sizes and sizes["H"] != sizes["K"]:
+            words += ["shared"]
+        else:
+            words = [piece.key.replace(" repeated", "")]
         words += [axis for axis in ("ring", "ulysses") if getattr(topology, axis) > 1]
     return " ".join(words)
 

@@ -8,11 +8,15 @@ all other operators the bytes that they move over the bandwidth of its memory, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
+from setpoint.data.prepared.names import is_prepared
+from setpoint.data.sources.config import Tokens
 from setpoint.plan.links import Links, group_of
 from setpoint.plan.machines import FORMATS, Machine, Network
+from setpoint.plan.pieces import COMPOSED
 from setpoint.plan.topology import Topology, tokens_of
 from setpoint.plan.traffic import (
     context_rows,
@@ -31,6 +35,8 @@ BACKWARD_BYTES = 2.0
 """What other operators move in the backward pass, by what they move in the forward pass."""
 UNFUSED = ("eager", "aot_eager")
 """Backends of torch.compile that fuse nothing."""
+SAMPLE = 100_000
+"""Documents of a folder of prepared data whose lengths are read."""
 UNKNOWN_SIZE = 4096
 """Size of matrices in models whose parts are not known."""
 
@@ -40,12 +46,13 @@ class Kernels(NamedTuple):
 
     Arguments:
         compiled: whether torch.compile fuses operators that move more than they compute.
-        float8: whether linear layers of layers compute in 8 bits.
-        float8_experts: whether packed experts do as well.
+        document: tokens of the document that a token is in, on average, where documents are
+            isolated; 0: they are, and it is not known; None: rows are documents.
+        float8_experts: whether packed experts compute in 8 bits, which pads their rows.
     """
 
     compiled: bool = False
-    float8: bool = False
+    document: float | None = None
     float8_experts: bool = False
 
     @classmethod
@@ -53,7 +60,31 @@ class Kernels(NamedTuple):
         """Those of a job."""
         compiles = job.compile is not None and job.compile.backend not in UNFUSED
         float8 = job.precision.float8
-        return cls(compiles, float8 is not None, float8 is not None and float8.experts)
+        return cls(compiles, document_length(job), float8 is not None and float8.experts)
+
+
+def document_length(job: Job) -> float | None:
+    """Tokens of the document that a token is in, on average; see `Kernels`.
+
+    Known of prepared data, whose index is read, its first 100,000 documents at most.
+    """
+    if not job.data.packing.isolate:
+        return None
+    folders = [
+        Path(folder)
+        for source in job.data.sources
+        if isinstance(source, Tokens)
+        for folder in source.paths
+        if is_prepared(Path(folder))
+    ]
+    if len(folders) < len(job.data.sources):
+        return 0.0
+    # numpy, which most plans do without
+    from setpoint.data.prepared.store import first_lengths
+
+    longest = job.batch.sequence_length
+    lengths = [min(each, longest) for folder in folders for each in first_lengths(folder, SAMPLE)]
+    return sum(each * each for each in lengths) / max(1, sum(lengths))
 
 
 class _Passes(NamedTuple):
@@ -157,7 +188,7 @@ class PartTimes:
         self.tokens = tokens_of(self.workload, self.topology)
         self.passes = COMPILED if kernels.compiled else EAGER
         self.peak = peak_of(machine, self.workload.computes)
-        self.fast_peak = machine.peak.fp8 or self.peak if kernels.float8 else self.peak
+        self.fast_peak = machine.peak.fp8 or self.peak
         self._parts: dict[tuple[int, bool], Part] = {}
 
     def part(self, number: int, recomputed: bool) -> Part:
@@ -176,8 +207,8 @@ class PartTimes:
         attention = 0.0
         if kind.pair:
             # Where scores or a dense mask are held, hidden pairs are computed as well.
-            pairs = kind.window if self._composed(kind) else kind.reach
-            pairs = kind.length if self._is_dense(kind) else pairs
+            document = self.kernels.document or kind.length
+            pairs = kind.length if self._is_dense(kind) else kind.reach_within(document)
             attention = 2 * kind.pair * pairs * tokens / tensor
             attention /= self.peak * self.machine.assumed.attention
         calls, ring = self._messages(kind, 1)
@@ -220,9 +251,6 @@ class PartTimes:
     def _products(self, kind: Kind) -> tuple[float, float]:
         """Seconds of matrix products in the forward pass: of attention, and of all else."""
         tensor, tokens = self.topology.tensor, self.tokens
-        peak = self.fast_peak if kind.name == "layer" else self.peak
-        attention, rest = (2 * each * tokens / tensor for each in kind.products)
-        rest_peak = peak
         of: dict[str, int] = {}
         for piece in kind.pieces:
             of |= {f"{piece.role} {name}": size for name, size in piece.sizes}
@@ -230,17 +258,21 @@ class PartTimes:
         heads = of.get("attention H", 1) * (of.get("attention Q") or of.get("attention W", 0))
         inner, rows = of.get("feed_forward F", 0), float(tokens)
         if experts := of.get("experts E"):
-            packed = any("packed" in piece.key.split() for piece in kind.pieces)
-            rest_peak = self.peak if packed and not self.kernels.float8_experts else peak
             inner = of["experts F"] * self.topology.tensor  # which divides no expert
             rows = tokens * of["experts U"] / experts
         if kind.name == "output":
             inner, rows = self.workload.rows, float(tokens)
             if self.workload.from_hidden:
                 rows = min(rows, of.get("output C", tokens))
-        first = self._rate(peak, tokens, width, (heads or width) / tensor)
-        second = self._rate(rest_peak, rows, width, (inner or width) / tensor)
-        return attention / first, rest / second
+        sizes = (tokens, width, (heads or width) / tensor), (rows, width, (inner or width) / tensor)
+        attention, rest = (
+            2 * tokens / tensor * (
+                (whole - fast) / self._rate(self.peak, *size)
+                + fast / self._rate(self.fast_peak, *size)
+            )
+            for whole, fast, size in zip(kind.products, kind.float8, sizes, strict=True)
+        )  # fmt: skip
+        return attention, rest
 
     def _rate(self, peak: float, *sizes: float) -> float:
         """FLOPs per second of products of matrices of these sizes."""
@@ -251,12 +283,11 @@ class PartTimes:
         return peak * assumed.matmul * size / (size + half)
 
     def _is_dense(self, kind: Kind) -> bool:
-        """Whether attention computes under a mask of all pairs of positions."""
-        words = {word for piece in kind.pieces for word in piece.key.split()}
-        return not words.isdisjoint({"masked", "window"})
+        """Whether attention computes all pairs of positions, hidden ones as well."""
+        return self._composed(kind) or not _words(kind).isdisjoint({"masked", "window"})
 
     def _composed(self, kind: Kind) -> bool:
-        return any(piece.role == "attention" and " composed" in piece.key for piece in kind.pieces)
+        return not _words(kind).isdisjoint(COMPOSED.values())
 
     def _moved(self, kind: Kind) -> float:
         """Bytes that operators other than products move in the forward pass of a micro-batch."""
@@ -284,7 +315,9 @@ class PartTimes:
                 size = of.get("Q", of.get("R", 0))
                 found += tokens * p.rotary * heads * size * inner / t.tensor
                 if self._composed(kind):
-                    found += tokens * p.scores * of["H"] * kind.window * 4 / t.tensor
+                    found += tokens * p.scores * of["H"] * kind.length * 4 / t.tensor
+                if "repeated" in piece.key.split():  # keys and values, written and read
+                    found += tokens * 4 * of["H"] * size * inner / t.tensor
             else:
                 width = of["F"] * of.get("U", 1) + of.get("G", 0)
                 times = p.gated if "silu" in piece.key or "glu" in piece.key else p.plain
@@ -293,7 +326,7 @@ class PartTimes:
                     found += tokens * 6 * of["D"] * of["U"] * inner / t.tensor
                     if self.kernels.float8_experts:  # and padded: read and written once more
                         found += tokens * of["U"] * 9 * (2 * of["D"] + of["F"]) / t.tensor
-        if self.kernels.float8:  # each input is read for its scale, read again and written
+        if any(kind.float8):  # each input is read for its scale, read again and written
             found += tokens * 5 * (4 * w.dim + 2 * w.dim) / t.tensor
         return found
 
@@ -336,6 +369,11 @@ class PartTimes:
             self.seconds_of("reduce_scatter", "expert_shard", ranks, 1, summed),
             self.seconds_of("all_reduce", "replicate", t.replicate, 1, summed / ranks),
         )
+
+
+def _words(kind: Kind) -> set[str]:
+    """Words of the key of attention."""
+    return {w for each in kind.pieces if each.role == "attention" for w in each.key.split()}
 
 
 def _trained_share(kind: Kind) -> float:

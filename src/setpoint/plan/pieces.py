@@ -23,6 +23,8 @@ Role = Literal["norm", "attention", "feed_forward", "experts", "dropout", "embed
 SIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 COMPOSED = {"eager": "eager", "sdpa_math": "math"}
 """Words for backends of attention that hold the weights of all pairs of positions."""
+REPEATING = ("sdpa", "sdpa_efficient")
+"""Backends that repeat shared key-value heads under a mask on a GPU, whose kernels share none."""
 
 
 class Piece(NamedTuple):
@@ -94,7 +96,9 @@ def _masks(job: Job, c: Transformer) -> list[str]:
     words = ["eager"] if "eager" in backends else []
     if any(_holds_documents(job, backend) for backend in backends):
         words.append("documents")
-    windows = [_has_window(job, c, layer) for layer in range(c.layers)]
+    windows = [
+        _has_window(job, c, layer) and _is_dense(backend) for layer, backend in enumerate(backends)
+    ]
     words += ["window"] if any(windows) else []
     # Whether there are masks of two kinds.
     return [*words, "both"] if any(windows) and not all(windows) else words
@@ -110,7 +114,12 @@ def _backend(job: Job, c: Transformer, layer: int) -> Backend:
 
 def _holds_documents(job: Job, backend: Backend) -> bool:
     """Whether documents are isolated by a mask of all pairs of positions."""
-    return bool(job.data.packing.isolate) and LIMITS[backend].masks in ("dense", "causal")
+    return bool(job.data.packing.isolate) and _is_dense(backend)
+
+
+def _is_dense(backend: Backend) -> bool:
+    """Whether what is hidden beside later positions takes a mask of all pairs."""
+    return LIMITS[backend].masks in ("dense", "causal")
 
 
 def _has_window(job: Job, c: Transformer, layer: int) -> bool:
@@ -151,11 +160,22 @@ def _attention(job: Job, c: Transformer, layer: int) -> Piece:
     words += ["rotary"] if c.positions == "rotary" else []
     words.append(COMPOSED.get(backend, "kernel"))
     words += ["capped"] if c.attention_soft_cap is not None and backend in COMPOSED else []
-    words += ["dropout"] if c.attention_dropout else []
+    on_gpu = job.parallel.device != "cpu"
+    # Kernels of a GPU drop weights as they compute them; a CPU has none that does.
+    words += ["dropout"] if c.attention_dropout and (backend in COMPOSED or not on_gpu) else []
     if _holds_documents(job, backend):
         words.append("masked")
-    elif _has_window(job, c, layer):
+    elif _has_window(job, c, layer) and _is_dense(backend):
         words.append("window")
+    is_masked = words[-1] in ("masked", "window")
+    if (
+        on_gpu
+        and c.mla is None
+        and c.kv_heads != c.heads
+        and backend in REPEATING
+        and (is_masked or backend == "sdpa_efficient")
+    ):
+        words.append("repeated")
     return Piece("attention", " ".join([*words, _formats(job)]), tuple(sizes.items()))
 
 

@@ -462,6 +462,10 @@ class _Step(PartTimes):
             f"memory: {m.bandwidth / 1e12:.2f} TB/s, of which operators reach {a.memory:.0%}; "
             f"{'fused by torch.compile' if self.kernels.compiled else 'one kernel each (eager)'}",
         ]
+        document = self.kernels.document
+        if document is not None:
+            known = f"a token is in a document of {document:,.0f}, by the prepared data"
+            found.append(f"documents: {known if document else 'one a row, as none is prepared'}")
         if t.world_size > 1:
             found.append(
                 f"links: {m.node.ranks} ranks a node at {m.node.bandwidth / 1e9:g} GB/s, "

@@ -88,7 +88,7 @@ def weight_of(
             sharded = numbers * WIDTHS[formats.sharded(is_sharded=True)]
         if each.kind in ("matrix", "output") and ".adapter." not in each.name:
             gathered = numbers * (
-                1 if _in_float8(job, each) else WIDTHS[formats.gathered(is_sharded=True)]
+                1 if _gathered_in_float8(job, each) else WIDTHS[formats.gathered(is_sharded=True)]
             )
     return Weight(
         each.shape, 1, division, heads, inner, is_trained,
@@ -96,12 +96,19 @@ def weight_of(
     )  # fmt: skip
 
 
-def _in_float8(job: Job, each: Parameter) -> bool:
-    """Whether FSDP2 gathers a parameter in float8."""
+def in_float8(job: Job, each: Parameter) -> bool:
+    """Whether products with a parameter are computed in float8."""
     float8, name = job.precision.float8, each.name.removesuffix(".weight")
-    if float8 is None or not float8.gathers(job.parallel.reshard) or len(each.shape) != 2:
+    if float8 is None or ".adapter." in name:
         return False
+    if len(each.shape) != 2:
+        return float8.experts and ".experts." in name
     return bool(converted(float8, {name: (each.shape[0], each.shape[1])}))
+
+
+def _gathered_in_float8(job: Job, each: Parameter) -> bool:
+    float8 = job.precision.float8
+    return float8 is not None and float8.gathers(job.parallel.reshard) and in_float8(job, each)
 
 
 def _state(job: Job, each: Parameter) -> tuple[tuple[int, int], bool]:

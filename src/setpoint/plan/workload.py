@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.model.attention.support import kind_of
@@ -22,7 +23,7 @@ from setpoint.optim.config import (
 )
 from setpoint.optim.frozen import is_frozen
 from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces
-from setpoint.plan.weight import Weight, weight_of
+from setpoint.plan.weight import Weight, in_float8, weight_of
 from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.stages import Part as Size
 from setpoint.train.build.parameters import WIDTHS, adapted, described, is_listed
@@ -37,6 +38,7 @@ class Kind(NamedTuple):
     Arguments:
         products: numbers in matrix products of one token, in attention and in all else; experts
             that a token does not choose are left out.
+        float8: those of `products` that are computed in 8 bits.
         pair: elements of a query and a value of all heads: 2 FLOPs each for every position met.
         window: positions that one meets at most; 0 without attention.
         length: positions of a sequence.
@@ -47,6 +49,7 @@ class Kind(NamedTuple):
     name: Literal["embedding", "layer", "output", "model"]
     weights: tuple[Weight, ...]
     products: tuple[int, int]
+    float8: tuple[int, int]
     pair: int
     window: int
     length: int
@@ -60,9 +63,13 @@ class Kind(NamedTuple):
     @property
     def reach(self) -> float:
         """Positions that one meets on average under a causal mask."""
+        return self.reach_within(self.length)
+
+    def reach_within(self, length: float) -> float:
+        """Positions that one meets on average in documents of a length."""
         if not self.window:
             return 0.0
-        s, w = self.length, self.window
+        s, w = length, min(self.window, length)
         return (w * (w + 1) / 2 + (s - w) * w) / s
 
     @property
@@ -246,17 +253,19 @@ def _kinds_of(
     parameters, quantized = _all_parameters(job, model, vocabulary)
     held: dict[str, dict[Weight, int]] = {}
     products: dict[str, list[int]] = {}
+    float8: dict[str, list[int]] = {}
     for each, is_trained in parameters:
         part = part_of(each.name)
         weight = weight_of(job, model, each, is_trained, quantized)
         of = held.setdefault(part, {})
         of[weight] = of.get(weight, 0) + 1
-        own = products.setdefault(part, [0, 0])
+        own, fast = (of.setdefault(part, [0, 0]) for of in (products, float8))
         if each.kind in ("matrix", "output", "router"):
             chosen = model.moe if ".experts." in each.name else None
             size = weight.numbers
             used = size if chosen is None else size * chosen.top_k // chosen.experts
             own[".attention." not in each.name] += used
+            fast[".attention." not in each.name] += used * in_float8(job, each)
         if model.tie_embeddings and each.name == "embedding.weight":
             products.setdefault("output", [0, 0])[1] += weight.numbers
     length = job.batch.sequence_length
@@ -275,6 +284,7 @@ def _kinds_of(
             "layer" if is_layer else size.name,  # pyright: ignore[reportArgumentType]
             tuple(w._replace(times=n) for w, n in held.get(size.name, {}).items()),
             tuple(products.get(size.name, (0, 0))),  # pyright: ignore[reportArgumentType]
+            tuple(float8.get(size.name, (0, 0))),  # pyright: ignore[reportArgumentType]
             pair_size(model) if is_layer else 0,
             window,
             length,
@@ -304,6 +314,7 @@ def _all_parameters(
 def _whole_model(job: Job, vocabulary: int) -> Kind:
     """A model whose parts are not known: one, of all its parameters."""
     parameters, others = described(job, vocabulary)
+    fast = sum(prod(each.shape) for each in parameters if in_float8(job, each))
     weights: dict[Weight, int] = {}
     for each in parameters:
         weight = weight_of(job, None, each, not is_frozen(job.optimizer, each.name), {})
@@ -314,4 +325,5 @@ def _whole_model(job: Job, vocabulary: int) -> Kind:
     held = tuple(each._replace(times=count) for each, count in weights.items())
     matrices = sum(each.numbers * each.times for each in held if len(each.shape) > 1)
     length = job.batch.sequence_length
-    return Kind("model", held, (0, matrices), 0, 0, length, (), Size("model", 0, 0))
+    size = Size("model", 0, 0)
+    return Kind("model", held, (0, matrices), (0, fast), 0, 0, length, (), size)

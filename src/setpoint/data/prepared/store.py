@@ -242,6 +242,17 @@ def open_side(folder: Path, manifest: Manifest, side: Side, tokenizer: Tokenizer
     )
 
 
+def first_lengths(folder: Path, count: int) -> list[int]:
+    """Tokens of the first documents of a store."""
+    manifest, lengths = read_manifest(folder), list[int]()
+    for side in manifest.sides:
+        path = folder / f"{side.name}.starts.npy"
+        starts = _mapped(path, np.dtype("<i8"), side.documents)[: count + 1 - len(lengths)]
+        ends = [side.tokens] if len(starts) == side.documents else []
+        lengths += (np.diff([*starts.tolist(), *ends]) - 1).tolist()
+    return lengths
+
+
 def _sources(folder: Path, side: Side) -> npt.NDArray[Any]:
     if len(side.sources) == 1:
         # One value for all, which takes no memory.

@@ -105,6 +105,9 @@ FASTEST_ON_GPU = [
     SDPBackend.MATH,
 ]
 """PyTorch's own order has cuDNN's kernel last, which is the fastest on recent GPUs."""
+SHARE_NO_HEADS = {"cuda"}
+"""Kinds of devices whose kernels under a mask, but for cuDNN's, know no grouped queries; a dry run
+adds the CPU, which stands for a GPU there."""
 
 
 class SdpaMask(NamedTuple):
@@ -167,7 +170,7 @@ class SDPA(Backend):
         # The memory-efficient kernel, the only one but cuDNN's that takes masks on a GPU, knows
         # no grouped queries; without it PyTorch falls back to holding all the weights.
         return self.name == "sdpa_efficient" or (
-            self.name == "sdpa" and mask.mask is not None and query.is_cuda
+            self.name == "sdpa" and mask.mask is not None and query.device.type in SHARE_NO_HEADS
         )
 
     def _kernels(self, query: Tensor) -> AbstractContextManager[object]:
