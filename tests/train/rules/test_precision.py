@@ -16,7 +16,6 @@ from setpoint.train.rules.precision import (
     float8_device_problems,
     idle_reduction,
     idle_rounding,
-    idle_state,
     linear_layers,
 )
 
@@ -54,12 +53,10 @@ def test_words(tmp_path: Path) -> None:
         "a state that the optimizer cannot have": ("precision.optimizer_state=bf16",),
         "a state of nothing": (
             "optimizer=sgd", "optimizer.momentum=0", "precision.optimizer_state=fp32"),
+        "a transfer that is no slip": ("parallel.pipelining.transfer=fp16",),
         "a state of somebody's": (
             "optimizer={type=import, target=torch.optim.SGD}", "precision.optimizer_state=fp32"),
         "rounding of nothing": ("optimizer=anyprecision_adamw", "optimizer.rounding=nearest"),
-        "a sum in the weights' format": ("precision.reduce=fp32",),
-        "a state in the weights' format": (*SHORT, "precision.master=fp32", "optimizer=lion",
-            "precision.optimizer_state=fp32"),
         "a sum of one": (*SHORT, "precision.reduce=fp32", "batch.accumulation=1"),
         "float8 without a GPU": FLOAT8,
         "float8 of fp32": (GPU, "precision.float8={}"),
@@ -123,10 +120,20 @@ def test_what_has_no_effect(tmp_path: Path) -> None:
     assert idle_reduction(small_job(tmp_path, *wide)) is None
     ranks = ("parallel.world_size=2", "batch.accumulation=1")
     assert idle_reduction(small_job(tmp_path, *wide, *ranks)) is None
-    held = (*SHORT, "precision.reduce=bf16"), ("precision.optimizer_state=fp32",)
-    assert paths(tmp_path, *held[0]) == ["precision.reduce"]
-    assert paths(tmp_path, *held[1]) == ["precision.optimizer_state"]
-    assert idle_state(small_job(tmp_path, *SHORT)) is None
+    ranks = ("parallel.world_size=2", "parallel.shard=2")
+    whole = "parallel.sharding.accumulation=unsharded"
+    assert paths(tmp_path, whole) == ["parallel.sharding.accumulation"]
+    assert paths(tmp_path, *ranks, whole, "batch.accumulation=1") == [whole.partition("=")[0]]
+    assert paths(tmp_path, *SHORT, *ranks, "precision.gather=fp32") == ["precision.gather"]
+    # A dtype that null stands for may be named.
+    for named in (
+        ("precision.reduce=fp32",),
+        (*SHORT, "precision.reduce=bf16"),
+        ("precision.optimizer_state=fp32", "optimizer=lion"),
+        (*ranks, "precision.gather=fp32"),
+        (*ranks, *SHORT, "precision.gather=bf16"),
+    ):
+        assert paths(tmp_path, *named) == []
     # Gradients of fp32 weights are rounded even where there is nothing to add.
     assert paths(tmp_path, "precision.reduce=bf16", "batch.accumulation=1") == []
 

@@ -85,7 +85,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "loss:unknown_tokens": ("loss.token_weights={33: 2}",),
     "loss:baselines_are_dead": ("loss.ignore_index=33",),
     "vocabulary:vocabulary_problems": ("model.vocab_size=300",),
-    "precision:idle_state": ("precision.optimizer_state=bf16", "optimizer=lion"),
     "precision:idle_reduction": (*SHORT, "precision.reduce=fp32"),
     "precision:idle_rounding": (*SHORT, "optimizer=anyprecision_adamw"),
     "precision:float8_problems": (

@@ -253,7 +253,10 @@ def plain_text(value: object) -> str:
 
 def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
     """The error for a value outside a closed vocabulary, with the nearest word."""
-    hint = did_you_mean(str(value), choices) if isinstance(value, str) else ""
+    # `fp16` is no slip for `bf16`: of names so short, with digits, each letter counts.
+    is_name = len(str(value)) <= 4 and any(each.isdigit() for each in str(value))
+    near = [each for each in choices if not is_name or sorted(each) == sorted(str(value).lower())]
+    hint = did_you_mean(str(value), near) if isinstance(value, str) else ""
     return Invalid(f"is not one of the valid values: got {shown(value)}", choices, hint=hint)
 
 

@@ -109,7 +109,8 @@ class Outcome:
     Arguments:
         status: the exit status: 0 done, 75 preempted, 130 interrupted.
         job: see `Start.identity`.
-        loss: the mean training loss of the last logging interval; None if no row has been written.
+        loss: the mean training loss of the last row of metrics; None if none has been written.
+        loss_steps: that it is the mean of.
         scores: of the last evaluation by the name of the data set; empty if there was none.
         cause: what has stopped the session from outside; empty if nothing has.
         reason: why training ended before its duration was over; None if it did not.
@@ -123,6 +124,7 @@ class Outcome:
     started: Position
     ended: Position
     loss: float | None
+    loss_steps: int
     scores: Scores
     reason: str | None
     cause: str

@@ -412,6 +412,7 @@ def close_run(run: Run, start: Start, loop: Loop) -> Outcome:
         started=start.position,
         ended=at,
         loss=loss,
+        loss_steps=start.mean.last_steps,
         scores=scores,
         reason=reason,
         cause=run.stop.cause,

@@ -40,7 +40,8 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
         speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
         rows.append(("tokens/s", f"{speed:,.0f}"))
     if outcome.loss is not None:
-        rows.append(("training loss", f"{outcome.loss:.4f}"))
+        over = f", mean of {outcome.loss_steps} steps" if outcome.loss_steps > 1 else ""
+        rows.append(("training loss", f"{outcome.loss:.4f}{over}"))
     spent = goodput_of(outcome.directory)
     if spent.share is not None:
         rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))

@@ -10,7 +10,6 @@ from setpoint.model.config import Transformer
 from setpoint.model.foreign import HuggingFaceModel
 from setpoint.model.parameters import parameters_of
 from setpoint.model.size import unknown_size
-from setpoint.optim.config import ImportedOptimizer
 from setpoint.precision.checks import converted, layer_problems
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ def idle_rounding(job: Job) -> str | None:
 
 def idle_reduction(job: Job) -> str | None:
     """Say why precision.reduce has no effect; None if it has one."""
-    if job.precision.reduce == job.precision.params:
-        return f"null is the same: the format of precision.params, {job.precision.params}"
     widened = (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
     if widened and job.batch.accumulation == job.parallel.data_ranks == 1:
         return "gradients of one micro-batch on one rank are not added up"
@@ -44,29 +41,14 @@ def idle_gather(job: Job) -> str | None:
     precision = job.precision
     if not job.parallel.uses_fsdp:
         return "no weights are sharded (shard = 1)"
-    if precision.params == "bf16":
+    if precision.params == "bf16" and precision.gather == "fp32":
         return "weights in bf16 are gathered in bf16"
-    if precision.compute != "bf16" and precision.gather == "fp32":
-        return f"null is the same: products are computed in {precision.compute}"
     return None
 
 
 def idle_accumulation(job: Job) -> str | None:
     """Say why parallel.sharding.accumulation has no effect; None if it has one."""
     return "a step has one micro-batch" if job.batch.accumulation == 1 else None
-
-
-def idle_state(job: Job) -> str | None:
-    """Say why precision.optimizer_state has no effect; None if it has one, or no state is kept."""
-    held = job.precision.updated
-    if job.precision.optimizer_state != held or _state_in_doubt(job):
-        return None
-    return f"null is the same: the format of the weights that the optimizer updates, {held}"
-
-
-def _state_in_doubt(job: Job) -> bool:
-    """Whether the optimizer keeps no state, or chooses its dtype."""
-    return isinstance(job.optimizer, ImportedOptimizer) or not job.optimizer.keeps_state
 
 
 def idle_float8_gather(job: Job) -> str | None:

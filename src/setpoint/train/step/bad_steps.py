@@ -200,8 +200,8 @@ class SpikedSteps(BadSteps):
     def describe(self, loss: float) -> str:
         """What is wrong with a step."""
         return (
-            f"the loss is {loss}, a spike: the median of the {len(self.losses)} steps before is "
-            f"{self.middle}"
+            f"the loss is {loss:.6g}, a spike: the median of the {len(self.losses)} steps before "
+            f"is {self.middle:.6g}"
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -567,7 +567,7 @@ class Loop:
         ended, at = launched.finish(), launched.began
         wrong = ""
         if ended.policy is self.parts.non_finite:
-            wrong = f"the loss is {ended.loss} and the gradient norm {ended.grad_norm}"
+            wrong = f"the loss is {ended.loss:.6g} and the gradient norm {ended.grad_norm:.6g}"
         else:
             self.parts.non_finite.reset()
             if spikes is not None and ended.policy is spikes:
