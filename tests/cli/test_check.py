@@ -142,7 +142,7 @@ def test_what_is_held_out(cli: CommandLine) -> None:
 
 def test_the_place_of_a_section_that_other_classes_would_take(cli: CommandLine) -> None:
     """An imported model takes any argument, so that `model.experts` exists for it alone."""
-    assert "Did you mean model.moe.experts?" in cli.refused("check tiny --moe.experts 8")
+    assert "Did you mean model.moe.experts" in cli.refused("check tiny --moe.experts 8")
 
 
 def test_the_default_of_a_field_given_to_its_section_names_the_field(cli: CommandLine) -> None:

@@ -17,7 +17,7 @@ from setpoint.optim.config import (
     Muon,
     ScheduleFreeAdamW,
 )
-from setpoint.precision.checks import converted
+from setpoint.precision.checks import converted, skips
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.parameters import WIDTHS
 
@@ -102,7 +102,8 @@ def in_float8(job: Job, each: Parameter) -> bool:
     if float8 is None or ".adapter." in name:
         return False
     if len(each.shape) != 2:
-        return float8.experts and ".experts." in name
+        packed, found, _ = name.rpartition(".experts.")
+        return float8.experts and bool(found) and not skips(float8, f"{packed}.experts")
     return bool(converted(float8, {name: (each.shape[0], each.shape[1])}))
 
 
