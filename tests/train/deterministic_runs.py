@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, ...]] = {
 
 
 # The others import what takes most of their time.
-QUICK = ("dense", "experts in bf16", "dropout of attention", "chunked loss")
+QUICK = ("experts in bf16", "chunked loss")
 
 
 def main(folder: Path, *names: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
 from ..cuda_autocast import cuda_autocast, operators
+from ..forks import forked
 from .small import small_job
 
 BASE = ("duration=2 steps", "precision.compute=bf16", "evaluation=null", "model.qk_norm=true")
@@ -158,6 +157,4 @@ def test_lists_are_those_of_cuda() -> None:
 
 @pytest.mark.process
 def test_two_ranks() -> None:
-    command = [sys.executable, "-m", "tests.train.cuda_autocast_ranks"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-4000:]
+    forked("tests.train.cuda_autocast_ranks")

@@ -139,9 +139,7 @@ STORIES = {
 QUICK = (
     "packing",
     "mixture with phases",
-    "an early end",
     "balanced experts",
-    "schedule-free with masters",
     "merges into a quantized base",
     "accepted: options of a group",
 )
