@@ -332,8 +332,8 @@ def test_of_an_endless_stream_a_block_is_held_and_a_few_rows(tmp_path: Path) -> 
     pair = endless(source, buffer)
     before = held()
     most = 0
-    for _ in range(20):
-        take(pair, 50)
+    for _ in range(40):
+        take(pair, 25)
         most = max(most, held() - before)
     assert source.read_rows > 1000 > 4 * most
     assert most <= buffer + 2  # with the one that is cut, and the one that was read last
