@@ -172,26 +172,36 @@ SMALL = (
 )
 HEADS = "num_key_value_heads=1, head_dim=8"
 ISOLATING = {
-    "llama": (True, f"{SMALL}, {HEADS}"),
-    "gemma3_text": (True, f"{SMALL}, {HEADS}, sliding_window=3, layer_types=[full_attention, "
-                    "sliding_attention]"),
-    "qwen3_moe": (True, f"{SMALL}, num_key_value_heads=1, moe_intermediate_size=8, num_experts=4, "
-                  "num_experts_per_tok=2, output_router_logits=true"),
-    "gpt2": (True, "vocab_size=257, n_embd=16, n_layer=2, n_head=2, n_positions=32"),
-    "opt": (False, "vocab_size=257, hidden_size=16, ffn_dim=16, num_hidden_layers=2, "
-            "num_attention_heads=2, word_embed_proj_dim=16, dropout=0"),
-    "mamba": (False, "vocab_size=257, hidden_size=16, state_size=4, num_hidden_layers=2"),
+    "gemma3_text": ("mask", "setpoint", f"{SMALL}, {HEADS}, sliding_window=3, "
+                    "layer_types=[full_attention, sliding_attention]"),
+    "gpt_oss": ("mask", "setpoint", f"{SMALL}, {HEADS}, sliding_window=3, num_local_experts=4, "
+                "num_experts_per_tok=2, layer_types=[full_attention, sliding_attention]"),
+    "gemma2": ("mask", "setpoint", f"{SMALL}, {HEADS}, sliding_window=3, "
+               "attn_logit_softcapping=2.0, layer_types=[full_attention, sliding_attention]"),
+    "llama4_text": ("mask", "setpoint", f"{SMALL}, {HEADS}, intermediate_size_mlp=16, "
+                    "num_local_experts=2, attention_chunk_size=3, moe_layers=[1], "
+                    "layer_types=[full_attention, chunked_attention], no_rope_layers=[0, 1]"),
+    "qwen3_moe": ("mask", "setpoint", f"{SMALL}, num_key_value_heads=1, moe_intermediate_size=8, "
+                  "num_experts=4, num_experts_per_tok=2, output_router_logits=true"),
+    "gpt2": ("mask", "setpoint", "vocab_size=257, n_embd=16, n_layer=2, n_head=2, n_positions=32"),
+    "opt": ("mask", "setpoint", "vocab_size=257, hidden_size=16, ffn_dim=16, "
+            "num_hidden_layers=2, num_attention_heads=2, word_embed_proj_dim=16, dropout=0"),
+    "qwen3_next": ("rows", "setpoint", f"{SMALL}, {HEADS}, num_experts=4, num_experts_per_tok=2, "
+                   "moe_intermediate_size=8, shared_expert_intermediate_size=8, "
+                   "linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=8, "
+                   "linear_value_head_dim=8, layer_types=[linear_attention, full_attention]"),
+    "mamba": ("rows", "eager", "vocab_size=257, hidden_size=16, state_size=4, "
+              "num_hidden_layers=2"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ISOLATING)
 def test_documents_of_a_row_are_read_as_if_alone(tmp_path: Path, kind: str) -> None:
     """Logits and gradients are those of transformers, one document at a time without padding."""
-    by_positions, overrides = ISOLATING[kind]
-    eager = ("model.attention_backend=eager",) if kind == "mamba" else ()
-    flags = (f"model.config={kind}", f"model.overrides={{{overrides}}}", *eager)
+    isolation, attention, overrides = ISOLATING[kind]
+    flags = (f"model.config={kind}", f"model.overrides={{{overrides}}}")
     model: Any = build_components(job(tmp_path, *flags)).model
-    assert model.isolates_by_positions is by_positions
+    assert (model.isolation, model.attention) == (isolation, attention)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():  # large enough that each token matters
@@ -201,6 +211,7 @@ def test_documents_of_a_row_are_read_as_if_alone(tmp_path: Path, kind: str) -> N
     tokens = torch.randint(1, 257, (2, 12), generator=generator)
     documents = torch.tensor([[0] * 5 + [1] * 1 + [2] * 6, [0] * 4 + [1] * 5 + [-1] * 3])
     logits = model(tokens, documents=documents)
+    model.attend_by("eager")
     alone = torch.zeros_like(logits)
     for row, number in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):
         own = documents[row] == number
@@ -376,6 +387,15 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.M
             "intermediate_size: 16}",
         ),
         "weights that lack tensors": (f"model.pretrained={damaged}",),
+        "attention that the family does not have": (
+            "model.config=gpt_oss",
+            "model.attention_backend=sdpa",
+        ),
+        "attention of a model without any": (
+            "model.config=mamba",
+            "model.overrides={hidden_size: 16, num_hidden_layers: 1}",
+            "model.attention_backend=setpoint",
+        ),
     }
     told: list[str] = []
     for case, flags in cases.items():

@@ -45,10 +45,12 @@ class HuggingFaceModel(
     overrides: Free = field(factory=Free, also_called=("foundation", "config_overrides"))
     """Overrides of config.json, by its own keys, such as num_hidden_layers."""
 
-    attention_backend: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
-        default="sdpa", role=RUNTIME, also_called=("attn_implementation",)
-    )
-    """Attention implementation (attn_implementation), by transformers' names."""
+    attention_backend: Literal[
+        "auto", "setpoint", "eager", "sdpa", "flash_attention_2", "flex_attention"
+    ] = field(default="auto", role=RUNTIME, also_called=("attn_implementation",))
+    """Attention implementation: setpoint, which is that of type = transformer with its masks and
+    kernels; one of transformers by its name (attn_implementation); or auto: setpoint where the
+    family takes it, else transformers' first choice."""
 
     @derive("config")
     def _derive_config(self) -> str:

@@ -23,11 +23,14 @@ class Scores(NamedTuple):
         scale: of the products; None: 1 / sqrt(D).
         soft_cap: scaled products x become soft_cap * tanh(x / soft_cap) (Gemma 2); None: they stay.
         dropout: probability to zero a weight.
+        sinks: (H,) of each head a score that queries attend to beside those of keys, and that has
+            no value (GPT-OSS, 2025); None: there is none.
     """
 
     scale: float | None = None
     soft_cap: float | None = None
     dropout: float = 0.0
+    sinks: Tensor | None = None
 
 
 PLAIN = Scores()
@@ -86,7 +89,13 @@ class Eager(Backend):
             found = torch.tanh(found / scores.soft_cap) * scores.soft_cap
         found = found.to(torch.promote_types(found.dtype, torch.float32))
         found = found.masked_fill(~mask.unsqueeze(2), -torch.inf)
-        weights = F.dropout(found.softmax(dim=-1), scores.dropout).to(value.dtype)
+        if scores.sinks is None:
+            weights = found.softmax(dim=-1)
+        else:
+            sinks = scores.sinks.to(found.dtype).view(1, *found.shape[1:3], 1, 1)
+            found = torch.cat((found, sinks.expand(*found.shape[:-1], 1)), dim=-1)
+            weights = found.softmax(dim=-1)[..., :-1]
+        weights = F.dropout(weights, scores.dropout).to(value.dtype)
         mixed = weights @ value.transpose(1, 2).unsqueeze(2)
         return mixed.flatten(1, 2).transpose(1, 2)
 
@@ -150,7 +159,7 @@ class SDPA(Backend):
         self, query: Tensor, key: Tensor, value: Tensor, mask: SdpaMask, scores: Scores = PLAIN
     ) -> Tensor:
         """Compute by one of PyTorch's kernels."""
-        assert scores.soft_cap is None
+        assert scores.soft_cap is None and scores.sinks is None
         if self._needs_equal_heads(query, mask):
             key, value = (repeat_heads(x, query.shape[2] // x.shape[2]) for x in (key, value))
         with self._kernels(query):

@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import (
+    AuxRequest,
+    BlockMask,
+    create_block_mask,
+    flex_attention,
+)
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.backend import PLAIN, Backend, Scores
@@ -45,6 +50,7 @@ class Flex(Backend):
                 "use sdpa or eager to train there"
             )
         attend = _compiled if query.is_cuda else _interpreted
+        more: Any = {} if scores.sinks is None else {"return_aux": AuxRequest(lse=True)}
         mixed = attend(
             query.transpose(1, 2),
             key.transpose(1, 2),
@@ -53,7 +59,13 @@ class Flex(Backend):
             block_mask=mask,
             scale=scores.scale,
             enable_gqa=query.shape[2] != key.shape[2],
+            **more,
         )
+        if scores.sinks is not None:
+            # Weights with a sink are those without, times exp(lse) / (exp(lse) + exp(sink)).
+            mixed, aux = mixed
+            share = torch.sigmoid(aux.lse - scores.sinks[:, None].to(aux.lse))
+            mixed = (mixed * share[..., None]).to(value.dtype)
         return mixed.transpose(1, 2)
 
 

@@ -16,9 +16,11 @@ from setpoint.model.attention.layout import Layout
 from setpoint.model.attention.support import (
     EVERYWHERE,
     LIMITS,
+    Demands,
     able,
     candidates,
     chosen,
+    demands_of,
     placement_problems,
     query_size,
 )
@@ -67,12 +69,21 @@ def choose_backend(
     kind = "cpu" if cached else device.type
     compute = "bf16" if dtype.itemsize == 2 else "fp32"
     names = candidates(config, kind, compute, masked=masked, ring=ring)
-    name = _ready(names, device, query_size(config), config.attention_dropout)
+    return ready(names, device, demands_of(config))
+
+
+def ready(names: tuple[BackendName, ...], device: torch.device, demands: Demands) -> Chosen:
+    """Make the first backend that has all it needs on a device.
+
+    Raises:
+        SetpointError: none has.
+    """
+    name = _ready(names, device, demands.head, demands.dropout)
     return Chosen(name, make_backend(name))
 
 
 def _ready(
-    names: tuple[BackendName, ...], device: torch.device, head: int, dropout: float
+    names: tuple[BackendName, ...], device: torch.device, head: int, dropout: bool
 ) -> BackendName:
     """The first that has all it needs, with the flash operators that it is to compute by."""
     for name in names:

@@ -33,6 +33,7 @@ class Limits(NamedTuple):
         gpu_only: whether it runs on GPUs alone.
         half: whether it computes in bf16 or fp16 alone on a GPU.
         soft_cap, dropout: whether it caps scores, and drops attention weights.
+        sinks: whether queries may attend to a learned score that has no value (GPT-OSS).
         latent: whether values may have another size than keys, as in latent attention.
         deterministic: whether its backward pass adds in one order when it must.
         lse: whether it gives the log of the sum of exponentials, by which a ring adds up blocks.
@@ -43,6 +44,7 @@ class Limits(NamedTuple):
     half: bool = False
     soft_cap: bool = False
     dropout: bool = True
+    sinks: bool = False
     latent: bool = True
     largest_head: int | None = None
     head_multiple: int = 1
@@ -51,13 +53,13 @@ class Limits(NamedTuple):
 
 
 LIMITS: Final[dict[Backend, Limits]] = {
-    "eager": Limits("dense", soft_cap=True),
+    "eager": Limits("dense", soft_cap=True, sinks=True),
     "sdpa": Limits("dense"),
     "sdpa_flash": Limits("causal", half=True, latent=False, largest_head=LARGEST_FLASH_HEAD),
     "sdpa_efficient": Limits("dense", gpu_only=True),
     "sdpa_cudnn": Limits("dense", gpu_only=True, half=True, deterministic=False),
     "sdpa_math": Limits("dense"),
-    "flex": Limits("blocks", soft_cap=True, dropout=False, lse=False),
+    "flex": Limits("blocks", soft_cap=True, dropout=False, sinks=True, lse=False),
     "varlen": Limits(
         "lengths", gpu_only=True, half=True, dropout=False, latent=False,
         largest_head=LARGEST_FLASH_HEAD, head_multiple=8,
@@ -94,6 +96,32 @@ MASKED_ON_GPU: tuple[Backend, ...] = ("varlen", "flex", "sdpa", "eager")
 """Order of auto on a GPU with isolated documents or windows: a dense mask comes last."""
 
 
+class Demands(NamedTuple):
+    """Properties of a model's attention that a backend must offer.
+
+    Arguments:
+        head, value_head: components of one head of queries and keys, and of values.
+        soft_cap, dropout, sinks: see `Limits`.
+    """
+
+    head: int
+    value_head: int
+    soft_cap: bool = False
+    dropout: bool = False
+    sinks: bool = False
+
+
+def demands_of(config: Transformer) -> Demands:
+    """Read the demands of Setpoint's own models."""
+    head = query_size(config)
+    return Demands(
+        head,
+        head if config.mla is None else config.mla.value_head_dim,
+        config.attention_soft_cap is not None,
+        config.attention_dropout > 0,
+    )
+
+
 def candidates(
     config: Transformer,
     device: str = "cpu",
@@ -115,14 +143,26 @@ def candidates(
     """
     if config.attention_backend != "auto":
         return (config.attention_backend,)
+    return fitting(demands_of(config), device, compute, masked=masked, ring=ring)
+
+
+def fitting(
+    demands: Demands,
+    device: str = "cpu",
+    compute: str = "fp32",
+    *,
+    masked: bool = False,
+    ring: bool = False,
+) -> tuple[Backend, ...]:
+    """List the backends that can compute some attention, the fastest first; see `candidates`."""
     order: tuple[Backend, ...] = EVERYWHERE
     if device == "cuda":
         order = MASKED_ON_GPU if masked else CAUSAL_ON_GPU
     return tuple(
         name
         for name in order
-        if not any(_lacking(config, name))
-        and unplaced(config, name, device, compute) is None
+        if not any(lacking(demands, name))
+        and unplaced(demands, name, device, compute) is None
         and (LIMITS[name].lse or not ring)
     )
 
@@ -178,7 +218,7 @@ def find_dense(
 
 def backend_problems(config: Transformer) -> Iterator[Problem]:
     """Find what the model needs and its backend cannot do on any device."""
-    for what, field in _lacking(config, config.attention_backend):
+    for what, field in lacking(demands_of(config), config.attention_backend):
         yield Problem(
             "attention_backend",
             f"{config.attention_backend} {what}",
@@ -198,14 +238,15 @@ def placement_problems(
     """
     if config.attention_backend == "auto":
         return
-    reason = unplaced(config, config.attention_backend, device, compute, training=training)
+    demands = demands_of(config)
+    reason = unplaced(demands, config.attention_backend, device, compute, training=training)
     if reason is not None:
         valid = ("auto", *able(config, EVERYWHERE))
         yield Problem("model.attention_backend", reason, valid=valid, also=("parallel.device",))
 
 
 def unplaced(
-    config: Transformer, name: Backend, device: str, compute: str, *, training: bool = True
+    demands: Demands, name: Backend, device: str, compute: str, *, training: bool = True
 ) -> str | None:
     """Find why a backend does not run on a kind of device.
 
@@ -222,7 +263,7 @@ def unplaced(
         return "PyTorch has no backward pass of it for the CPU"
     if limits.half and compute == "fp32" and (limits.gpu_only or device == "cuda"):
         return "it computes in bf16 or fp16; set precision.compute"
-    if name == "flex" and device == "cuda" and query_size(config) < SMALLEST_FLEX_HEAD:
+    if name == "flex" and device == "cuda" and demands.head < SMALLEST_FLEX_HEAD:
         return f"it takes heads of {SMALLEST_FLEX_HEAD} components or more on a GPU"
     return None
 
@@ -246,27 +287,34 @@ def determinism_problems(config: Transformer) -> Iterator[Problem]:
 
 def able(config: Transformer, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
     """Find the backends that can do what a model needs, on some device."""
-    return [name for name in among if not any(_lacking(config, name))]
+    demands = demands_of(config)
+    return [name for name in among if not any(lacking(demands, name))]
 
 
-def _lacking(config: Transformer, name: Backend) -> Iterator[tuple[str, str]]:
-    """What a backend cannot do of what a model needs, and the field that asks for it."""
+def lacking(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
+    """Find what a backend cannot do of what a model needs.
+
+    Returns:
+        each in words, and the field of Setpoint's own models that asks for it.
+    """
     if name == "auto":
         return
     limits = LIMITS[name]
-    if config.attention_soft_cap is not None and not limits.soft_cap:
+    if demands.soft_cap and not limits.soft_cap:
         yield "cannot cap scores", "attention_soft_cap"
-    if config.attention_dropout and not limits.dropout:
+    if demands.dropout and not limits.dropout:
         yield "cannot drop attention weights", "attention_dropout"
-    if config.mla is not None:
+    if demands.sinks and not limits.sinks:
+        yield "knows no attention sinks", "attention_backend"
+    if demands.value_head != demands.head:
         if not limits.latent:
             yield (
                 "needs keys and values of one size, which latent attention has not",
                 "mla.value_head_dim",
             )
-    elif limits.largest_head is not None and config.head_dim > limits.largest_head:
+    elif limits.largest_head is not None and demands.head > limits.largest_head:
         yield f"takes heads of up to {limits.largest_head} components", "head_dim"
-    elif config.head_dim % limits.head_multiple:
+    elif demands.head % limits.head_multiple:
         yield f"takes heads of a multiple of {limits.head_multiple} components", "head_dim"
 
 

@@ -44,6 +44,9 @@ class Ulysses(Backend):
         times = self.group.size() // math.gcd(self.group.size(), key.shape[2])
         key, value = repeat_heads(key, times), repeat_heads(value, times)
         query, key, value = self._heads_of(query, key, value)
+        if scores.sinks is not None:
+            own = scores.sinks.unflatten(0, (self.group.size(), -1))[self.group.rank()]
+            scores = scores._replace(sinks=own)
         return self._places_of(self.inner.attend(query, key, value, mask, scores))
 
     def _heads_of(self, *tensors: Tensor) -> list[Tensor]:

@@ -173,6 +173,7 @@ class Varlen(Backend):
         """Attend within sequences: queries (T, H, D), keys (T, K, D)."""
         assert how.soft_cap is None
         assert how.dropout == 0.0
+        assert how.sinks is None
         options: dict[str, Any] = {"scale": how.scale, "window_size": mask.window}
         if self.asks_for_groups:
             options["enable_gqa"] = query.shape[1] != key.shape[1]
@@ -221,7 +222,7 @@ class Flash(Varlen):
         return found[0] if isinstance(found, tuple) else found
 
 
-def use_flash(name: str, device: torch.device, head: int, dropout: float) -> None:
+def use_flash(name: str, device: torch.device, head: int, dropout: bool) -> None:
     """Let PyTorch's flash operators compute by the fastest version of FlashAttention that can.
 
     PyTorch registers versions 3 and 4, each for a generation of GPUs; its own kernels are version

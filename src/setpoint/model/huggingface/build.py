@@ -14,6 +14,7 @@ from setpoint.model.huggingface.architecture import (
     one_line,
     require_fit,
 )
+from setpoint.model.huggingface.attention import NAME, register
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.layers import evaluating
 
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 
 CAUSAL = 1e-4
 """Share of the largest logit that rounding may change where the tokens behind differ."""
+
+SUPPORTS = {
+    "sdpa": "_supports_sdpa",
+    "flash_attention_2": "_supports_flash_attn",
+    "flex_attention": "_supports_flex_attn",
+}
+"""Flags of transformers' classes by the attention that they tell of."""
 
 
 def build_huggingface(
@@ -49,11 +57,21 @@ def build_huggingface(
             f"model.config = {config.config}: {type(theirs).__name__} is of no language model that "
             f"transformers has"
         )
+    register()
+    make = transformers.AutoModelForCausalLM.from_config
+    kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(theirs)]
+    name = config.attention_backend
+    if name == "auto":
+        name = NAME if kind._can_set_attn_implementation() else None
+    elif name in SUPPORTS and not getattr(kind, SUPPORTS[name], False):
+        valid = [each for each, flag in SUPPORTS.items() if getattr(kind, flag, False)]
+        raise SetpointError(
+            f"model.attention_backend = {name}: {kind.__name__} of transformers has none\n"
+            f"Valid: {', '.join(['auto', *valid, 'eager'])}"
+        )
     try:
         # Not with torch's present default, and not with what config.json says the weights are in.
-        model = transformers.AutoModelForCausalLM.from_config(
-            theirs, attn_implementation=config.attention_backend, dtype=torch.float32
-        )
+        model = make(theirs, attn_implementation=name, dtype=torch.float32)
     except Exception as error:  # of transformers' own kinds, and of those of what it is built on
         raise SetpointError(
             f"model.config = {config.config}: transformers makes no causal language model of it: "
@@ -61,8 +79,9 @@ def build_huggingface(
         ) from error
     made = HuggingFaceModel(config, model.train())
     if torch.get_default_device().type != "meta":  # where there are no values to try it with
+        made.attend_by("eager" if name == NAME else name)
         _require_causal(made)
-        made.find_isolation()
+        made.choose_attention(name == NAME)
     return made
 
 

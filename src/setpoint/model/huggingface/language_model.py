@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError, SetpointError
+from setpoint.model.attention.layout import Layout
+from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing
 from setpoint.model.huggingface.division import tensor_plan
 from setpoint.model.huggingface.model_files import read_model, write_model
 from setpoint.model.huggingface.rows import positions_in, rows_apart
@@ -19,8 +21,12 @@ from setpoint.shapes.outcome import Outcome
 
 if TYPE_CHECKING:
     from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
+    from setpoint.shapes.batch import Lengths
 
-ISOLATED = 1e-5
+Isolation = Literal["mask", "positions", "rows"]
+"""How documents of a row are kept apart; see `HuggingFaceModel`."""
+
+ISOLATED = 1e-4
 """Share of the largest logit that rounding may change where documents share a row."""
 
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
@@ -32,18 +38,23 @@ class HuggingFaceModel(nn.Module):
 
     Where its keys say output_router_logits, it adds its balance loss in training.
 
-    Padding is masked, and documents that share a row are isolated: by position ids that restart,
-    which most attention of transformers takes for a block-diagonal mask, or else in rows of their
-    own. `find_isolation` chooses.
+    Padding is masked, and documents that share a row are isolated in the first way that can:
+
+    - `mask`: Setpoint's attention knows the documents;
+    - `positions`: position ids restart, which most attention of transformers takes for a
+      block-diagonal mask;
+    - `rows`: each document is computed in a row of its own.
     """
 
     # See `setpoint.shapes.outcome.takes_documents`.
     takes_documents = True
+    # See `setpoint.shapes.outcome.position_arguments`.
+    takes_lengths = True
 
     def __init__(self, config: HuggingFaceConfig, model: nn.Module) -> None:
         super().__init__()
         self.config = config
-        self.isolates_by_positions = False
+        self.isolation: Isolation = "rows"
         self._take(model)
         self.balances = bool(getattr(self._keys, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
@@ -53,14 +64,24 @@ class HuggingFaceModel(nn.Module):
         """How many logits each position has."""
         return self._keys.vocab_size
 
+    @property
+    def attention(self) -> str:
+        """What computes attention, by the name that transformers has for it."""
+        return self._keys._attn_implementation
+
     def _take(self, model: nn.Module) -> None:
         self.model = model
+        self.demands = demands_of(self._keys.get_text_config(), model)
         # The balance loss of the whole model reads the padding mask; attention gets position ids.
         decoder = getattr(model, "base_model", model)
         decoder.register_forward_pre_hook(_without_mask, with_kwargs=True)
 
     def forward(
-        self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        lengths: Lengths | None = None,
     ) -> Tensor | Outcome:
         """Compute the logits of every next token; those of padding mean nothing.
 
@@ -69,6 +90,7 @@ class HuggingFaceModel(nn.Module):
                 own, they only say where padding is. None: they restart in each document.
             documents: (B, S) integers, negative for padding; a token sees those of its own document
                 only. None: all of the row.
+            lengths: of the documents, or of what is before padding, where the host knows them.
 
         Returns:
             the logits; in training, with a balance loss, an `Outcome` with them and its weighted
@@ -79,7 +101,7 @@ class HuggingFaceModel(nn.Module):
         """
         if positions is None and documents is not None:
             positions = positions_in(documents)
-        logits, balance = self._call(tokens, positions, documents, self.isolates_by_positions)
+        logits, balance = self._call(tokens, positions, documents, lengths)
         if not (self.balances and self.training):
             return logits
         balance = balance.float() * self.balance_weight
@@ -96,50 +118,92 @@ class HuggingFaceModel(nn.Module):
         tokens: Tensor,
         positions: Tensor | None,
         documents: Tensor | None,
-        by_positions: bool,
+        lengths: Lengths | None = None,
+        used: list[Places] | None = None,
     ) -> tuple[Tensor, Any]:
-        """The logits, and the balance loss without its weight; None where there is none."""
-        if positions is None:
-            found = self.model(input_ids=tokens, use_cache=False)
-            return found.logits, getattr(found, "aux_loss", None)
-        positions = positions.expand(tokens.shape)
-        mask, rows = positions >= 0, None
-        if by_positions:
-            # Of padding each token is a document of its own.
-            ids = {"position_ids": positions.clamp(min=0)}
-        else:
-            ids = {}
-            if documents is not None:
+        """The logits, and the balance loss without its weight; None where there is none.
+
+        Arguments:
+            used: takes up what Setpoint's attention was given.
+        """
+        given: dict[str, Any] = {"use_cache": False}
+        rows = None
+        if positions is not None:
+            positions = positions.expand(tokens.shape)
+            if self.isolation == "rows" and documents is not None:
                 rows = rows_apart(documents, positions)
-                tokens, mask = rows.put(tokens), rows.put(mask)
-        found = self.model(input_ids=tokens, attention_mask=mask.long(), use_cache=False, **ids)
-        logits = found.logits if rows is None else rows.take(found.logits)
-        return logits, getattr(found, "aux_loss", None)
+                tokens, positions = rows.put(tokens), rows.put(positions + 1) - 1
+                documents = lengths = None
+            given["attention_mask"] = (positions >= 0).long()
+            if self.isolation != "rows":
+                given["position_ids"] = positions.clamp(min=0)
+        if self.attention == NAME:
+            batch, count = tokens.shape
+            layout = Layout(
+                count, count, batch, tokens.device, positions, positions is not None, documents,
+                lengths,
+            )  # fmt: skip
+            places = Places(layout, self.demands)
+            if used is not None:
+                used.append(places)
+            with placing(places):
+                outputs = self.model(input_ids=tokens, **given)
+        else:
+            outputs = self.model(input_ids=tokens, **given)
+        logits = outputs.logits if rows is None else rows.take(outputs.logits)
+        return logits, getattr(outputs, "aux_loss", None)
 
-    def find_isolation(self) -> None:
-        """Try whether position ids that restart isolate documents, as rows of their own do.
+    def choose_attention(self, tries_own: bool) -> None:
+        """Find how documents are isolated, and whether Setpoint's attention computes the same.
 
-        Those of models with recurrent layers, or that count positions by themselves, do not.
+        Arguments:
+            tries_own: whether Setpoint's attention is tried, and taken if it computes what the
+                present one does.
 
         Raises:
-            SetpointError: a balance loss is asked for, and there is none.
+            SetpointError: the attention that the section names does not, or a balance loss is
+                asked for, and there is none.
         """
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
         documents = torch.tensor([[0, 0, 1, 1], [0, 1, 1, -1]])
         positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, -1]])
+
+        used: list[Places] = []
+
+        def same(isolation: Isolation) -> bool:
+            self.isolation = isolation
+            try:
+                logits, balance = self._call(tokens, positions, documents, used=used)
+            except Exception:  # whatever its layers raise, they cannot
+                return False
+            off = (logits - apart)[documents >= 0].abs().max()
+            return bool(off <= ISOLATED * apart.abs().max()) and (
+                not self.balances or bool((balance - wanted).abs() <= ISOLATED * wanted.abs())
+            )
+
         with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(self):
-            apart, wanted = self._call(tokens, positions, documents, False)
+            self.isolation = "rows"
+            apart, wanted = self._call(tokens, positions, documents)
             if self.balances and wanted is None:
                 raise self._no_balance()
-            try:
-                packed, found = self._call(tokens, positions, documents, True)
-            except Exception:  # whatever its layers raise, they cannot
-                self.isolates_by_positions = False
-                return
-        off = (packed - apart)[documents >= 0].abs().max()
-        self.isolates_by_positions = bool(off <= ISOLATED * apart.abs().max()) and (
-            not self.balances or bool((found - wanted).abs() <= ISOLATED * wanted.abs())
-        )
+            if tries_own:
+                self.attend_by(NAME)
+                if (same("mask") or same("rows")) and used[-1].masks:
+                    return
+                if self.config.attention_backend == NAME:
+                    raise SetpointError(
+                        f"model.attention_backend = {NAME}: {type(self.model).__name__} has no "
+                        f"attention that takes it, or computes something else with it\n"
+                        f"Valid: auto, eager, sdpa"
+                    )
+                self.attend_by(None)
+            if not same("positions"):
+                self.isolation = "rows"
+
+    def attend_by(self, name: str | None) -> None:
+        """Change what computes attention; None: transformers' first choice."""
+        model: Any = self.model
+        model.set_attn_implementation(name or model.get_correct_attn_implementation(None))
 
     def _balance_weight(self) -> float:
         for holder in (self.model, self._keys):
@@ -212,9 +276,10 @@ class HuggingFaceModel(nn.Module):
 
 
 def _without_mask(
-    _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+    decoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Leave out the padding mask where position ids are given, which transformers reads then."""
-    if named.get("position_ids") is not None:
+    """Leave out the padding mask where transformers' own attention reads position ids instead."""
+    keys: Any = decoder.config
+    if named.get("position_ids") is not None and keys._attn_implementation != NAME:
         named = {**named, "attention_mask": None}
     return arguments, named

@@ -9,6 +9,7 @@ from setpoint.config import Caution, Problem
 from setpoint.model.attention.support import (
     LIMITS,
     able,
+    demands_of,
     determinism_problems,
     placement_problems,
     unplaced,
@@ -56,7 +57,7 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
         for name in able(model)
         if name != "auto"
         and LIMITS[name].masks not in without
-        and unplaced(model, name, "cuda", compute) is None
+        and unplaced(demands_of(model), name, "cuda", compute) is None
         and (LIMITS[name].lse or job.parallel.degrees["ring"] == 1)
     ]
     fields = ("model.attention_soft_cap", "model.attention_dropout", "model.sliding_window")

@@ -1,0 +1,347 @@
+"""Attention of transformers' models by Setpoint's backends: a function and its masks.
+
+`register` adds both to transformers under the name "setpoint". The decoder of a model asks for a
+mask of each kind once in a forward pass, and hands it to its layers; here that is an
+`AttentionMask`, which knows the documents of a batch, its backend, and the ranks that divide its
+sequences. `placing` says the documents for the forward passes within.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.model.attention.backend import Backend, Eager, Scores, SdpaMask
+from setpoint.model.attention.config import Backend as BackendName
+from setpoint.model.attention.context import over_ranks
+from setpoint.model.attention.layout import Layout, visible
+from setpoint.model.attention.selection import ready
+from setpoint.model.attention.support import Demands, fitting, lacking
+from setpoint.model.autocast import cast_once
+from setpoint.shapes.batch import Lengths
+
+if TYPE_CHECKING:
+    from setpoint.shapes.sequence_parts import ContextGroups
+
+NAME: Final = "setpoint"
+"""Name of the attention in transformers."""
+
+DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+"""Names that transformers' configs have for the share of attention weights that are dropped."""
+
+
+@dataclass(slots=True, eq=False)
+class Places:
+    """Positions and documents of the tokens of a forward pass.
+
+    Arguments:
+        layout: of whole sequences, also where ranks divide them.
+        demands: of the layers; they may differ from these in single layers.
+        masks: that the model asked for, by window and chunk.
+    """
+
+    layout: Layout
+    demands: Demands
+    groups: ContextGroups | None = None
+    masks: dict[tuple[int | None, int | None], AttentionMask] = field(default_factory=dict)
+
+
+_given: list[Places] = []
+"""Those of the forward passes that run, the innermost last."""
+
+
+@contextmanager
+def placing(places: Places) -> Iterator[None]:
+    """Let masks that transformers makes within have these places."""
+    _given.append(places)
+    try:
+        yield
+    finally:
+        _given.pop()
+
+
+class Prepared(NamedTuple):
+    """A backend with a mask as it takes it."""
+
+    name: BackendName
+    backend: Backend
+    mask: Any
+
+
+@dataclass(slots=True, eq=False)
+class AttentionMask:
+    """What layers of one kind see, as their attention is given it.
+
+    Arguments:
+        layout: of whole sequences; chunks of a sequence are documents of their own.
+        dense: (B, 1, S, L) bool, True where a query sees a key, for masks that window and layout
+            do not say; None: these say all.
+        cached: whether keys of earlier calls are among the keys.
+        prepared: the backend that offers what layers of the model need.
+    """
+
+    layout: Layout
+    window: int | None
+    groups: ContextGroups | None
+    dense: Tensor | None
+    cached: bool
+    prepared: Prepared = field(init=False)
+
+    def prepare(self, demands: Demands, dtype: torch.dtype) -> Prepared:
+        """Choose a backend, and prepare the mask for it.
+
+        Raises:
+            SetpointError: none does what is needed.
+        """
+        device, groups = self.layout.device, self.groups
+        if self.dense is not None:
+            names = fitting(demands)
+            name, backend = ready(names, device, demands)
+            is_eager = isinstance(backend, Eager)
+            return Prepared(name, backend, self.dense if is_eager else SdpaMask(False, self.dense))
+        ring = groups is not None and groups.ring is not None
+        if ring and demands.sinks:
+            raise SetpointError(
+                "parallel.ring adds up blocks of attention, and attention sinks are in none of "
+                "them\nValid: 1, or divide sequences by parallel.ulysses"
+            )
+        # With a cache it is as on a CPU: masks have few rows, and lengths change with each call.
+        kind = "cpu" if self.cached else device.type
+        compute = "bf16" if dtype.itemsize == 2 else "fp32"
+        masked = self.layout.is_masked(self.window)
+        names = fitting(demands, kind, compute, masked=masked, ring=ring)
+        if not names:
+            raise SetpointError(
+                f"model.attention_backend = {NAME}: no backend computes attention with {demands}\n"
+                f"Valid: eager, sdpa"
+            )
+        name, backend = ready(names, device, demands)
+        if groups is not None:
+            backend = over_ranks(backend, name, groups)
+        return Prepared(name, backend, backend.prepare_mask(self.layout, self.window))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        """Mix the values that the queries of a layer see; see `Backend.attend`."""
+        query, key, value = map(cast_once, (query, key, value))
+        demands = Demands(
+            query.shape[-1],
+            value.shape[-1],
+            scores.soft_cap is not None,
+            scores.dropout > 0,
+            scores.sinks is not None,
+        )
+        prepared = self.prepared
+        if any(lacking(demands, prepared.name)):
+            prepared = self.prepare(demands, query.dtype)
+        return prepared.backend.attend(query, key, value, prepared.mask, scores)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Compute attention as transformers asks for it.
+
+    Windows are in the mask, as in transformers' own functions with masks.
+
+    Arguments:
+        query: (B, H, S, D).
+        key, value: (B, K, L, D).
+        s_aux: (H,) attention sinks.
+
+    Returns:
+        (B, S, H, D).
+
+    Raises:
+        SetpointError: the layer has a mask or a bias of its own.
+    """
+    if not isinstance(attention_mask, AttentionMask) or position_bias is not None:
+        what = "no mask of it" if position_bias is None else "a position bias"
+        raise SetpointError(
+            f"model.attention_backend = {NAME}: {type(module).__name__} hands it {what}\n"
+            f"Valid: sdpa, eager"
+        )
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    scores = Scores(scaling, softcap or None, dropout, s_aux)
+    return attention_mask.attend(query, key, value, scores), None
+
+
+def make_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Any = None,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    device: torch.device | str = "cpu",
+    config: Any = None,
+    dtype: torch.dtype = torch.float32,
+    use_vmap: bool = False,
+    **_: Any,
+) -> AttentionMask:
+    """Make the mask of some layers, as transformers' mask interface asks for it.
+
+    Raises:
+        SetpointError: no backend attends under it, or ranks that divide sequences do not know it.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    places = _given[-1] if _given else None
+    device = torch.device(device)
+    kind = _kind_of(mask_function)
+    window = local_size if kind == "sliding" else None
+    chunk = local_size if kind == "chunked" else None
+    if places is not None and kind is not None and (window, chunk) in places.masks:
+        return places.masks[window, chunk]
+    if places is None:
+        layout = _layout(batch_size, q_length, kv_length, kv_offset, attention_mask, device)
+        demands, groups = demands_of(config), None
+        ends = q_offset + q_length == kv_offset + kv_length
+    else:
+        layout, demands, groups, ends = places.layout, places.demands, places.groups, True
+    dense = None
+    if kind is None or not ends:
+        if groups is not None:
+            raise SetpointError(
+                "parallel: ranks that divide sequences know no masks but windows and chunks\n"
+                "Valid: parallel.ulysses = 1, parallel.ring = 1"
+            )
+        seen: Any = sdpa_mask(
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset,
+            kv_offset,
+            mask_function,
+            attention_mask,
+            allow_is_causal_skip=False,
+            use_vmap=use_vmap,
+            device=device,
+        )
+        seen = seen if places is None else seen & visible(layout, None)
+        # Queries that see nothing are padding; they see all, as a softmax needs a key.
+        dense = seen | ~seen.any(dim=-1, keepdim=True)
+    elif chunk is not None and chunk < kv_offset + kv_length:
+        layout = _chunked(layout, chunk, kv_offset)
+    cached = q_length != kv_length and groups is None
+    mask = AttentionMask(layout, window, groups, dense, cached)
+    autocast = torch.is_autocast_enabled(device.type)
+    mask.prepared = mask.prepare(
+        demands, torch.get_autocast_dtype(device.type) if autocast else dtype
+    )
+    if places is not None and kind is not None:
+        places.masks[window, chunk] = mask
+    return mask
+
+
+def register() -> None:
+    """Make the attention known to transformers."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if NAME not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+        ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, make_mask)
+
+
+def demands_of(config: Any, model: nn.Module | None = None) -> Demands:
+    """Read what the attention of an architecture needs.
+
+    Arguments:
+        config: of its text model.
+        model: whose parameters tell of sinks; None: there are none.
+    """
+    heads = getattr(config, "num_attention_heads", None) or 1
+    head = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
+    value = head
+    if getattr(config, "kv_lora_rank", None):
+        head = config.qk_nope_head_dim + config.qk_rope_head_dim
+        value = config.v_head_dim
+    names = () if model is None else (name for name, _ in model.named_parameters())
+    return Demands(
+        head,
+        value,
+        bool(getattr(config, "attn_logit_softcapping", None)),
+        any((getattr(config, name, None) or 0) > 0 for name in DROPOUTS),
+        any(name.endswith(".sinks") for name in names),
+    )
+
+
+def _kind_of(mask_function: Any) -> str | None:
+    """Whether a mask of transformers is `causal`, `sliding` or `chunked`; None: another."""
+    from transformers.masking_utils import causal_mask_function
+
+    parts = (mask_function,)
+    if mask_function.__qualname__ == "and_masks.<locals>.and_mask":
+        parts = mask_function.__closure__[0].cell_contents
+    kind = None
+    for part in parts:
+        if part is causal_mask_function:
+            kind = kind or "causal"
+        elif part.__qualname__ == "sliding_window_overlay.<locals>.inner_mask":
+            kind = "sliding"
+        elif part.__qualname__ == "chunked_overlay.<locals>.inner_mask":
+            kind = "chunked"
+        else:
+            return None
+    return kind
+
+
+def _layout(
+    batch: int,
+    queries: int,
+    keys: int,
+    first: int,
+    mask: Tensor | None,
+    device: torch.device,
+) -> Layout:
+    """The places of transformers' own calls, such as those of its `generate`."""
+    positions = None
+    if mask is not None and mask.dim() == 2 and not bool(mask.all()):
+        seen = mask.to(torch.bool)
+        positions = (seen.cumsum(-1) - 1).where(seen, -1)[:, first : first + keys]
+    return Layout(
+        queries=queries,
+        keys=keys,
+        batch=batch,
+        device=device,
+        positions=positions,
+        padded=positions is not None,
+    )
+
+
+def _chunked(layout: Layout, chunk: int, first: int) -> Layout:
+    """A layout in which chunks of a document are documents of their own (Llama 4)."""
+    positions = layout.positions
+    if positions is None:
+        positions = torch.arange(first, first + layout.keys, device=layout.device)[None]
+    chunks = positions.div(chunk, rounding_mode="floor")
+    documents = chunks
+    if layout.documents is not None:
+        most = (first + layout.keys) // chunk + 1
+        documents = (layout.documents * most + chunks).where(layout.documents >= 0, -1)
+    lengths = layout.lengths
+    if lengths is not None:
+        runs = zip(lengths.starts[:-1], lengths.starts[1:], strict=True)
+        starts = [np.arange(begin, end, chunk) for begin, end in runs]
+        starts = np.concatenate((*starts, lengths.starts[-1:]))
+        lengths = Lengths.of(starts).to(lengths.cumulative.device)
+    return replace(layout, documents=documents, lengths=lengths)
