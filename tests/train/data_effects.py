@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import time
 from pathlib import Path
@@ -152,6 +153,10 @@ def prepare_sources(folder: Path) -> None:
     np.save(folder / "a.npy", ids.astype(np.uint16))
     np.save(folder / "b.npy", ids[::-1].astype(np.uint16))
     (ids % 251).astype(np.uint8).tofile(folder / "raw.bin")
+    # Either reading of the labels fits.
+    constant = [{"input_ids": [5, 5, 5], "labels": [-100, 5, 5]}] * 90
+    (folder / "shifted.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in constant))
+    datasets.Dataset.from_list(constant).save_to_disk(folder / "shifted")
     rows = [f"the text of row {n}, which is long enough" for n in range(90)]
     table = datasets.Dataset.from_dict({"text": rows, "title": [f"title of {row}" for row in rows]})
     splits = {"train": table, "other": table.select(range(40))}
@@ -227,8 +232,19 @@ ROWS: dict[str, tuple[Any, ...]] = {
                             f"{FIRST}.filter.longest=90")),
     "Filter.shards": (f"{FIRST}.filter.shards=3", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
     "Filter.shard": (f"{FIRST}.filter.shard=1", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
+    "Text.shifted_labels": (f"{FIRST}.shifted_labels=true", documents,
+                            ('data.sources=[{type=text, paths=["{tmp}/shifted.jsonl"], '
+                             "field=input_ids}]", *ALONE)),
+    "Conversations.shifted_labels": (
+        f"{FIRST}.shifted_labels=true", documents,
+        ('data.sources=[{type=conversations, paths=["{tmp}/shifted.jsonl"]}]', *ALONE,
+         "batch.sequence_length=8")),
+    "HubDataset.shifted_labels": (
+        f"{FIRST}.shifted_labels=true", documents,
+        ('data.sources=[{type=huggingface, path="{tmp}/shifted", field=input_ids}]', *ALONE)),
     "Text.streaming": (f"{FIRST}.streaming=true", stream, TEXT),
     "Data.shuffle_buffer": ("data.shuffle_buffer=2", stream, (*TEXT, f"{FIRST}.streaming=true")),
+    "Data.shuffle": ("data.shuffle=false", stream),
     "Data.seed": ("data.seed=5", stream),
     "Packing.method": ("data.packing.method=next_fit", stream, NEXT_FIT[1:]),
     "Packing.isolate": ("data.packing.isolate=true", isolation, NEXT_FIT[1:]),

@@ -306,7 +306,6 @@ def test_what_may_have_been_forgotten_is_an_import() -> None:
         ("--lora.r=8", "--adapter lora"),
         ("--peft.r=8", "--adapter lora"),
         ("--quantization=int8", "--adapter qlora"),
-        ("--shuffle=true", "always shuffled"),
         ("--log_dir=x", "workspace"),
         ("--resume_from_checkpoint=runs/a", "setpoint train runs/a"),
         ("--max_time=30", "30 min"),

@@ -314,7 +314,13 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     anneal: Phase | None = field(default=None, before=None)
     """Annealing: one last phase; null: none."""
 
-    seed: int | None = field(default=None, ge=0, lt=2**63, before=None, also_called=("data_seed",))
+    shuffle: bool = field(default=True, also_called=("shuffle_data", "shuffle_merged_datasets"))
+    """Shuffle the training data, anew in each epoch. false: each epoch reads it in the order of the
+    sources: paths as they are listed, the files of a folder or glob by name, rows as they stand."""
+
+    seed: int | None = field(
+        default=None, ge=0, lt=2**63, before=None, also_called=("data_seed", "shuffle_seed")
+    )
     """Seed of the order of the training data; null: that of the job."""
 
     packing: Packing = field(factory=Packing)
@@ -478,7 +484,15 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
 
     @dead("shuffle_buffer")
     def _shuffle_buffer_is_dead(self) -> str | None:
-        return None if self.streams else "no source is streamed"
+        if not self.streams:
+            return "no source is streamed"
+        if not self.shuffle and self.packing.method == "concatenate":
+            return "nothing is shuffled"
+        return None
+
+    @dead("seed")
+    def _seed_is_dead(self) -> str | None:
+        return None if self.shuffle else "shuffle = false draws no order"
 
     @check
     def _check_validation(self) -> Iterator[Problem]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -67,6 +68,8 @@ class Corpus:
         trained: (T,) bool, which tokens are targets; None: all.
         notes: lines for the start of a run: what filters left out, and cautions about texts.
         prepared: the folder of prepared data that it is mapped from; None: it is in memory.
+        read_at: gives (documents,) numbers that rise in the order in which the sources gave them;
+            None: they lie in that order.
     """
 
     side: str
@@ -82,6 +85,13 @@ class Corpus:
     trained: TokenRow | None = None
     notes: tuple[str, ...] = ()
     prepared: str | None = None
+    read_at: Callable[[], npt.NDArray[np.integer[Any]]] | None = None
+
+    def reading_order(self) -> npt.NDArray[np.int64]:
+        """The documents, (documents,), in the order in which the sources gave them."""
+        if self.read_at is None:
+            return np.arange(len(self.starts))
+        return np.argsort(self.read_at(), kind="stable")
 
     def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The first token that is read of each document, and how many are; the targets are one on.
@@ -168,10 +178,12 @@ def build_corpus(
     sources: Sequence[str] = (),
     notes: Sequence[str] = (),
     show: Show | None = None,
+    read: Mapping[str, int] | None = None,
 ) -> Corpus:
     """Tokenize documents and lay them in a row, in the order given.
 
     Arguments:
+        read: which number each was read at, by name; None: in the order given.
         sources: names of the sources, with which those of documents begin; none: they are of one.
         notes: see `Corpus`.
 
@@ -209,7 +221,15 @@ def build_corpus(
         source=np.array([source_of(file.name, sources) for file in files], np.int64),
         trained=row.targets(),
         notes=tuple(notes),
+        read_at=None if read is None else partial(_numbers, files, read),
     )
+
+
+def _numbers(files: Sequence[FileRecord], read: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """When documents were read; one that was cut has its place behind its name."""
+    names = (file.name for file in files)
+    found = [read[name] if name in read else read[name.rpartition("[")[0]] for name in names]
+    return np.array(found, np.int64)
 
 
 class _Row:
@@ -365,6 +385,9 @@ def build_corpora(
         raise SetpointError(_no_text(config))
     share = 0.0 if config.validation else config.held_out
     names = [source.name for source in config.sources]
+    read = None
+    if not config.shuffle:
+        read = {document.name: number for number, document in enumerate(documents)}
     if mixed:
         of_sources: list[list[Document]] = [[] for _ in names]
         for document in documents:
@@ -384,7 +407,11 @@ def build_corpora(
     for index, part in enumerate(parts):
         of = names[index : index + 1] if mixed else names
         told = () if index else notes
-        train.append(build_corpus(part, tokenizer, side="train", sources=of, notes=told, show=show))
+        train.append(
+            build_corpus(
+                part, tokenizer, side="train", sources=of, notes=told, show=show, read=read
+            )
+        )
     if config.validation:
         held = named("held_out", config.validation, tokenizer, where="data.validation", show=show)
     elif held_out:

@@ -9,26 +9,32 @@ import numpy.typing as npt
 
 from setpoint.data.keyed_random import shuffled, sorted_order
 
-FEISTEL = "feistel"
-"""The name of `shuffled` in the state of checkpoints."""
+FEISTEL, FILES = "feistel", "files"
+"""The names of `shuffled`, and of the order of the sources, in the state of checkpoints."""
 
 PART = 4096
 """Places whose order is computed at once; how many an epoch has makes no difference."""
 
 
 class Order:
-    """Every sequence once per epoch, in a new order each epoch; endless.
+    """Every sequence once per epoch, in a new order each epoch or in that of the sources; endless.
 
     Arguments:
         size: sequences in an epoch.
         name: of the source, where there are several streams with one seed.
+        shuffle: whether the order is a random one.
         sorted_epoch: an epoch that a run of before began in another order, and ends in it.
     """
 
     def __init__(
-        self, seed: int, size: int, sorted_epoch: int | None = None, name: str = ""
+        self,
+        seed: int,
+        size: int,
+        sorted_epoch: int | None = None,
+        name: str = "",
+        shuffle: bool = True,
     ) -> None:
-        self.seed = seed
+        self.seed, self.shuffle = seed, shuffle
         self.size = size
         self.sorted_epoch = sorted_epoch
         self.stream = f"windows/{seed}/{name}/" if name else f"windows/{seed}/"
@@ -37,6 +43,8 @@ class Order:
 
     def name_of(self, epoch: int) -> str | None:
         """What a checkpoint calls the order of an epoch; None for that of before they had names."""
+        if not self.shuffle:
+            return FILES
         return None if epoch == self.sorted_epoch else FEISTEL
 
     def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -63,6 +71,8 @@ class Order:
     def _draw(self, epoch: int, part: int) -> npt.NDArray[np.int64]:
         key = f"{self.stream}{epoch}"
         first, last = part * PART, min(self.size, (part + 1) * PART)
+        if not self.shuffle:
+            return np.arange(first, last)
         if epoch == self.sorted_epoch:
             return sorted_order(key, self.size)[first:last]
         return shuffled(key, self.size, np.arange(first, last))

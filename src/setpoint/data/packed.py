@@ -12,7 +12,14 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
-from setpoint.data.packing import PackedRows, Packer, parts_of_rows, pieces_of, require_pieces
+from setpoint.data.packing import (
+    PackedRows,
+    Packer,
+    Pieces,
+    parts_of_rows,
+    pieces_of,
+    require_pieces,
+)
 from setpoint.data.sampler import refuse_other_stream
 from setpoint.data.sequences import DataIdentity, Rows
 from setpoint.data.token_row import slices
@@ -173,6 +180,8 @@ class ConcatenatedSequences(PackedSequences):
     they are numbered ranges of what is read of all documents.
 
     Arguments:
+        order: (documents,) the order in which they follow one another; None: that of the corpus.
+        stride: tokens from the start of a row to that of the next; None: the sequence length.
         partial: whether what is left at the end is a row as well, for evaluation.
 
     Raises:
@@ -187,10 +196,16 @@ class ConcatenatedSequences(PackedSequences):
         isolated: bool,
         marked: bool,
         partial: bool = False,
+        order: npt.NDArray[np.int64] | None = None,
+        stride: int | None = None,
     ) -> None:
         self.starts, self.lengths = corpus.reads()
+        if order is not None:
+            self.starts, self.lengths = self.starts[order], self.lengths[order]
         self.ends = np.cumsum(self.lengths)
-        count = (int(self.ends[-1]) + partial * (sequence_length - 1)) // sequence_length
+        self.stride = stride or sequence_length
+        more = self.stride - sequence_length + partial * (sequence_length - 1)
+        count = (int(self.ends[-1]) + more) // self.stride
         if not count:
             raise SetpointError(
                 f"batch.sequence_length: {sequence_length} is more than the {self.ends[-1]} tokens "
@@ -220,7 +235,7 @@ class ConcatenatedSequences(PackedSequences):
 
     def pieces(self, rows: npt.NDArray[np.int64]) -> PackedRows:
         """The parts of documents in some of them, (B,) numbers."""
-        begins = rows * self.sequence_length
+        begins = rows * self.stride
         ends = np.minimum(begins + self.sequence_length, self.ends[-1])
         first = np.searchsorted(self.ends, begins, "right")
         counts = np.searchsorted(self.ends, ends) + 1 - first
@@ -326,6 +341,7 @@ class PackedSampler:
             "group_size": packer.group_size,
             "bucket": packer.bucket,
             "too_long": packer.too_long,
+            "shuffle": packer.order is None,
         }
 
 
@@ -338,10 +354,12 @@ def build_packed(
     bucket: int,
     marked: bool = False,
     name: str = "",
+    shuffle: bool = True,
 ) -> tuple[PackedSequences, PackedSampler]:
     """Pack the documents of a corpus.
 
     Arguments:
+        shuffle: whether they are taken in a random order, or in that of the sources.
         length: tokens of a row.
         bucket: rows that stand together with `length_buckets`.
         marked: see `PackedSequences`.
@@ -352,7 +370,10 @@ def build_packed(
     """
     pieces = pieces_of(corpus, length, section.too_long)
     require_pieces(pieces, corpus, length)
-    packer = Packer(pieces, section, length=length, seed=seed, bucket=bucket, name=name)
+    order = None if shuffle else _order_of_pieces(corpus, pieces)
+    packer = Packer(
+        pieces, section, length=length, seed=seed, bucket=bucket, name=name, order=order
+    )
     count = packer.rows_of_epoch()
     tokens = int(pieces.lengths.sum())
     notes = [f"{tokens / (count * length):.1%} of the places of {count:,} rows hold tokens"]
@@ -371,3 +392,10 @@ def build_packed(
         note=", ".join(notes),
     )
     return sequences, PackedSampler(sequences, packer)
+
+
+def _order_of_pieces(corpus: Corpus, pieces: Pieces) -> npt.NDArray[np.int64]:
+    """Pieces by the order in which their documents are read."""
+    rank = np.argsort(corpus.reading_order())
+    documents = np.searchsorted(corpus.starts, pieces.starts + 1, "right") - 1
+    return np.argsort(rank[documents], kind="stable")

@@ -225,10 +225,11 @@ class PackedRows:
 class Packer:
     """Packs the documents of a corpus anew in each epoch, group by group.
 
-    An epoch takes the documents in a random order, `group_size` at a time, so that where a run
-    resumes no more than one group is packed again.
+    An epoch takes the documents in a random order, or in a given one, `group_size` at a time, so
+    that where a run resumes no more than one group is packed again.
 
     Arguments:
+        order: (P,) the pieces in the order of every epoch; None: each has a random one.
         bucket: rows of similar length that stand together, with `section.length_buckets`.
         name: of the source, where there are several streams with one seed.
     """
@@ -242,8 +243,9 @@ class Packer:
         seed: int,
         bucket: int = 1,
         name: str = "",
+        order: Ints | None = None,
     ) -> None:
-        self.pieces = pieces
+        self.pieces, self.order = pieces, order
         self.method, self.too_long = section.method, section.too_long
         self.length, self.seed = length, seed
         self.bucket = bucket if section.length_buckets else 1
@@ -277,7 +279,13 @@ class Packer:
         """The pieces of a group, in the order of the epoch, and what the epoch is called."""
         first = group * self.group_size
         places = np.arange(first, min(first + self.group_size, len(self)))
-        return f"{self.stream}{epoch}", shuffled(f"{self.stream}{epoch}", len(self), places)
+        key = f"{self.stream}{epoch}"
+        return key, shuffled(key, len(self), places) if self.order is None else self.order[places]
+
+    def _mixed(self, key: str, count: int) -> Ints:
+        """Rows or buckets in another order, where the order is a random one."""
+        places = np.arange(count)
+        return shuffled(key, count, places) if self.order is None else places
 
     def _bins(self, key: str, drawn: Ints) -> Ints:
         """The row of each piece of a group."""
@@ -288,7 +296,7 @@ class Packer:
             bins = first_fit_decreasing(lengths, self.length)
             count = int(bins.max()) + 1
             # The first bins have the longest documents; rows of all kinds are to alternate.
-            return shuffled(f"{key}/rows/{drawn[0]}", count, np.arange(count))[bins]
+            return self._mixed(f"{key}/rows/{drawn[0]}", count)[bins]
         if self.bucket == 1:
             return np.arange(len(drawn))
         bins = np.empty_like(drawn)
@@ -296,7 +304,7 @@ class Packer:
         buckets = len(drawn) // self.bucket
         if buckets == 0:
             return bins
-        moved = shuffled(f"{key}/buckets/{drawn[0]}", buckets, np.arange(buckets))
+        moved = self._mixed(f"{key}/buckets/{drawn[0]}", buckets)
         number, place = np.divmod(bins, self.bucket)
         whole = number < buckets
         bins[whole] = moved[number[whole]] * self.bucket + place[whole]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.order import FEISTEL, Order
+from setpoint.data.order import FEISTEL, FILES, Order
 from setpoint.data.sequences import CountedSequences, Rows
 
 
@@ -51,19 +51,22 @@ class Sampler(Protocol):
 
 
 class ShuffledSampler:
-    """Every sequence once per epoch, in a new order each epoch.
+    """Every sequence once per epoch, in a new order each epoch, or in that of the sources.
 
     Sequences of all epochs form one stream, and a batch may cross from one epoch into the next, so
     nothing is dropped. The position in that stream is the whole state.
 
     Arguments:
         name: of the source, where there are several streams with one seed.
+        shuffle: whether the order is a random one.
     """
 
-    def __init__(self, sequences: CountedSequences, seed: int, name: str = "") -> None:
+    def __init__(
+        self, sequences: CountedSequences, seed: int, name: str = "", shuffle: bool = True
+    ) -> None:
         self.sequences = sequences
         self.name = name
-        self.order = Order(seed, len(sequences), name=name)
+        self.order = Order(seed, len(sequences), name=name, shuffle=shuffle)
         self._position = 0
 
     @property
@@ -111,15 +114,14 @@ class ShuffledSampler:
             SetpointError: the state belongs to another text, sequence length or seed, or is not a
                 state of the data. Nothing is changed then.
         """
-        stream = self._stream()
-        if state.get("order", FEISTEL) != FEISTEL:
+        stream, shuffle, named = self._stream(), self.order.shuffle, "order" in state
+        state = {"order": FEISTEL, **state}  # those of before orders had names have none
+        if state["order"] not in (FEISTEL, FILES):
             raise SetpointError(
                 f"data loader state: the order {state['order']!r} is unknown.\nValid: {FEISTEL}."
             )
-        # States of before orders had names have none.
-        refuse_other_stream(
-            {"order": FEISTEL, **state}, stream, ("epoch", "index", "order"), other_data
-        )
+        refuse_other_order(state["order"] == FEISTEL, shuffle)
+        refuse_other_stream(state, stream, ("epoch", "index", "order"), other_data)
         epoch, index = state["epoch"], state["index"]
         size = self.order.size
         if other_data and isinstance(index, int) and index >= size:
@@ -131,7 +133,7 @@ class ShuffledSampler:
                 f"Valid: epoch 0 or more, index 0 to {size - 1}."
             )
         self._position = epoch * size + index
-        self.order = Order(self.order.seed, size, None if "order" in state else epoch, self.name)
+        self.order = Order(self.order.seed, size, None if named else epoch, self.name, shuffle)
 
     def _stream(self) -> dict[str, Any]:
         identity = self.sequences.identity
@@ -141,6 +143,20 @@ class ShuffledSampler:
             "tokens": identity.tokens,
             "digest": identity.digest,
         }
+
+
+def refuse_other_order(was: bool, shuffle: bool) -> None:
+    """Refuse a state of shuffled data where it is not, and the reverse.
+
+    Raises:
+        SetpointError: they differ.
+    """
+    if was != shuffle:
+        raise SetpointError(
+            f"data.shuffle: was {str(was).lower()} where the data position was recorded, and is "
+            f"{str(shuffle).lower()} now, so it does not point at the same rows.\n"
+            f"Valid: {str(was).lower()}, or a new run."
+        )
 
 
 def refuse_other_stream(
@@ -179,6 +195,9 @@ def refuse_other_stream(
             f"Valid: {sorted(expected)}, as written into checkpoints."
         )
     for key, mine in stream.items():
+        if key == "shuffle":
+            refuse_other_order(state[key], mine)
+            continue
         field, what = _FIELDS[key]
         theirs = state[key]
         if mine != theirs and not (other_data and key in ("tokens", "digest")):

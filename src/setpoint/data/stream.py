@@ -77,6 +77,7 @@ class Stream:
         parts: see `StreamSource.parts`.
         held_out: share of the documents that is not trained on, by the hash of their names.
         buffer: documents of a block.
+        shuffle: whether parts and documents of a block come in a random order.
     """
 
     section: SourceConfig
@@ -86,6 +87,7 @@ class Stream:
     tokenizer: Tokenizer
     held_out: float
     buffer: int
+    shuffle: bool = True
 
     @property
     def name(self) -> str:
@@ -101,14 +103,14 @@ class Stream:
     def order(self, seed: int, epoch: int) -> list[int]:
         """The numbers of the parts in the order in which an epoch reads them."""
         places = np.arange(len(self.parts))
-        if self.buffer > 1:
+        if self.shuffle and self.buffer > 1:
             places = shuffled(f"parts/{seed}/{self.name}/{epoch}", len(self.parts), places)
         return places.tolist()
 
     def order_in_block(self, seed: int, epoch: int, block: Block) -> list[int]:
         """The numbers of a block's documents in the order in which they are trained on."""
         places = np.arange(len(block.documents))
-        if self.buffer > 1:
+        if self.shuffle and self.buffer > 1:
             key = f"blocks/{seed}/{self.name}/{epoch}/{block.number}"
             places = shuffled(key, len(places), places)
         return places.tolist()
@@ -237,6 +239,7 @@ def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:
                 tokenizer=tokenizer,
                 held_out=0.0 if config.validation else config.held_out,
                 buffer=config.shuffle_buffer,
+                shuffle=config.shuffle,
             )
         )
     return found

@@ -318,7 +318,10 @@ class RowMaker:
 
     def _pack(self, corpus: Corpus, key: str) -> PackedRows:
         pieces = pieces_of(corpus, self.length, self.section.too_long)
-        packer = Packer(pieces, self.section, length=self.length, seed=self.seed, name=key)
+        order = None if self.stream.shuffle else np.arange(len(pieces.starts))
+        packer = Packer(
+            pieces, self.section, length=self.length, seed=self.seed, name=key, order=order
+        )
         return PackedRows.joined([packer.group(0, number) for number in range(packer.groups)])
 
     def _changed(self, block: Block) -> str:
@@ -529,6 +532,7 @@ class StreamSampler:
             "seed": maker.seed,
             "digest": self.sequences.identity.digest,
             "shuffle_buffer": maker.stream.buffer,
+            "shuffle": maker.stream.shuffle,
             "method": maker.section.method,
             **packed,
         }

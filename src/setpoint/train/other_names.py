@@ -527,7 +527,6 @@ STACK = (
     "the other axes stand beside these; --compile.scope graph captures a whole step. ZeRO by "
     "DeepSpeed is --parallel.engine deepspeed."
 )
-SHUFFLED = "Training data is always shuffled, in an order that seed decides; leave it out."
 
 _minimum = _share_of_peak("schedule.floor")
 
@@ -622,7 +621,6 @@ OTHER_NAMES: dict[str, Converter | str] = {
                      "zero_optimization", "zero_optimization.*"), SHARDED),
     **dict.fromkeys(("stack", "engine"), STACK),
     **dict.fromkeys(("trust_remote_code", "allow_remote_code"), NO_REMOTE_CODE),
-    **dict.fromkeys(("shuffle", "shuffle_seed", "shuffle_data"), SHUFFLED),
     "log_dir": "Logs stand in the run directory, workspace/experiment/name-fingerprint: set "
     "workspace, experiment or name.",
     "logging_dir": "Logs stand in the run directory, workspace/experiment/name-fingerprint: set "

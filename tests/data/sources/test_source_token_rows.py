@@ -15,8 +15,10 @@ import pytest
 from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.corpus import documents_of
+from setpoint.data.config import Packing
+from setpoint.data.corpus import build_corpus, documents_of
 from setpoint.data.document import Document, StreamSource
+from setpoint.data.packed import build_packed
 from setpoint.data.sources.config import HubDataset, SourceConfig, Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
@@ -87,6 +89,51 @@ Kind = Callable[[Path, list[dict[str, Any]]], SourceConfig]
 
 def documents(source: SourceConfig) -> list[Document]:
     return list(documents_of(resolve(source), "data.sources.0", ByteTokenizer()))
+
+
+# As models take them: a place reads a token, and its label is the next one.
+SHIFTED: list[dict[str, Any]] = [
+    {"input_ids": [1, 2, 3], "labels": [-100, 3, 4], "attention_mask": [1, 1, 1],
+     "position_ids": [0, 1, 2]},
+    {"input_ids": [4, 5, 0], "labels": [5, -100, -100], "attention_mask": [1, 1, 0],
+     "position_ids": [0, 1, 2]},
+    {"input_ids": [6, 7, 8], "labels": [7, 9, 256], "attention_mask": [1, 1, 1],
+     "position_ids": [0, 1, 0]},
+]  # fmt: skip
+READ = [([1, 2, 3], [-100, 3, 4]), ([4], [5]), ([6, 7], [7, 9]), ([8], [256])]
+
+
+def test_shifted_labels_are_the_targets_of_their_places(tmp_path: Path) -> None:
+    for kind in (jsonl, columns, saved):
+        (tmp_path / kind.__name__).mkdir()
+        source = kind(tmp_path / kind.__name__, SHIFTED)
+        assert isinstance(source, Text | HubDataset)
+        source.shifted_labels = True
+        corpus = build_corpus(documents(source), ByteTokenizer(), side="train")
+        packing = resolve(Packing(method="none"))
+        sequences, sampler = build_packed(
+            corpus, packing, length=8, seed=0, bucket=1, shuffle=False
+        )
+        batch = sequences.rows(sampler.take(4))
+        rows = zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)
+        lengths = [len(inputs) for inputs, _ in READ]
+        assert [(i[:n], t[:n]) for (i, t), n in zip(rows, lengths, strict=True)] == READ
+        assert batch.target_tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"input_ids": [1, 2, 3], "labels": [2, 2, 3]}, "place 1 has 2, and input_ids has 3 at"),
+        ({"input_ids": [1, 2, 3]}, "'labels': is missing, and shifted_labels = true reads it"),
+    ],
+)
+def test_labels_that_are_not_shifted(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    source = jsonl(tmp_path, [row])
+    assert isinstance(source, Text)
+    source.shifted_labels = True
+    with pytest.raises(SetpointError, match=message):
+        documents(source)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ROW = np.dtype(
     [
         ("hash", "<u8", (4,)),  # of the name, the first of four being the highest
+        ("read", "<i8"),  # rises in the order in which the sources give the documents
         ("at", "<i8"),  # place of the first token in the piece
         ("tokens", "<i8"),
         ("size", "<i8"),
@@ -44,6 +45,7 @@ ROW = np.dtype(
 
 INDEX = np.dtype(
     [
+        ("read", "<i8"),
         ("start", "<i8"),  # place of the first token in its shard
         ("tokens", "<i8"),
         ("size", "<i8"),  # of the document, in bytes
@@ -121,6 +123,7 @@ class Piece:
         rows["tokens"], rows["name_length"] = list(map(len, found)), list(map(len, names))
         rows["at"] = np.cumsum(rows["tokens"]) - rows["tokens"]
         rows["name_at"] = np.cumsum(rows["name_length"], dtype=np.int64) - rows["name_length"]
+        rows["read"] = (self.number << 32) + np.arange(len(documents))
         rows["size"] = [each.size for each in documents]
         rows["source"] = [item.source for item in self.items]
         rows["held_out"] = [item.held_out for item in self.items]
@@ -269,7 +272,7 @@ class Shard:
         for number in np.unique(piece).tolist():
             self._copy(number, np.flatnonzero(piece == number), rows, starts, tokens, mask, names)
         index = np.zeros(len(rows), INDEX)
-        for field in ("tokens", "size", "source", "sha256"):
+        for field in ("read", "tokens", "size", "source", "sha256"):
             index[field] = rows[field]
         index["start"] = starts
         sizes = np.array([len(name) for name in names], np.int64)

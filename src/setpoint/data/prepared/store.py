@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, overload
 
@@ -31,7 +32,7 @@ from setpoint.data.token_row import JoinedRow
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 3
+FORMAT = 4
 SEEN = "verified.json"
 """What a machine has verified: modification time of each file then."""
 INPUTS = "inputs.txt"
@@ -239,6 +240,7 @@ def open_side(folder: Path, manifest: Manifest, side: Side, tokenizer: Tokenizer
         trained=mask,
         notes=manifest.notes if side == manifest.sides[0] else (),
         prepared=str(folder),
+        read_at=partial(_read_at, folder, side),
     )
 
 
@@ -251,6 +253,13 @@ def first_lengths(folder: Path, count: int) -> list[int]:
         ends = [side.tokens] if len(starts) == side.documents else []
         lengths += (np.diff([*starts.tolist(), *ends]) - 1).tolist()
     return lengths
+
+
+def _read_at(folder: Path, side: Side) -> npt.NDArray[Any]:
+    """When the sources gave the documents of a side."""
+    names = (shard_name(side.name, number) for number in range(side.shards))
+    parts = [np.array(_mapped(folder / f"{name}.index.npy", INDEX)["read"]) for name in names]
+    return np.concatenate(parts)
 
 
 def _sources(folder: Path, side: Side) -> npt.NDArray[Any]:

@@ -128,6 +128,10 @@ def unmixed_problems(sources: Sequence[SourceConfig], path: str) -> Iterator[Pro
             )
 
 
+def _no_labels(field: str) -> str | None:
+    return None if field.rpartition(".")[2] == "input_ids" else f"field = {field} has no labels"
+
+
 class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:StdlibSource"):
     """The Python standard library's own source files, without tests: about 12 MB everywhere."""
 
@@ -198,6 +202,10 @@ class Text(
         """See `SourceConfig.is_streamed`."""
         return self.streaming
 
+    shifted_labels: bool = field(default=False, also_called=("labels_shifted", "shift_labels"))
+    """Labels beside tokens are shifted by one already: the label at each place is the next token.
+    false: it is the token itself."""
+
     # The last one: from here on `field` is this.
     field: str = field(
         default="text",
@@ -220,6 +228,10 @@ class Text(
     def _check_field(self) -> Iterator[Problem]:
         if not self.field:
             yield Problem("field", "is empty", valid=("text", "meta.text"))
+
+    @dead("shifted_labels")
+    def _shifted_labels_is_dead(self) -> str | None:
+        return _no_labels(self.field)
 
 
 class Conversations(
@@ -255,6 +267,10 @@ class Conversations(
 
     untrained: Literal["error", "drop"] = "error"
     """Rows in which no token is trained on. drop: they are left out."""
+
+    shifted_labels: bool = field(default=False, also_called=("labels_shifted", "shift_labels"))
+    """Labels beside input_ids are shifted by one already: the label at each place is the next
+    token. false: it is the token itself."""
 
     @check
     def _check_paths(self) -> Iterator[Problem]:
@@ -307,6 +323,10 @@ class HubDataset(
         """See `SourceConfig.is_streamed`."""
         return self.streaming
 
+    shifted_labels: bool = field(default=False, also_called=("labels_shifted", "shift_labels"))
+    """Labels beside tokens are shifted by one already: the label at each place is the next token.
+    false: it is the token itself."""
+
     # The last one: from here on `field` is this.
     field: str = field(
         default="text", also_called=("text_field", "text_column", "hf_dataset_text_field")
@@ -319,6 +339,10 @@ class HubDataset(
         for name in ("path", "split", "field"):
             if not getattr(self, name):
                 yield Problem(name, "is empty")
+
+    @dead("shifted_labels")
+    def _shifted_labels_is_dead(self) -> str | None:
+        return _no_labels(self.field)
 
 
 class Tokens(

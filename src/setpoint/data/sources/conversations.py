@@ -67,7 +67,7 @@ class ConversationsSource:
         for row, filled in self._rows():
             rows += 1
             try:
-                found = read_row(row.values, filled)
+                found = read_row(row.values, filled, self.config.shifted_labels)
                 if isinstance(found, TokenizedRow):
                     documents = self._given(row.name, found)
                 else:
@@ -90,7 +90,7 @@ class ConversationsSource:
         """What the messages say, which needs no tokenizer: for training one."""
         for row, filled in self._rows():
             try:
-                found = read_row(row.values, filled)
+                found = read_row(row.values, filled, self.config.shifted_labels)
             except RowError as error:
                 raise self._wrong(row, error) from error
             if isinstance(found, Conversation):
@@ -111,7 +111,9 @@ class ConversationsSource:
         """
         for row, filled in self._rows():
             try:
-                return isinstance(read_row(row.values, filled), Conversation)
+                return isinstance(
+                    read_row(row.values, filled, self.config.shifted_labels), Conversation
+                )
             except RowError as error:
                 raise self._wrong(row, error) from error
         return False

@@ -33,7 +33,7 @@ class Found:
     """What paths lead to.
 
     Arguments:
-        files: by document name, sorted.
+        files: by document name, in the order of the paths; those of one path sorted.
         errors: by the dotted path of the field that is wrong.
     """
 
@@ -92,7 +92,7 @@ def find_files(
                 f"{error.strerror}.\nValid: an absolute path or glob."
             )
             continue
-        for relative, path in expanded:
+        for relative, path in sorted(expanded, key=lambda each: each[0]):
             document = f"{name}/{relative}"
             if found.setdefault(document, path) != path:
                 errors.setdefault(
@@ -105,8 +105,8 @@ def find_files(
                 )
     # One file reached through two patterns has two names: the first in order is kept.
     unique: dict[File, str] = {}
-    for document in sorted(found):
-        unique.setdefault(found[document], document)
+    for document, path in found.items():
+        unique.setdefault(path, document)
     return Found({document: path for path, document in unique.items()}, errors)
 
 

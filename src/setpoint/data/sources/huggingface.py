@@ -54,7 +54,7 @@ class HubDatasetSource:
             return
         field, where = self.config.field, f"{self.where}.field"
         for row in self.rows((field,)):
-            yield from row_documents(row, field, where)
+            yield from row_documents(row, field, where, self.config.shifted_labels)
 
     def inputs(self) -> Iterator[str] | None:
         """See `inputs_of`; None of a stream, whose content nothing tells."""
@@ -101,7 +101,9 @@ class HubDatasetSource:
         field, where = self.config.field, f"{self.where}.field"
         for row in self._read(shard, self._part_name(part), place.get("row", 0)):
             behind = partial(_behind, row.number + 1, shard)
-            yield from placed_documents(row, field, where, place, behind)
+            yield from placed_documents(
+                row, field, where, self.config.shifted_labels, place, behind
+            )
             # The state of the library is looked at only where a row may hold several documents.
             place = behind() if holds_tokens(field) else {}
 

@@ -57,11 +57,14 @@ class Conversation:
         return [text for message in self.messages for text in _texts(message)]
 
 
-def read_row(row: Mapping[str, Any], filled: bool = False) -> Conversation | TokenizedRow:
+def read_row(
+    row: Mapping[str, Any], filled: bool = False, shifted: bool = False
+) -> Conversation | TokenizedRow:
     """Read a row; of several shapes in one row the first of `SHAPES` counts.
 
     Arguments:
         filled: whether it is from a table, which has null in each field that another row has.
+        shifted: see `read_tokens`.
 
     Raises:
         RowError: it has none of the shapes, or a field in it is wrong.
@@ -73,7 +76,7 @@ def read_row(row: Mapping[str, Any], filled: bool = False) -> Conversation | Tok
     if row.get("conversations") is not None:
         return _conversation(_share_gpt(row), row)
     if row.get("input_ids") is not None:
-        return read_tokens(row)
+        return read_tokens(row, shifted)
     if row.get("prompt") is not None and row.get("completion") is not None:
         prompt = _either(row["prompt"], "prompt", "user")
         whole = prompt + _either(row["completion"], "completion", "assistant")

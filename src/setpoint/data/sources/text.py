@@ -84,7 +84,9 @@ class TextSource:
         rows = read_rows(name, file, self._format(file), where=where, columns=(field,), start=start)
         for row in rows:
             behind = partial(dict, row=row.number + 1, offset=row.behind)
-            yield from placed_documents(row, field, f"{where}.field", place, behind)
+            yield from placed_documents(
+                row, field, f"{where}.field", self.config.shifted_labels, place, behind
+            )
             place = behind()
 
     def parts(self) -> Sequence[FileRecord]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,11 @@ class TokenizedRow:
             yield Document(numbered, tokens=self.tokens[start:end], trained=trained)
 
 
-def row_documents(row: Row, field: str, where: str) -> Iterator[Document]:
+def row_documents(row: Row, field: str, where: str, shifted: bool) -> Iterator[Document]:
     """The document of a row: the text of a field, or tokens, of which a row may hold several.
 
     Arguments:
+        shifted: see `read_tokens`.
         where: dotted path of the field of the configuration that names it.
 
     Raises:
@@ -71,7 +73,7 @@ def row_documents(row: Row, field: str, where: str) -> Iterator[Document]:
     if isinstance(level, Mapping):
         values |= {name: level[name] for name in BESIDE if name in level}
     try:
-        found = read_tokens(values)
+        found = read_tokens(values, shifted)
         if found.trained is not None and not found.trained.any():
             raise RowError(f"field 'labels': all are {IGNORED}, so nothing in it is trained on")
     except RowError as error:
@@ -83,7 +85,7 @@ def row_documents(row: Row, field: str, where: str) -> Iterator[Document]:
 
 
 def placed_documents(
-    row: Row, field: str, where: str, before: Place, behind: Callable[[], Place]
+    row: Row, field: str, where: str, shifted: bool, before: Place, behind: Callable[[], Place]
 ) -> Iterator[Placed]:
     """The documents of a row of a stream, with the place behind each.
 
@@ -94,16 +96,19 @@ def placed_documents(
     Raises:
         SetpointError: see `row_documents`.
     """
-    documents = list(row_documents(row, field, where))
+    documents = list(row_documents(row, field, where, shifted))
     for number, document in enumerate(documents[before.get("skip", 0) :], before.get("skip", 0)):
         last = number == len(documents) - 1
         yield document, behind if last else partial(dict, before, skip=number + 1)
 
 
-def read_tokens(row: Mapping[str, Any]) -> TokenizedRow:
+def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
     """Read `input_ids`, and `labels`, `attention_mask` and `position_ids` where there are some.
 
     Where the mask is 0 a token is left out; positions that begin again begin a document.
+
+    Arguments:
+        shifted: whether the label at each place is the next token, and not the token itself.
 
     Raises:
         RowError: one of them is no list of int, or of another length, or does not fit the tokens.
@@ -112,6 +117,10 @@ def read_tokens(row: Mapping[str, Any]) -> TokenizedRow:
     beside = {name: _numbers(row[name], name, len(tokens)) for name in BESIDE
               if row.get(name) is not None}  # fmt: skip
     labels, mask, positions = (beside.get(name) for name in BESIDE)
+    if shifted:
+        if labels is None:
+            raise RowError("field 'labels': is missing, and shifted_labels = true reads it")
+        return _shifted(tokens, labels, mask, positions)
     trained = None
     if labels is not None:
         trained = labels != IGNORED
@@ -120,7 +129,8 @@ def read_tokens(row: Mapping[str, Any]) -> TokenizedRow:
             at = int(wrong[0])
             raise RowError(
                 f"field 'labels': place {at} has {labels[at]}, and input_ids has {tokens[at]} "
-                f"there; a label is the token itself (not the next one) or {IGNORED}"
+                f"there; a label is the token itself (not the next one, as it is with "
+                f"shifted_labels = true) or {IGNORED}"
             )
     if mask is not None:
         kept = mask != 0
@@ -130,6 +140,44 @@ def read_tokens(row: Mapping[str, Any]) -> TokenizedRow:
     if not len(tokens):
         raise RowError("field 'input_ids': holds no token")
     return TokenizedRow(tokens, trained, (0,) if positions is None else _starts(positions))
+
+
+def _shifted(
+    tokens: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int64],
+    mask: npt.NDArray[np.int64] | None,
+    positions: npt.NDArray[np.int64] | None,
+) -> TokenizedRow:
+    """Documents whose labels are next tokens, the last of which may stand among the labels alone.
+
+    Raises:
+        RowError: a label is another token than the next one.
+    """
+    if mask is not None:
+        kept = mask != 0
+        tokens, labels = tokens[kept], labels[kept]
+        positions = None if positions is None else positions[kept]
+    if not len(tokens):
+        raise RowError("field 'input_ids': holds no token")
+    starts = [0] if positions is None else _starts(positions)
+    parts: list[npt.NDArray[np.int64]] = []
+    masks: list[npt.NDArray[np.bool_]] = []
+    for start, end in pairwise([*starts, len(tokens)]):
+        trained = labels[start:end] != IGNORED
+        wrong = np.flatnonzero(trained[:-1] & (labels[start : end - 1] != tokens[start + 1 : end]))
+        if len(wrong):
+            at = start + int(wrong[0])
+            raise RowError(
+                f"field 'labels': place {at} has {labels[at]}, and input_ids has {tokens[at + 1]} "
+                f"at the next place; with shifted_labels = true a label is the next token or "
+                f"{IGNORED}"
+            )
+        last = labels[end - 1 : end][trained[-1:]]  # the target behind the last token, if any
+        parts += [tokens[start:end], last]
+        masks += [np.zeros(1, np.bool_), trained[: end - start - 1], np.ones(len(last), np.bool_)]
+    sizes = [len(a) + len(b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    begins = np.cumsum([0, *sizes[:-1]]).tolist()
+    return TokenizedRow(np.concatenate(parts), np.concatenate(masks), begins)
 
 
 def _starts(positions: npt.NDArray[np.int64]) -> list[int]:

@@ -15,7 +15,7 @@ from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.streamed import build_streamed
-from setpoint.data.windows import training_windows
+from setpoint.data.windows import require_one_window, training_windows
 from setpoint.model.config import marks_padding
 from setpoint.train.batch import steps_before
 
@@ -66,8 +66,20 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
             bucket=job.batch.global_size,
             marked=marked,
             name=name,
+            shuffle=job.data.shuffle,
         )
     isolated = bool(section.isolate)
+    if not job.data.shuffle:
+        require_one_window(corpus, length)
+        cut = ConcatenatedSequences(
+            corpus,
+            length,
+            isolated=isolated,
+            marked=marked,
+            order=corpus.reading_order(),
+            stride=length + (corpus.trained is None),  # as windows have it
+        )
+        return cut, ShuffledSampler(cut, seed, name, shuffle=False)
     if corpus.trained is not None:
         cut = ConcatenatedSequences(corpus, length, isolated=isolated, marked=marked)
         return cut, ShuffledSampler(cut, seed, name)
