@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -232,3 +233,41 @@ def test_what_a_gpu_has_no_kernels_for_is_cautioned(
 )
 def test_what_is_given_is_named(cli: CommandLine, line: str, said: str) -> None:
     assert said in cli.refused(line)
+
+
+def test_what_training_cannot_read_is_refused(cli: CommandLine) -> None:
+    """By the first row of each file, so that `check` says what `train` would."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    cli.file("rows.jsonl", '{"text": "a"}\n')
+    cli.file("wide.txt", "text".encode("utf-16"))
+    parquet.write_table(arrow.table({"text": arrow.array([], arrow.string())}), "empty.parquet")
+    parquet.write_table(arrow.table({"body": ["a b"]}), "body.parquet")
+    cli.file("cut.parquet", Path("body.parquet").read_bytes()[:40])
+    cli.file("one.txt", "some text")
+    cases = {
+        "wide.txt": ("paths", "not UTF-8"),
+        "empty.parquet": ("paths", "holds no rows"),
+        "cut.parquet": ("paths", "cannot read"),
+        "body.parquet": ("field", "has no column 'text'"),
+        "rows.jsonl --data.sources.0.field body": ("field", "has no field 'body'"),
+        "one.txt --data.held_out 1": ("data.held_out", "1 of 1 document would leave none"),
+    }
+    for words, (path, reason) in cases.items():
+        name, _, more = words.partition(" ")
+        sources = f"""--data.sources '[{{"type": "text", "paths": ["{name}"]}}]' {more}"""
+        for command in ("check", "train"):
+            said = cli.refused(f"{command} small.toml {sources} --duration '1 steps'")
+            assert path in said and (reason in said or command == "train"), said
+    chats = """--data.sources '[{"type": "conversations", "paths": ["empty.parquet"]}]'"""
+    assert "holds no rows" in cli.refused(f"check small.toml {chats} --evaluation null")
+
+
+def test_a_run_that_could_not_go_on_is_refused(cli: CommandLine) -> None:
+    cli.ok("train small.toml --duration '2 steps' --schedule cosine --tracking.progress none")
+    cli.ok("check small.toml --duration '2 steps' --schedule cosine")
+    longer = cli.refused("check small.toml --duration '4 steps' --schedule cosine")
+    assert "schedule.horizon" in longer and "learning-rate curve" in longer
+    folder = next(Path("runs").iterdir())
+    assert "optimizer.lr" in cli.refused(f"check {folder} --optimizer.lr 0.5")
+    cli.ok(f"check {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,7 @@ def run(arguments: Arguments) -> int:
 
             if place := data_position(folder):
                 report.facts["data position"] = place
+        _compare_with_record(config, str(report.facts["run directory"]), folder is not None)
     values = {
         "dropped": list(dropped_values(config)),
         "overridden": _overridden(config) if arguments.has(WITH.name) else [],
@@ -142,6 +144,16 @@ def run(arguments: Arguments) -> int:
 
         print(f"\n{render_dry_run(dry)}")
     return 0
+
+
+def _compare_with_record(job: Job, folder: str, given: bool) -> None:
+    """Refuse what training would refuse to resume, where the job has a run already."""
+    if os.path.isdir(folder):
+        from setpoint.config import CONFIG  # most jobs have no run
+        from setpoint.train.record.contract import check_contract
+
+        if os.path.isfile(os.path.join(folder, CONFIG)):
+            check_contract(folder, job, given=given)
 
 
 def _look(config: Config, able: set[Need]) -> Preflight:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from setpoint.config import Caution, Problem, SetpointError
@@ -16,9 +17,11 @@ from setpoint.data.sources.files import (
     File,
     Found,
     find_files,
+    opened,
     problems_of,
     size_of,
 )
+from setpoint.data.sources.records import UTF_16_BE, UTF_16_LE, not_utf8, read_rows, value_at
 from setpoint.data.sources.suffixes import (
     ARROW,
     CSV,
@@ -33,6 +36,7 @@ from setpoint.data.sources.suffixes import (
 from setpoint.hub.urls import is_url
 
 START = 4096  # bytes that are looked at
+MOST_FILES = 64  # whose beginnings are looked at
 
 
 def text_files(config: Text, field: str, *, remote: bool = True) -> Found:
@@ -92,7 +96,12 @@ def file_problems(config: Text) -> Iterator[Problem]:
     """Find paths that lead to no files, and files that need a package which is not there."""
     found = text_files(config, f"{HERE}.paths", remote=False)
     yield from problems_of(found.errors)
-    yield from _packages(found, lambda file: config.format or format_of(str(file)))
+
+    def format_in(file: File) -> str:
+        return config.format or format_of(str(file))
+
+    yield from _packages(found, format_in)
+    yield from _unreadable(found.files, format_in, config.field)
     # What the rules on dead fields cannot see: the files of a folder.
     inside = {config.format or format_of(str(file)) for file in found.files.values()}
     if any(map(is_url, config.paths)) or found.errors or not inside:
@@ -120,6 +129,35 @@ def conversation_problems(config: Conversations) -> Iterator[Problem]:
     found = conversation_files(config, f"{HERE}.paths", remote=False)
     yield from problems_of(found.errors)
     yield from _packages(found, record_format)
+    yield from _unreadable(found.files, record_format, None)
+
+
+def _unreadable(
+    files: dict[str, File], format_in: Callable[[File], str], field: str | None
+) -> Iterator[Problem]:
+    """Find files whose beginning cannot be read: of the first row, or of a text its encoding.
+
+    Arguments:
+        field: that the rows need; None: not known.
+    """
+    local = ((name, file) for name, file in files.items() if isinstance(file, Path))
+    for name, file in islice(local, MOST_FILES):
+        kind = format_in(file)
+        if kind in (CSV, PARQUET, ARROW) and importlib.util.find_spec("pyarrow") is None:
+            continue  # which is a problem of its own
+        try:
+            if kind != TEXT:
+                columns = None if field is None else (field,)
+                row = next(read_rows(name, file, kind, where=HERE, columns=columns))
+                if field is not None:
+                    value_at(row, field, f"{HERE}.field")
+                continue
+            with opened(file, f"{HERE}.paths") as stream:
+                start = stream.read(2)
+            if start in (UTF_16_LE, UTF_16_BE):
+                raise not_utf8(f"{HERE}.paths", str(file), start, 0, "invalid start byte")
+        except SetpointError as error:
+            yield from problems_of({str(error).partition(": ")[0]: error})
 
 
 def _packages(found: Found, format_in: Callable[[File], str]) -> Iterator[Problem]:
@@ -131,6 +169,16 @@ def _packages(found: Found, format_in: Callable[[File], str]) -> Iterator[Proble
             message, hint = f"{file} needs the package 'pyarrow'", f"pip install {EXTRA}"
             yield Problem("paths", message, hint=hint)
             return
+
+
+def text_count(config: Text) -> int | None:
+    """Count the documents of files of text that nothing divides; None where that is not known."""
+    found = text_files(config, f"{HERE}.paths", remote=False)
+    texts = all((config.format or format_of(str(file))) == TEXT for file in found.files.values())
+    if config.separator or found.errors or not texts or any(map(is_url, config.paths)):
+        return None
+    files = (file for file in found.files.values() if isinstance(file, Path))
+    return sum(file.stat().st_size > 0 for file in files)
 
 
 def most_tokens(config: Text) -> int | None:

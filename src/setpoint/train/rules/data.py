@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Config, Problem, fields_of
+from setpoint.data.sources.config import Random, SourceConfig, Text
 from setpoint.train.batch import steps_before
 from setpoint.units import Duration
 
@@ -74,6 +75,30 @@ def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
             counts = [x.count for x in limits if getattr(x, "unit", None) == "epochs"]
             if counts:
                 yield here, counts
+
+
+def held_out_problems(job: Job) -> Iterator[Problem]:
+    """Find a number of documents to hold out that leaves none to train on."""
+    counts = [_documents(source) for source in job.data.sources]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts) or job.data.held_out < sum(known):
+        return
+    total = sum(known)
+    yield Problem(
+        "data.held_out",
+        f"{job.data.held_out:.15g} of {total} document{'s' * (total != 1)} would leave none to "
+        f"train on",
+        valid=(f"1 to {total - 1}", "a share below 1") if total > 1 else ("a share below 1",),
+        also=("data.sources",),
+    )
+
+
+def _documents(source: SourceConfig) -> int | None:
+    if isinstance(source, Text) and source.filter is None and not source.streaming:
+        from setpoint.data.sources.formats import text_count  # most jobs have no files
+
+        return text_count(source)
+    return source.documents if isinstance(source, Random) and source.filter is None else None
 
 
 def baselines_are_dead(_: Job) -> str:
