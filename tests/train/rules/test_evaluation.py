@@ -188,7 +188,8 @@ def test_a_source_says_what_is_learned_of_it(tmp_path: Path) -> None:
     found = str(small_job(tmp_path, *ON_WEB, data).plateau_basis())
     assert found == (
         'web every 3 steps, the first 64 sequences of [{"name": "text", '
-        '"paths": ["a.txt", "b/*.md"], "separator": null, "type": "text"}]'
+        '"paths": ["a.txt", "b/*.md"], "separator": null, '
+        '"shifted_labels": false, "type": "text"}]'
     )
 
 
