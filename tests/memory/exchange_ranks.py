@@ -1,7 +1,7 @@
 """Run by test_exchange.py in a process of its own: experts on four ranks, two of each.
 
 FSDP2 gathers experts within the layers, which are recomputed or not: weights after a step are
-the same to the bit, and all-to-alls are those of the policy.
+the same to the bit, and all-to-alls and products of experts are those of the policy.
 """
 
 import sys
@@ -31,21 +31,23 @@ BASE = (
 )  # fmt: skip
 # Counts, rows, weights of choices and results; gradients of the last three; in each of two layers.
 ONCE, AGAIN = 4, 3
+# Grouped products with gate, up and down; two gradients of each. Only messages read that with down.
 EXPECTED = {
-    "null": ONCE + AGAIN,
-    "full": 2 * ONCE + AGAIN,
-    "{type: operators, save: [exchange]}": ONCE + AGAIN,
-    "{type: operators, save: [matmul, attention, exchange]}": ONCE + AGAIN,
+    "null": (ONCE + AGAIN, 9),
+    "full": (2 * ONCE + AGAIN, 12),
+    "{type: operators, save: [matmul]}": (2 * ONCE + AGAIN, 9),
+    "{type: operators, save: [exchange]}": (ONCE + AGAIN, 11),
+    "{type: operators, save: [matmul, attention, exchange]}": (ONCE + AGAIN, 9),
 }
 
 
-def trained(folder: Path, policy: str) -> tuple[int, dict[str, Tensor]]:
-    """All-to-alls of a step, and the weights after it."""
+def trained(folder: Path, policy: str) -> tuple[tuple[int, int], dict[str, Tensor]]:
+    """All-to-alls and grouped products of a step, and the weights after it."""
     job = small_job(folder, *BASE, f"memory.activation_checkpointing={policy}")
     parts = build_components(job)
     with Meter() as meter:
         Loop(job, parts, [], StopRequest(), Position()).run()
-    calls = meter.calls["c10d::alltoall_base_"]
+    calls = meter.calls["c10d::alltoall_base_"], meter.calls["_grouped_mm"]
     return calls, {name: whole_of(value) for name, value in parts.model.state_dict().items()}
 
 
@@ -56,7 +58,7 @@ def check(rank: int, store: str) -> None:
         expected: dict[str, Tensor] = {}
         for policy, calls in EXPECTED.items():
             counted, weights = trained(Path(folder), policy)
-            assert counted == 2 * calls, (policy, counted)
+            assert counted == (2 * calls[0], 2 * calls[1]), (policy, counted)
             expected = expected or weights
             for name, weight in weights.items():
                 assert torch.equal(weight, expected[name]), (policy, name)

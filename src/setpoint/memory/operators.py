@@ -70,7 +70,8 @@ class _Selected(TorchDispatchMode):
     is_second = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _name(func) in SAVED or get_proxy_mode() is not None:
+        is_unread = self.messages is not None and self.messages.is_unread
+        if (_name(func) in SAVED and not is_unread) or get_proxy_mode() is not None:
             return super().__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
 

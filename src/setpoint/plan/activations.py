@@ -133,12 +133,14 @@ class _Piece(NamedTuple):
     Arguments:
         peak: alive at its highest moment, what it keeps included.
         products, kernel: results of its matrix products, and of attention as one operator.
+        read: results of products that are read on the rank, and not only sent to others.
     """
 
     role: str
     kept: int
     peak: int
     products: tuple[int, ...]
+    read: tuple[int, ...]
     kernel: int
 
 
@@ -203,7 +205,8 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
     save, _, every = what.partition("/")
     kept = stream
     if "matmul" in save:
-        products = [size for each in pieces for size in each.products]
+        sent = "exchange" in save and topology.expert > 1
+        products = [size for each in pieces for size in (each.read if sent else each.products)]
         kept += sum(products[:: int(every or 1)])
     if "attention" in save:
         kept += sum(each.kernel for each in pieces)
@@ -233,11 +236,15 @@ def _looked_up(piece: Piece, workload: Workload, topology: Topology) -> _Piece:
     sizes = _sizes(piece, workload, topology)
     entry = known_keys()[_key(piece, sizes, topology)]
     casts = _casts_of_weights(piece, workload, topology, entry["kept"], sizes)
+    # Rows that experts give; packed ones multiply all at once.
+    packed = "packed" in piece.key.split()
+    read = [each for each in entry["products"] if not (packed and "TUD" in each)]
     return _Piece(
         piece.role,
         _sum(entry["kept"], sizes) - casts,
         peak_of(entry, sizes) - casts,
         tuple(_sum(each, sizes) for each in entry["products"]),
+        tuple(_sum(each, sizes) for each in read),
         _sum(entry["kernel"], sizes),
     )
 

@@ -163,7 +163,8 @@ def _rowwise(config: Float8) -> tuple[Product, Product]:
 
 def _emulated_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     of_rows, of_columns = rows.abs().amax(1, keepdim=True), matrices.abs().amax(1, keepdim=True)
-    return F.grouped_mm(_rounded(rows, of_rows), _rounded(matrices, of_columns), offs=ends)
+    rows, matrices = _rounded(rows, _scale(of_rows)), _rounded(matrices, _scale(of_columns))
+    return F.grouped_mm(rows, matrices, offs=ends)
 
 
 def _emulated_gradient(rows: Tensor, grad: Tensor, ends: Tensor) -> Tensor:
@@ -174,14 +175,18 @@ def _emulated_gradient(rows: Tensor, grad: Tensor, ends: Tensor) -> Tensor:
     def rounded(x: Tensor) -> Tensor:
         largest = x.new_zeros(len(ends), x.shape[1])
         largest = largest.scatter_reduce(0, group.expand_as(x), x.abs(), "amax")
-        return _rounded(x, largest.index_select(0, group.squeeze(1)))
+        return _rounded(x, _scale(largest).index_select(0, group.squeeze(1)))
 
     return F.grouped_mm(rounded(rows).t(), rounded(grad), offs=ends)
 
 
-def _rounded(x: Tensor, largest: Tensor) -> Tensor:
+def _scale(largest: Tensor) -> Tensor:
+    utils = importlib.import_module("torchao.float8.float8_utils")
+    scale = utils.amax_to_scale(largest, torch.float8_e4m3fn, round_scales_to_power_of_2=True)
+    return scale.bfloat16()
+
+
+def _rounded(x: Tensor, scale: Tensor) -> Tensor:
     """Round bf16 to e4m3 under scales that are powers of two, so that all but this is exact."""
     utils = importlib.import_module("torchao.float8.float8_utils")
-    dtype = torch.float8_e4m3fn
-    scale = utils.amax_to_scale(largest, dtype, round_scales_to_power_of_2=True).bfloat16()
-    return utils.to_fp8_saturated(x * scale, dtype).bfloat16().div_(scale)
+    return utils.to_fp8_saturated(x * scale, torch.float8_e4m3fn).bfloat16().div_(scale)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from setpoint.config import SetpointError
 from setpoint.model.autocast import cast_once
 from setpoint.model.moe.assign import Assignments
-from setpoint.shapes.recomputed import save_result, saved_result
+from setpoint.shapes.recomputed import only_sent, save_result, saved_result
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -76,7 +76,8 @@ class DeepEP:
         # Choices of experts on other ranks, -1, are sorted to the front, and are no rows here.
         order = chosen.flatten().argsort(stable=True)
         slots = order[chosen.numel() - sum(sent.rows) :]
-        results = experts(rows, own, Assignments(slots, ends, ends, ends))
+        with only_sent():
+            results = experts(rows, own, Assignments(slots, ends, ends, ends))
         pending: list[Any] = []
         y = _Combine.apply(results, sent, pending if self.async_combine else None)
 

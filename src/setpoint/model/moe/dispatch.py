@@ -13,7 +13,7 @@ from setpoint.model.autocast import cast_once
 from setpoint.model.moe.assign import Assignments
 from setpoint.model.moe.rows import gather, spread, sum_choices
 from setpoint.shapes.peers import Peers, sum_gradients, sum_parts
-from setpoint.shapes.recomputed import is_second_pass, save_result, saved_result
+from setpoint.shapes.recomputed import is_second_pass, only_sent, save_result, saved_result
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
@@ -95,7 +95,8 @@ class AllToAll:
         here = Assignments(order, ends, ends, ends)
         if factors is not None:
             factors = own[:, 1].detach().index_select(0, order).to(rows.dtype)
-        results = experts(rows, own[:, :1], here, factors)
+        with only_sent():
+            results = experts(rows, own[:, :1], here, factors)
         pending: list[Work] = []
         back = _Return.apply(sent, received, self.group, pending, results)
         return lambda: _Combine.apply(back, slots, weights.shape, pending)

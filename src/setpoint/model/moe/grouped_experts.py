@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from setpoint.model.moe.rows import spread, sum_choices
+from setpoint.shapes.recomputed import compute_sent
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -54,10 +55,14 @@ class _GroupedExperts(torch.autograd.Function):
         own = weights.flatten().index_select(0, slots).unsqueeze(1)
         ctx.save_for_backward(x, gate, up, down, opened, values, own, slots, ends, factors)
         ctx.kernels, ctx.shape = kernels, (*weights.shape, x.shape[1])
-        inner = kernels.activation(values if opened is None else opened)
-        inner = (inner if opened is None else inner.mul_(values)) * own
-        out = kernels.product(inner, down, ends)
-        return sum_choices(spread(out, slots, weights.numel()).view(ctx.shape))
+
+        def result() -> Tensor:
+            inner = kernels.activation(values if opened is None else opened)
+            inner = (inner if opened is None else inner.mul_(values)) * own
+            out = kernels.product(inner, down, ends)
+            return sum_choices(spread(out, slots, weights.numel()).view(ctx.shape))
+
+        return compute_sent(result, x)
 
     @staticmethod
     @once_differentiable
