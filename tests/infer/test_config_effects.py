@@ -83,9 +83,9 @@ def deterministic(job: Inference) -> bool:
     """What torch was told."""
     told: list[bool] = []
 
-    def look(job: Inference) -> Loaded:
+    def look(*given: Any) -> Loaded:
         told.append(torch.are_deterministic_algorithms_enabled())
-        return load(job)
+        return load(*given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("setpoint.infer.run.load", look)
@@ -196,11 +196,12 @@ EFFECTS = {
     "Weights.path": Effect("weights.path={run}/checkpoints/step-00000040", scores, JUDGE),
     "Weights.checkpoint": Effect("weights.checkpoint=40", weights, JUDGE),
     "Weights.dtype": Effect("weights.dtype=bf16", weights, JUDGE),
+    "Batch.global_size": Effect("batch.global_size=1", shapes, JUDGE),
     "Batch.micro_size": Effect("batch.micro_size=1", shapes, JUDGE),
     "Batch.sequence_length": Effect("batch.sequence_length=8", scores, JUDGE),
     "Precision.compute": Effect("precision.compute=bf16", scores, JUDGE),
-    "Ranks.device": Effect("parallel.device=cpu", device, JUDGE),
-    "Ranks.world_size": Effect("parallel.world_size=2", scores, JUDGE),
+    "Parallel.device": Effect("parallel.device=cpu", device, JUDGE),
+    "Parallel.world_size": Effect("parallel.world_size=2", scores, JUDGE),
     "Data.sources": Effect("data.sources=[{type=random, documents=60}]", scores, JUDGE),
     "Data.held_out": Effect("data.held_out=0.4", scores, ("evaluation.sides=[held_out]",)),
     "Data.validation": Effect(
@@ -255,8 +256,20 @@ ELSEWHERE = {
     "Inference.data": "Data",
     "Inference.batch": "Batch",
     "Inference.precision": "Precision",
-    "Inference.parallel": "Ranks",
+    "Inference.parallel": "Parallel",
 }
+# What of the model each rank holds: tests/infer/test_distributed.py has those of inference, and
+# refuses what concerns training alone; tests/train and tests/parallel have the rest.
+LAYOUT = (
+    "Parallel",
+    "Pipelining",
+    "Sharding",
+    "TorchFT",
+    "DeepEP",
+    "DeepSpeed",
+    "AllToAll",
+    "Torch",
+)
 # The fields of what training has as well are seen there, in tests/train/test_config_effects.py.
 OURS = ("setpoint.infer.", "setpoint.parallel.")
 
@@ -305,7 +318,11 @@ def before(trained: tuple[Job, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 def test_each_field_is_in_the_table() -> None:
     names = {f"{cls.__name__}.{name}" for cls in classes() for name in cls.__setpoint__.fields}
-    assert names - ELSEWHERE.keys() == EFFECTS.keys()
+    names -= ELSEWHERE.keys()
+    assert {
+        name for name in names - EFFECTS.keys() if name.partition(".")[0] not in LAYOUT
+    } == set()
+    assert EFFECTS.keys() <= names
 
 
 @pytest.mark.parametrize("name", EFFECTS)
@@ -316,7 +333,7 @@ def test_the_field_has_an_effect(
     (tmp_path / "prompts.txt").write_text("%\n")
     after = observed(effect, trained[1], tmp_path, tmp_path / "after", effect.change)
     assert not str(without).startswith("refused"), without
-    assert str(after).startswith("refused") == (name == "Ranks.world_size"), after
+    assert str(after).startswith("refused") == (name == "Parallel.world_size"), after
     assert after != without
 
 

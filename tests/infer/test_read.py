@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from setpoint.infer.read import Cached, Whole, last_logits, left_padded, reader_of
+from setpoint.infer.distributed import ModelRunner
+from setpoint.infer.read import Cached, Whole, left_padded, reader_of
 from setpoint.shapes.outcome import Projection
 
 from .small import Successor, small_model
@@ -40,7 +41,7 @@ def logits_alone(model: torch.nn.Module, text: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_rows_are_what_they_are_alone(model: torch.nn.Module, cached: bool) -> None:
-    read = reader_of(model, None, cached)
+    read = reader_of(ModelRunner(model), None, cached)
     texts = [list(text) for text in TEXTS]
     with torch.no_grad():
         for step in range(5):
@@ -51,7 +52,7 @@ def test_rows_are_what_they_are_alone(model: torch.nn.Module, cached: bool) -> N
 
 
 def test_rows_that_leave_change_nothing_for_the_others(model: torch.nn.Module) -> None:
-    read = reader_of(model, None, True)
+    read = reader_of(ModelRunner(model), None, True)
     texts = [list(text) for text in TEXTS]
     with torch.no_grad():
         read(texts)
@@ -65,7 +66,7 @@ def test_a_cached_token_costs_one_position() -> None:
     model = small_model()
     seen: list[int] = []
     model.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
-    read = reader_of(model, 48, True)
+    read = reader_of(ModelRunner(model), 48, True)
     assert isinstance(read, Cached)
     with torch.no_grad():
         read([[1, 2, 3, 4]])
@@ -78,7 +79,7 @@ def test_beyond_the_context_only_the_last_tokens_count() -> None:
     model = small_model(max_sequence_length=8)
     text = list(range(20))
     for cached in (False, True):
-        read = reader_of(model, 8, cached)
+        read = reader_of(ModelRunner(model), 8, cached)
         with torch.no_grad():
             for length in range(5, 20):
                 expected = logits_alone(model, text[:length][-8:])
@@ -87,7 +88,7 @@ def test_beyond_the_context_only_the_last_tokens_count() -> None:
 
 def test_a_short_row_may_go_on_where_a_long_one_filled_the_cache() -> None:
     model = small_model(max_sequence_length=8)
-    read = reader_of(model, 8, True)
+    read = reader_of(ModelRunner(model), 8, True)
     with torch.no_grad():
         read([[1, 2, 3, 4, 5, 6, 7], [9]])
         read.keep([1])
@@ -101,7 +102,7 @@ def test_a_short_row_may_go_on_where_a_long_one_filled_the_cache() -> None:
 
 def test_models_that_take_tokens_only() -> None:
     model = Successor()
-    read = reader_of(model, 3, True)
+    read = reader_of(ModelRunner(model), 3, True)
     assert isinstance(read, Whole)
     assert read([[1, 2], [5], [7, 7, 7, 7]]).argmax(-1).tolist() == [4, 6, 10]
     assert sorted(length for length, _ in model.seen) == [1, 2, 3]
@@ -111,7 +112,8 @@ def test_only_the_last_logits_are_computed(monkeypatch: pytest.MonkeyPatch) -> N
     model = small_model()
     tokens = torch.arange(10)[None]
     with torch.no_grad():
-        torch.testing.assert_close(last_logits(model, tokens), model(tokens)[:, -1])
+        last = ModelRunner(model).logits(tokens, last=True)
+        torch.testing.assert_close(last, model(tokens)[:, -1])
     rows: list[int] = []
     logits = Projection.logits
 
@@ -120,7 +122,7 @@ def test_only_the_last_logits_are_computed(monkeypatch: pytest.MonkeyPatch) -> N
         return logits(self, hidden)
 
     monkeypatch.setattr(Projection, "logits", computed)
-    last_logits(model, tokens)
+    ModelRunner(model).logits(tokens, last=True)
     assert rows == [1]
 
 

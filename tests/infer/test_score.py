@@ -17,6 +17,7 @@ from setpoint.data.document import Document
 from setpoint.data.sources.config import Random, Text
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Batch, Evaluation, Inference, Weights
+from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.load import Loaded, load
 from setpoint.infer.score import score, score_texts
 from setpoint.infer.tasks import DataSet
@@ -69,7 +70,9 @@ def test_a_model_that_gives_logits_only(loaded: Loaded) -> None:
 
     corpus = build_corpus([Document("a", b'!"#' * 30)], loaded.tokenizer, side="a")
     ours = score(loaded, corpus, sequence_length=16, micro_size=4)
-    plain = score(replace(loaded, model=Plain()), corpus, sequence_length=16, micro_size=4)
+    plain = score(
+        replace(loaded, runner=ModelRunner(Plain())), corpus, sequence_length=16, micro_size=4
+    )
     assert plain.loss == pytest.approx(ours.loss, rel=1e-6)
 
 
@@ -117,8 +120,15 @@ def test_perplexity_is_not_capped_and_nonsense_is_refused(loaded: Loaded) -> Non
             return logits
 
     corpus = build_corpus([Document("a", b"!" * 20)], loaded.tokenizer, side="a")
-    high = score(replace(loaded, model=Wrong(100.0)), corpus, sequence_length=8, micro_size=1)
+    high = score(
+        replace(loaded, runner=ModelRunner(Wrong(100.0))), corpus, sequence_length=8, micro_size=1
+    )
     assert high.perplexity == pytest.approx(math.exp(100))
     for size in (1000.0, math.nan):
         with pytest.raises(RunError, match="which has no perplexity"):
-            score(replace(loaded, model=Wrong(size)), corpus, sequence_length=8, micro_size=1)
+            score(
+                replace(loaded, runner=ModelRunner(Wrong(size))),
+                corpus,
+                sequence_length=8,
+                micro_size=1,
+            )

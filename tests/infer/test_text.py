@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError, resolve
+from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.load import Loaded
 from setpoint.infer.prompts import Prompt, prompts_of
 from setpoint.infer.tasks import Generation
@@ -118,7 +119,7 @@ def test_a_sign_that_is_cut_in_two_is_marked(loaded: Loaded) -> None:
             wanted = [[following.get(int(token), 0) for token in row] for row in tokens]
             return torch.nn.functional.one_hot(torch.tensor(wanted), 257).float()
 
-    euro = replace(loaded, model=Euro())
+    euro = replace(loaded, runner=ModelRunner(Euro()))
     assert texts(euro, "", max_tokens=6)[0].text == "€€"
     assert texts(euro, "", max_tokens=5)[0].text == "€�"
 

@@ -69,7 +69,7 @@ def test_degrees_that_do_not_multiply_are_refused(
 
 
 def test_degrees_without_ranks_are_refused_with_the_command_that_starts_them() -> None:
-    with pytest.raises(ConfigError, match="train --nproc 6; other commands take --world-size 6"):
+    with pytest.raises(ConfigError, match="--nproc 6; commands that plan take --world-size 6"):
         resolve(Parallel(shard=2, tensor=3))
 
 

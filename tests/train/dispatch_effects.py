@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from setpoint.model.moe.deepep import DeepEP
-from setpoint.parallel.experts import ExpertRanks, expert_grid
-from setpoint.train.build.experts import build_exchange
+from setpoint.model.moe.exchange import build_exchange
+from setpoint.parallel.experts import expert_grid
 from setpoint.train.config import Job
 
 from ..model.moe import stand_in_deepep
@@ -25,10 +25,9 @@ def experts_of(job: Job) -> Any:
 def exchange_of(job: Job) -> tuple[Any, ...]:
     """What takes tokens to experts, and what it was given."""
     group: Any = SimpleNamespace(size=lambda: 4)
-    mesh: Any = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "deep_ep", stand_in_deepep)
-        found = build_exchange(job, ExpertRanks(mesh, group, None, False))
+        found = build_exchange(job.parallel.dispatch, job.model, group, None, False)
     if not isinstance(found, DeepEP):
         return (type(found).__name__,)
     return "DeepEP", found.buffer_size, stand_in_deepep.Buffer.sms, found.async_combine

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import setpoint.presets  # noqa: F401 - registers `tiny`
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
-from setpoint.train.batch import batch_sum, nearest_multiples, solve_batch
+from setpoint.model.divisors import nearest_multiples
+from setpoint.train.batch import batch_sum, solve_batch
 from setpoint.train.config import Job
 
 from ..snapshots import compare

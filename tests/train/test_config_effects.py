@@ -31,6 +31,7 @@ from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
 from setpoint.model.skeleton import skeleton
+from setpoint.parallel.apply import reader_of
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.pipeline import keep_stages
@@ -42,7 +43,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import ServiceConfig
 from setpoint.track.jsonl import JsonlTracker
 from setpoint.train.build.components import build_components
-from setpoint.train.build.model import build_first_model, divide_model, reader_of
+from setpoint.train.build.model import build_first_model, divide_model
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
@@ -376,7 +377,7 @@ def reads_for_others(job: Job) -> bool:
     group: Any = object()
     world = World(torch.device("cpu"), size=4, groups={("replicate", "shard", "ring", "ulysses",
                                                         "tensor"): group})  # fmt: skip
-    return reader_of(job, world) is not None
+    return reader_of(job.parallel, world) is not None
 
 
 def bucket_size(job: Job) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.results import print_scores, tell_profiles
+from setpoint.cli.start_ranks import NPROC, SEVERAL, start_ranks
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,
@@ -19,6 +20,7 @@ from setpoint.cli.weights import (
 from setpoint.config import COMMAND_LINE, Origin, SetpointError
 from setpoint.data.sources.config import Conversations, Text
 from setpoint.infer.tasks import DataSet, Evaluation
+from setpoint.parallel.rank import own_rank
 from setpoint.track.progress import make_work_progress
 
 SIDES = ("held_out", "train")
@@ -32,7 +34,8 @@ COMMAND = Command(
     "SOURCE [OVERRIDES]",
     "Evaluate trained weights on text: the loss in nats per token, the perplexity exp(loss), and\n"
     "bits per byte, which can be compared between tokenizers. Without --side or --text the\n"
-    f"validation split of the run's data is evaluated. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
+    f"validation split of the run's data is evaluated. {SOURCE_OF_WEIGHTS}\n"
+    f"{SEVERAL}\n" + SOURCE_HELP,
     [
         Option("--side", "Split of the data: held_out (validation) or train.", "SIDE", True, SIDES),
         Option("--text", "Text or conversations: a file, or a glob in quotes.", "PATH", True),
@@ -40,6 +43,7 @@ COMMAND = Command(
         Option("--sequences", "Number of sequences to evaluate in each text.", "N"),
         CHECKPOINT_OPTION,
         OUTPUT,
+        NPROC,
         *COMMON,
         JSON,
     ],
@@ -47,6 +51,7 @@ COMMAND = Command(
         ("setpoint evaluate tiny", "the validation split of the preset's run"),
         ("setpoint evaluate runs/tiny-3fa94c21 --text novel.txt", "on a text of your own"),
         ("setpoint evaluate runs/chat-51d0c2aa --text chats.jsonl", "on the answers in chats"),
+        ("setpoint evaluate runs/tiny-3fa94c21 --nproc 4", "on 4 ranks, which divide the text"),
         ("setpoint evaluate Qwen/Qwen3-0.6B --text 'wiki/*.txt'", "a model of the hub"),
     ],
 )
@@ -58,6 +63,9 @@ def run(arguments: Arguments) -> int:
     if arguments.has(OUTPUT.name):
         tasks["output"] = arguments.value(OUTPUT.name)
     job: Any = job_with_weights(arguments, tasks)
+    status = start_ranks(arguments)
+    if status is not None:
+        return status
     with Loading():
         from setpoint.infer.run import infer
     with make_work_progress() as progress:
@@ -67,6 +75,8 @@ def run(arguments: Arguments) -> int:
             if not re.match(r"evaluation\.sets\.\d+\.sources\.0\.template: ", str(error)):
                 raise
             raise SetpointError(f"{error}\nName it with {TEMPLATE.name} TEMPLATE.") from error
+    if own_rank():
+        return 0
     if arguments.has(JSON.name):
         import json
 

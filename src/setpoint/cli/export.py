@@ -8,10 +8,12 @@ from typing import Any
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.results import tell_cautions
+from setpoint.cli.start_ranks import NPROC, start_ranks
 from setpoint.cli.weights import CHECKPOINT_OPTION, SOURCE_OF_WEIGHTS, given, job_with_weights
 from setpoint.config import SetpointError
 from setpoint.infer.tasks import EXPORTED as FORMATS
 from setpoint.infer.tasks import Export
+from setpoint.parallel.rank import own_rank
 
 COMMAND = Command(
     "export",
@@ -28,6 +30,7 @@ COMMAND = Command(
         Option("--adapter", "Write the adapter alone, in PEFT's format."),
         Option("--merge", "Write the model with its adapter merged, as without --adapter."),
         CHECKPOINT_OPTION,
+        NPROC,
         *COMMON,
     ],
     [
@@ -59,10 +62,15 @@ def run(arguments: Arguments) -> int:
     job: Any = job_with_weights(
         arguments, {"export": given(arguments, Export(path=Path(arguments.positional[1])), found)}
     )
+    status = start_ranks(arguments)
+    if status is not None:
+        return status
     with Loading():
         from setpoint.infer.run import infer
 
     results = infer(job)
+    if own_rank():
+        return 0
     print(f"{results.weights} is written to {results.exported}")
     tell_cautions(results)
     return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.results import tell_profiles
+from setpoint.cli.start_ranks import NPROC, SEVERAL, start_ranks
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,
@@ -17,6 +18,7 @@ from setpoint.cli.weights import (
 )
 from setpoint.config import SetpointError
 from setpoint.infer.tasks import Chat, Generation
+from setpoint.parallel.rank import launched, own_rank
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ COMMAND = Command(
     "SOURCE [OVERRIDES]",
     "Load trained weights and continue a prompt, or answer it with --chat. Control tokens in a\n"
     "prompt are text, unless --control-tokens is given. A text ends where the weights were\n"
-    f"trained to end it, at a stop string or at a stop token. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
+    f"trained to end it, at a stop string or at a stop token. {SOURCE_OF_WEIGHTS}\n"
+    f"{SEVERAL}\n" + SOURCE_HELP,
     [
         Option("--prompt", "Text to continue; '-' reads standard input.", "TEXT", True),
         Option("--prompts-file", "Further prompts: one per line, or .jsonl (messages, prompt).",
@@ -50,12 +53,14 @@ COMMAND = Command(
         Option("--sampling-seed", "Sampling seed; default 0.", "N"),
         CHECKPOINT_OPTION,
         OUTPUT,
+        NPROC,
         *COMMON,
     ],
     [
         ("setpoint generate tiny --prompt 'def '", "the run of the preset"),
         ("setpoint generate runs/tiny-3fa94c21 --temperature 0", "a run, greedy decoding"),
         ("setpoint generate runs/chat-3fa94c21 --chat --prompt '2 + 2?'", "ask a chat model"),
+        ("setpoint generate runs/tiny-3fa94c21 --nproc 2 --parallel.tensor 2", "on 2 ranks"),
         ("setpoint generate Qwen/Qwen3-0.6B --prompt 'Once'", "a model of the hub"),
     ],
 )  # fmt: skip
@@ -83,12 +88,17 @@ def run(arguments: Arguments) -> int:
     if arguments.has(OUTPUT.name):
         tasks["output"] = arguments.value(OUTPUT.name)
     job: Any = job_with_weights(arguments, tasks)
+    status = start_ranks(arguments)
+    if status is not None:
+        return status
     with Loading():
         from setpoint.infer.run import infer
     section = job.generation
     if len(section.prompts) * section.samples > 1 or section.prompts_file is not None:
         with make_work_progress() as progress:
             results = infer(job, show=progress.work)
+        if own_rank():
+            return 0
         print("\n---\n".join(_shown(text) for text in results.texts))
         tell_profiles(results)
         return 0
@@ -105,6 +115,8 @@ def run(arguments: Arguments) -> int:
         sys.stdout.flush()
 
     results = infer(job, on_text=show)
+    if own_rank():
+        return 0
     print("" if begun else before)
     tell_profiles(results)
     return 0
@@ -150,6 +162,8 @@ def _generation(arguments: Arguments) -> Any:
     if arguments.has("--stop"):
         found["stop"] = tuple(_text(each, "--stop") for each in arguments.options["--stop"])
     prompts = [_prompt(each) for each in arguments.options.get("--prompt", [])]
+    if prompts:  # the ranks have no standard input
+        arguments.options["--prompt"] = prompts
     file = arguments.value("--prompts-file")
     if file is not None:
         found["prompts_file"] = file
@@ -162,6 +176,11 @@ def _prompt(text: str) -> str:
     if text != "-":
         return _text(text, "--prompt") or "\n"
     name = "--prompt -: standard input"
+    if launched() > 1:
+        raise SetpointError(
+            f"{name} reaches no rank of a launcher.\nValid: --prompt TEXT, --prompts-file FILE; or "
+            f"--nproc in place of the launcher"
+        )
     try:
         return _text(sys.stdin.read(), name) or "\n"
     except UnicodeError as error:

@@ -9,8 +9,10 @@ from setpoint.cli.outcome import Loading
 from setpoint.cli.results import print_scores, tell_cautions, tell_profiles
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
+from setpoint.cli.start_ranks import NPROC, SEVERAL, count_ranks, speaks, start_ranks
 from setpoint.cli.style import print_cautions
 from setpoint.config import ConfigError, SetpointError, cautions_of, is_set
+from setpoint.parallel.rank import own_rank
 from setpoint.track.progress import make_work_progress
 
 COMMAND = Command(
@@ -19,15 +21,17 @@ COMMAND = Command(
     "Run an inference job on trained weights: evaluate texts, continue prompts, run tasks of\n"
     "lm-evaluation-harness, export. Model, tokenizer, data, sequence length and precision are\n"
     "those recorded with the weights.\n"
+    f"{SEVERAL}\n"
     "\n"
     "SOURCE is a TOML, YAML or JSON file with the section `weights`, a preset or module:function\n"
     "that returns an Inference, or a directory of results, whose job is run again. OVERRIDES set\n"
     "fields: --generation.top_k 40, or generation.top_k=40. `check`, `show`, `why`, `diff` and\n"
     "`fingerprint` take the same SOURCE. `generate`, `evaluate` and `export` are short forms.",
-    [*COMMON, JSON],
+    [NPROC, *COMMON, JSON],
     [
         ("setpoint infer eval.toml", "a job from a file"),
         ("setpoint infer eval.toml --weights.checkpoint latest", "with the latest checkpoint"),
+        ("setpoint infer eval.toml --nproc 8 --parallel.tensor 2", "4 copies, on 2 ranks each"),
     ],
     program=Program("setpoint", INFERENCE),
 )
@@ -51,15 +55,22 @@ def run(arguments: Arguments) -> int:
         )
     from setpoint.infer.adopt import verify_job
 
+    count_ranks(arguments, composition)
     job = composition.resolve()
     found = verify_job(job, ("files",))
     if found.problems:
         raise ConfigError(found.problems)
-    print_cautions(caution for caution in found.cautions if caution not in cautions_of(job))
+    if speaks(arguments):
+        print_cautions(caution for caution in found.cautions if caution not in cautions_of(job))
+    status = start_ranks(arguments)
+    if status is not None:
+        return status
     with Loading():
         from setpoint.infer.run import infer
     with make_work_progress() as progress:
         results = infer(job, show=progress.work)
+    if own_rank():
+        return 0
     if arguments.has(JSON.name):
         import json
         from dataclasses import asdict

@@ -18,6 +18,7 @@ from setpoint import __version__
 from setpoint.cli.outcome import (
     COMMANDS,
     GROUPS,
+    ON_RANKS,
     STATUSES,
     WRONG,
     Uncollected,
@@ -123,6 +124,18 @@ def _dispatch(words: list[str]) -> int:
     if parsed.has("--help"):
         print(module.COMMAND.manual())
         return 0
+    if "RANK" in os.environ and name not in ON_RANKS:
+        from setpoint.parallel.rank import launched
+
+        if launched() > 1:
+            from setpoint.config import SetpointError
+
+            *others, last = ON_RANKS
+            raise SetpointError(
+                f"setpoint {name} runs in one process, and a launcher has started {launched()} "
+                f"(WORLD_SIZE).\nValid: setpoint {name} without torchrun; {', '.join(others)} and "
+                f"{last} run on several ranks"
+            )
     return module.run(parsed)
 
 

@@ -68,6 +68,8 @@ LONG = frozenset(
     )
 )
 """The commands that do more than put a configuration together and print something."""
+ON_RANKS = ("train", "infer", "generate", "evaluate", "export")
+"""The commands that several ranks run together."""
 GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
 """First words of the commands that have two."""
 FAILED, WRONG, INTERRUPTED = 1, 2, 130

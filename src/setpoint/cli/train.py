@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,22 +13,17 @@ from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import TRACEBACK, Loading
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
+from setpoint.cli.start_ranks import NPROC, adopt_launcher, note, refuse_nproc
 from setpoint.config import (
     COMMAND_LINE,
-    ENVIRONMENT,
-    PROGRAM,
     Composition,
     ConfigError,
-    Editor,
     Origin,
-    PlainScalar,
     Problem,
-    Recorded,
     SetpointError,
     cautions_of,
-    chain_of,
 )
-from setpoint.parallel.rank import FOLDER, launched, own_rank, require_launch
+from setpoint.parallel.rank import FOLDER, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.sweep.point_record import is_point
@@ -40,7 +34,6 @@ from setpoint.train.record.limits import watch_limits
 from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.run_name import draw_seed, find_run, is_drawn, run_directory_of
 
-NPROC = Option("--nproc", "Start this many ranks on this machine.", "N")
 NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N|MIN:MAX")
 ENDPOINT = Option("--rdzv-endpoint", "Where these meet: one of them, and a free port.", "HOST:PORT")
 RUN_ID = Option("--rdzv-id", "Name of the job there, the same on all machines.", "ID")
@@ -103,7 +96,7 @@ def run(arguments: Arguments) -> int:
     if until is not None and arguments.has("--dry-run"):
         raise SetpointError(f"{UNTIL.name} has no effect with --dry-run, which trains nothing")
     start = _ranks_to_start(arguments, composition)
-    _adopt_launcher(composition)
+    adopt_launcher(composition)
     if start is not None and start.most > 1 and composition.draft.seed is None:
         raise SetpointError(
             "seed = null: each machine would draw another seed.\nValid: a number, the same on all"
@@ -147,7 +140,7 @@ def run(arguments: Arguments) -> int:
         grace = job.resilience.grace_period
         if stop is not None:  # while machines wait for each other, the launcher answers signals
             stop.outlook = lambda: outlook(Path(place, "checkpoints"), since=-1)
-        return launch(words, start.ranks, logs, of_job, start.restarts, grace, _note)
+        return launch(words, start.ranks, logs, of_job, start.restarts, grace, note)
     checkpoints = Path(place, "checkpoints")
     if stop is not None:
         again = command_again(job, checkpoints.parent)
@@ -260,16 +253,7 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> _Sta
         raise SetpointError("--max-restarts has no effect for one rank: run the command again")
     if ranks is None:
         return None
-    if launched() > 1:
-        raise SetpointError(
-            f"--nproc {ranks} starts ranks, and a launcher has started this process as one of "
-            f"{launched()}; leave one of the two out"
-        )
-    if arguments.has("--config-from-stdin"):
-        raise SetpointError(
-            "--nproc and --config-from-stdin do not go together: standard input can be read once; "
-            "save the configuration and give it with --file"
-        )
+    refuse_nproc(arguments, ranks)
     origin = "--nproc" if given is None else "--nproc * --nnodes"
     composition.draft.parallel.set_field("world_size", total, Origin(COMMAND_LINE, origin))
     return _Start(ranks, least, most, restarts or 0) if total > 1 else None
@@ -323,10 +307,6 @@ def _refuse_other_numbers(start: _Start, composition: Composition[Job]) -> None:
     )
 
 
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _say_how_data_moves(problems: Sequence[Problem], arguments: Arguments) -> None:
     """Name the command that goes on with a run whose text files lie elsewhere now."""
     for problem in problems:
@@ -371,23 +351,3 @@ def refuse_checkpoint(source: str) -> None:
         f"one; `setpoint train {os.path.join(directory, 'config.toml')} --name NAME` trains its "
         f"configuration as a run of its own"
     )
-
-
-def _adopt_launcher(composition: Composition[Job]) -> None:
-    """Take the number of ranks from the launcher, unless a layer of today has set it.
-
-    What a record says of it was true of its launcher.
-    """
-    size = os.environ.get("WORLD_SIZE")
-    parallel = composition.draft.parallel
-    chain = chain_of(parallel, "world_size")
-    if chain and not isinstance(chain[-1][0], Recorded):
-        return
-    if size is None:
-        if chain:
-            parallel.set_field("world_size", 1, Origin(PROGRAM, "no launcher"))
-        return
-    editor = Editor(composition.draft)
-    origin = Origin(ENVIRONMENT, "WORLD_SIZE")
-    editor.set(("parallel", "world_size"), PlainScalar(size), origin)
-    composition.problems.extend(editor.problems)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 from setpoint.cli.command import COMMON, FILE, WITH, Arguments, Option
 from setpoint.cli.source import open_source, prepare, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
 from setpoint.cli.sources.record import checkpoint_and_run, open_record
+from setpoint.cli.start_ranks import count_ranks, speaks
 from setpoint.cli.style import print_cautions
 from setpoint.cli.value import value_text
 from setpoint.config import (
@@ -23,22 +25,25 @@ from setpoint.config import (
     PROGRAM,
     RUNTIME,
     SUFFIXES,
+    Composition,
     Config,
     ConfigError,
     Editor,
+    Leaf,
     Origin,
     Recorded,
     SetpointError,
     cautions_of,
+    chain_of,
     compose,
     is_record,
     leaves,
     preset_named,
     recorded_differences,
-    resolve,
     within,
 )
 from setpoint.infer.config import Inference, Weights
+from setpoint.parallel.config import Parallel
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import find_run
 
@@ -53,6 +58,9 @@ OPTIONS = {"seed": "--sampling-seed", "output": "--output"}
 """The options that set fields of the job itself."""
 TAKEN_OVER = ("model", "parallel")
 """Sections whose settings are taken over from the training job where they decide how it runs."""
+OF_THE_MACHINE = ("parallel.device", "parallel.backend", "parallel.timeout")
+"""Fields of `parallel` that are taken over; the others say how the training was divided."""
+TYPED = (COMMAND_LINE, ENVIRONMENT)
 TAKEN_OVER_BY = {"evaluate": ("data.loader", "data.prepare")}
 """Further ones, by the command."""
 INSTEAD = {
@@ -84,7 +92,9 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     source = arguments.positional[0]
     if _is_hugging_face(source):
         return _of_hugging_face(source, which, arguments, tasks)
-    job: Job = open_source(source, arguments).resolve()
+    composition = open_source(source, arguments)
+    layout = _take_layout(composition, arguments)
+    job: Job = composition.resolve()
     kind = kind_of(source)
     if kind == CHECKPOINT:
         if which is not None:
@@ -123,8 +133,8 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     problems = adopt(draft)
     if problems:
         raise _explain(problems)
-    _carry_over(job, draft, arguments)
-    return _verified(resolve(draft))
+    _carry_over(job, draft, arguments, layout)
+    return _verified(Composition(draft, source, problems), arguments)
 
 
 def _of_hugging_face(
@@ -146,20 +156,47 @@ def _of_hugging_face(
     problems = adopt(composition.draft)
     if problems and not composition.problems:
         raise _explain(problems)
-    return _verified(composition.resolve())
+    return _verified(composition, arguments)
 
 
-def _verified(job: Any) -> Any:
-    """Look for the files that a job names, before torch is imported."""
+def _verified(composition: Composition[Any], arguments: Arguments) -> Any:
+    """Resolve a job for its ranks, and look for its files before torch is imported."""
     from setpoint.infer.adopt import verify_job
 
+    count_ranks(arguments, composition)
+    job = composition.resolve()
     found = verify_job(job, ("files",))
     if found.problems:
         raise ConfigError(found.problems)
     # A short form has no field `silence`.
-    heard = (caution for caution in found.cautions if caution not in cautions_of(job))
-    print_cautions(heard, silence=False)
+    if speaks(arguments):
+        heard = (caution for caution in found.cautions if caution not in cautions_of(job))
+        print_cautions(heard, silence=False)
     return job
+
+
+def _take_layout(composition: Composition[Job], arguments: Arguments) -> list[Leaf]:
+    """Take from a training job what is typed of `parallel`: it is about the ranks of inference.
+
+    The training keeps the layout of its source; of a file, which does not know the number of ranks,
+    on as many as its degrees ask for.
+    """
+    draft = composition.draft
+    typed = [
+        leaf
+        for leaf in leaves(draft.parallel)
+        if leaf.chain and leaf.origin.layer in TYPED and not isinstance(leaf.origin, Recorded)
+    ]
+    source = arguments.positional[0]
+    if typed:
+        layout = Parallel()
+        if source != "-":  # standard input was read
+            layout = open_source(source, arguments, overrides=False).draft.parallel
+        draft.store("parallel", layout, Origin(PROGRAM, "SOURCE"))
+    ranks = prod(draft.parallel.degrees.values())
+    if ranks > 1 and not chain_of(draft.parallel, "world_size"):
+        draft.parallel.set_field("world_size", ranks, Origin(PROGRAM, "the degrees"))
+    return typed
 
 
 def given(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> Any:
@@ -207,13 +244,21 @@ def _is_taken_over(key: str, arguments: Arguments) -> bool:
     return any(within(key, section) for section in sections)
 
 
-def _carry_over(job: Job, draft: Config, arguments: Arguments) -> None:
-    """Take over runtime settings, and the model's fields that do not affect its weights."""
+def _carry_over(job: Job, draft: Config, arguments: Arguments, layout: Iterable[Leaf]) -> None:
+    """Take over runtime settings, and the model's fields that do not affect its weights.
+
+    Arguments:
+        layout: what is typed of `parallel`.
+    """
     editor = Editor(draft)
+    for leaf in layout:
+        editor.set(["parallel", *map(str, leaf.path)], leaf.value, leaf.origin)
     for leaf in leaves(job):
         today = leaf.chain and not isinstance(leaf.origin, Recorded)
         given = today and leaf.origin.layer not in (DEFAULT, DERIVED)
-        if given and leaf.role is RUNTIME and _is_taken_over(leaf.key, arguments):
+        is_layout = within(leaf.key, "parallel") and leaf.key not in OF_THE_MACHINE
+        taken = leaf.role is RUNTIME and _is_taken_over(leaf.key, arguments) and not is_layout
+        if given and taken:
             editor.set([str(part) for part in leaf.path], leaf.value, leaf.origin)
     if editor.problems:
         raise ConfigError(editor.problems)

@@ -37,6 +37,7 @@ from setpoint.model.attention.support import LIMITS
 from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.norm.norms import FUSED
+from setpoint.model.parts import stage_sizes
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.optim.frozen import is_frozen
 from setpoint.parallel.config import DeepEP
@@ -50,7 +51,6 @@ from setpoint.plan.traffic import Traffic
 from setpoint.precision.build import build_scaler
 from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
 from setpoint.train.build.adapter import add_adapter
-from setpoint.train.build.model import stage_sizes
 from setpoint.train.build.trained import Trained, build_trained
 from setpoint.train.config import Job
 from setpoint.train.rules.table import dense_on_gpu
@@ -356,7 +356,8 @@ def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
     model = skeleton(job.model, vocabulary)
     add_adapter(job, model)
     config, ranks = job.parallel.pipelining, job.parallel.degrees["pipeline"]
-    split = split_of(config, model, ranks, stage_sizes(job, model))
+    sizes = stage_sizes(job.model, vocabulary, job.batch.sequence_length)
+    split = split_of(config, model, ranks, sizes)
     places = ranks_of_stages(ranks, len(split), config.known.is_v)
     trained = {
         name

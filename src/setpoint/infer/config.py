@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from setpoint.adapter.config import AdapterConfig
-from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
+from setpoint.config import (
+    RUNTIME,
+    Config,
+    Problem,
+    Rule,
+    check,
+    dead,
+    derive,
+    derived,
+    field,
+    is_set,
+)
 from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenizerConfig
 from setpoint.infer.tasks import Chat, Evaluation, Export, Generation, Harness
 from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
-from setpoint.parallel.config import Ranks
+from setpoint.model.divisors import nearest_multiples
+from setpoint.parallel.config import CONTEXT, Parallel
 from setpoint.precision.config import NAMES_16
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import Resilience
 
 LONGEST_DEFAULT = 2048
+MICRO_SIZE = 8
+"""Default of batch.micro_size."""
 TASKS = ("generation", "evaluation", "export", "harness")
 
 
@@ -41,7 +55,7 @@ class Weights(Config):
         default=True, before=True, also_called=("merge_lora", "merge_and_unload")
     )
     """Merge the adapter of a run into its weights, which is faster; false: compute it apart, as in
-    training. The results differ by rounding."""
+    training and where ranks divide the weights. The results differ by rounding."""
 
     @check
     def _check_path(self) -> Iterator[Problem]:
@@ -63,13 +77,19 @@ class Precision(Config):
 
 
 class Batch(Config):
-    """Batch size and sequence length."""
+    """Batch size and sequence length; give one of the sizes, or none."""
 
-    micro_size: int = field(
-        default=8, ge=1, role=RUNTIME, also_called=("batch_size", "per_device_eval_batch_size")
+    global_size: int = derived(
+        ge=1, role=RUNTIME, also_called=("global_batch_size", "eval_global_batch_size")
     )
-    """Batch size: sequences or prompts in one forward pass. Results depend on it by rounding
-    only."""
+    """Global batch size: sequences or prompts in one forward pass of all ranks, micro_size of them
+    on each copy of the model. Results depend on it by rounding only."""
+
+    micro_size: int = derived(
+        ge=1, role=RUNTIME, also_called=("batch_size", "per_device_eval_batch_size")
+    )
+    """Micro-batch size: sequences or prompts in one forward pass of one copy of the model; 8 if no
+    size is given."""
 
     sequence_length: int = derived(ge=1, also_called=("max_length", "seq_len", "block_size"))
     """Sequence length of evaluation, in tokens. Unless given the run's; of other weights the
@@ -81,6 +101,12 @@ CONTROLS_AS_TEXT = "control-tokens-as-text"
 FORWARD = ("generation", "evaluation", "harness")
 """The tasks that run the model."""
 ATTENTION = ("model", "parallel", "precision", "weights")
+TRAINING = "setpoint.train.rules."
+
+
+def _is_transformer(job: Any) -> bool:
+    return isinstance(job.model, Transformer)
+
 
 RULES = (
     Rule(f"{HERE}precision_problems", ("precision", "weights", "parallel"),
@@ -111,7 +137,31 @@ RULES = (
          "Whether the weights were trained with the tokens that the tokenizer adds",
          needs="files", when=lambda job: isinstance(job.tokenizer, HuggingFace)
          and bool(job.tokenizer.added)),
+    Rule(f"{TRAINING}parallel:tensor_problems", ("parallel", "model", "tokenizer", "batch", "data"),
+         "Whether ranks can divide the matrices of the model", needs="files",
+         when=lambda job: job.parallel.degrees["tensor"] > 1 and _is_transformer(job)),
+    Rule(f"{TRAINING}context:context_problems", ("batch", "model", "parallel"),
+         "Whether the ranks of a sequence get as many of its tokens, and as many heads",
+         when=lambda job: job.parallel.context > 1),
+    Rule(f"{TRAINING}experts:expert_problems", ("model", "parallel"),
+         "Whether the experts can be divided among the ranks",
+         when=lambda job: job.parallel.divides_experts and _is_transformer(job)
+         and job.model.moe is not None),
+    Rule(f"{TRAINING}pipelining:stage_problems", ("parallel", "model"),
+         "Whether the model has the parts that the stages of a pipeline hold",
+         when=lambda job: job.parallel.degrees["pipeline"] > 1 and _is_transformer(job)),
+    Rule(f"{TRAINING}sharding:unit_problems", ("parallel", "model"),
+         "Whether the patterns of FSDP2 units match modules of a transformer",
+         when=lambda job: bool(job.parallel.sharding.units)),
 )  # fmt: skip
+
+OF_TRAINING = (
+    "parallel.engine", "parallel.bucket_size", "parallel.torchft", "parallel.init_device",
+    "parallel.async_tensor_parallel", "parallel.pipelining.schedule",
+    "parallel.pipelining.stages_per_rank", "parallel.sharding.accumulation",
+    "parallel.sharding.backward_prefetch",
+)  # fmt: skip
+"""Fields of `parallel` that mean something with a backward pass or compiled code only."""
 
 
 class Inference(
@@ -146,8 +196,8 @@ class Inference(
     precision: Precision = field(factory=Precision)
     """Compute dtype; unless given, that of the run."""
 
-    parallel: Ranks = field(factory=Ranks, role=RUNTIME)
-    """Device and number of ranks."""
+    parallel: Parallel = field(factory=Parallel, role=RUNTIME)
+    """Device, number of ranks, and what each of them holds; unlike `model` not that of the run."""
 
     deterministic: bool = field(
         default=False, also_called=("full_determinism", "use_deterministic_algorithms")
@@ -210,8 +260,14 @@ class Inference(
     @property
     def merges_adapter(self) -> bool:
         """Whether the adapter becomes part of the weights before anything is computed."""
-        apart = self.export is not None and self.export.adapter
+        apart = self.divides_weights or (self.export is not None and self.export.adapter)
         return self.adapter is not None and self.weights.merge_adapter and not apart
+
+    @property
+    def divides_weights(self) -> bool:
+        """Whether a rank holds a part of the weights."""
+        degrees = self.parallel.degrees
+        return self.parallel.shards * degrees["tensor"] * degrees["pipeline"] > 1
 
     @check
     def _check_held_out(self) -> Iterator[Problem]:
@@ -247,14 +303,58 @@ class Inference(
                 also=("model.max_sequence_length",),
             )
 
+    @derive("batch.global_size")
+    def _derive_global_size(self) -> int:
+        size = self.batch.micro_size if is_set(self.batch, "micro_size") else MICRO_SIZE
+        return size * self.parallel.data_ranks
+
+    @derive("batch.micro_size")
+    def _derive_micro_size(self) -> int:
+        if not is_set(self.batch, "global_size"):
+            return MICRO_SIZE
+        return max(1, self.batch.global_size // self.parallel.data_ranks)
+
     @check
-    def _check_ranks(self) -> Iterator[Problem]:
-        if self.parallel.world_size != 1:
+    def _check_batch(self) -> Iterator[Problem]:
+        size, micro, ranks = self.batch.global_size, self.batch.micro_size, self.parallel.data_ranks
+        if size == micro * ranks:
+            return
+        both = is_set(self.batch, "micro_size")
+        yield Problem(
+            "batch.global_size",
+            f"{size} sequences are not {micro} (micro) * {ranks} (copies of the model)"
+            if both
+            else f"{size} sequences do not fall into {ranks} equal parts, one for each copy",
+            valid=[str(each) for each in nearest_multiples(size, micro * ranks if both else ranks)],
+            also=(*(("batch.micro_size",) if both else ()), "parallel.world_size"),
+        )
+
+    @check
+    def _check_axes(self) -> Iterator[Problem]:
+        parallel, rows = self.parallel, [n for n in ("generation", "harness") if getattr(self, n)]
+        for axis in CONTEXT if rows else ():
+            if parallel.degrees[axis] > 1:
+                yield Problem(
+                    f"parallel.{axis}",
+                    f"ranks divide sequences, and {rows[0]} adds to them token by token",
+                    valid=("1", "tensor, pipeline, expert, shard or replicate in its place"),
+                    also=tuple(rows),
+                )
+        if parallel.sequence_parallel:
             yield Problem(
-                "parallel.world_size",
-                "this version of Setpoint infers in one process",
-                valid=("1",),
+                "parallel.sequence_parallel",
+                "inference takes rows of any length, which ranks cannot divide equally",
+                valid=("false",),
             )
+
+    @dead(*OF_TRAINING)
+    def _training_is_dead(self) -> str:
+        return "it concerns training alone"
+
+    @dead("parallel.step_timeout")
+    def _step_timeout_is_dead(self) -> str | None:
+        forward = [name for name in FORWARD if getattr(self, name) is not None]
+        return None if forward else "there are no forward passes"
 
     @dead("seed")
     def _seed_is_dead(self) -> str | None:
@@ -301,7 +401,7 @@ class Inference(
             return "an export converts to its own, export.dtype"
         return None
 
-    @dead("batch.micro_size")
+    @dead("batch.micro_size", "batch.global_size")
     def _micro_size_is_dead(self) -> str | None:
         others = (self.generation, self.evaluation, self.harness)
         return "nothing goes through the model" if all(each is None for each in others) else None

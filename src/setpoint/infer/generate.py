@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.read import reader_of
 from setpoint.infer.sample import Sampling, sample
 from setpoint.model.layers import evaluating
@@ -31,7 +32,7 @@ class Continuation:
 
 
 def generate(
-    model: nn.Module,
+    model: nn.Module | ModelRunner,
     prompts: Sequence[Sequence[int]],
     *,
     max_tokens: int,
@@ -48,6 +49,9 @@ def generate(
     Prompts of different lengths go side by side, and each row is what it would be alone: padding
     is masked, and a row draws from its own generator. A row that has ended leaves the
     batch.
+
+    Ranks that hold one model together are given the same prompts; those that must make as many
+    passes as each other may be given different ones, or none.
 
     Arguments:
         model: maps (B, S) int64 tokens to (B, S, V) logits; runs in evaluation mode and is given
@@ -66,6 +70,7 @@ def generate(
         SetpointError: an empty prompt.
     """
     sampling = sampling or Sampling()
+    runner = model if isinstance(model, ModelRunner) else ModelRunner(model)
     for number, prompt in enumerate(prompts):
         if not len(prompt):
             which = f"prompt {number} is empty" if len(prompts) > 1 else "the prompt is empty"
@@ -74,17 +79,29 @@ def generate(
     rows = list(range(len(prompts)))  # those that have not ended
     texts = [list(prompt) for prompt in prompts]
     stops = frozenset(stop)
-    with evaluating(model), torch.no_grad():
-        read = reader_of(model, context, cache)
-        for _ in range(max_tokens if rows else 0):
-            logits = read([texts[row] for row in rows])[:, :vocab_size]
-            seen = None
-            if sampling.repetition_penalty != 1:
-                seen = _seen([texts[row] for row in rows], stops, logits)
-            own = None if generators is None else [generators[row] for row in rows]
+    with evaluating(runner.model), torch.no_grad():
+        read = reader_of(runner, context, cache)
+        for _ in range(max_tokens):
+            current = [texts[row] for row in rows]
+            own = read.passes(current) if rows else 0
+            most = runner.most_passes(own)
+            if not most:
+                break
+            logits = read(current) if rows else None
+            runner.idle(most - own)
+            if not rows:
+                continue
+            drawn: Tensor | None = None
+            if logits is not None:
+                logits = logits[:, :vocab_size]
+                seen = None
+                if sampling.repetition_penalty != 1:
+                    seen = _seen(current, stops, logits)
+                random = None if generators is None else [generators[row] for row in rows]
+                drawn = sample(logits, sampling, generators=random, seen=seen)
             going: list[int] = []  # places in the batch
-            drawn = sample(logits, sampling, generators=own, seen=seen).tolist()
-            for place, (row, token) in enumerate(zip(rows, drawn, strict=True)):
+            tokens = runner.agree(drawn, len(rows))
+            for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
                 if token in stops:
                     done[row].finish, done[row].stop = "stop", token
                     continue
@@ -94,10 +111,9 @@ def generate(
                     done[row].finish = "ended"
                     continue
                 going.append(place)
-            if not going:
-                break
             if len(going) < len(rows):
-                read.keep(going)
+                if going:
+                    read.keep(going)
                 rows = [rows[place] for place in going]
     return done
 

@@ -1,10 +1,11 @@
 """From a job to a model with its weights, and the tokenizer that goes with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -17,16 +18,20 @@ from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
 from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference
+from setpoint.infer.distributed import Division, ModelRunner
 from setpoint.infer.place import Place, find_weights
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.base import is_ours
-from setpoint.model.pretrained.load import load_checkpoint, load_directory
+from setpoint.model.pretrained.load import load_checkpoint, load_directory, read_whole
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.model.pretrained.save import ends_of
+from setpoint.model.skeleton import move_buffers
+from setpoint.parallel.apply import reader_of
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.world import World
 from setpoint.precision.autocast import compute_in
 from setpoint.train.config import Job
 from setpoint.units.dtype import DType
@@ -37,14 +42,14 @@ class Loaded:
     """A model that is ready to be asked.
 
     Arguments:
-        model: maps (B, S) tokens to (B, S, V) logits, in evaluation mode.
+        runner: calls the model, in evaluation mode.
         compute: the format of matrix products: `"fp32"`, `"bf16"` or `"fp16"`.
         context: the most tokens that it takes at once.
         opening: tokens that stand before a text that it is to go on with.
         stops: tokens that end a text.
     """
 
-    model: nn.Module
+    runner: ModelRunner
     tokenizer: Tokenizer
     device: torch.device
     compute: str
@@ -57,6 +62,11 @@ class Loaded:
     def computing(self) -> AbstractContextManager[object]:
         """The format of matrix products."""
         return compute_in(self.compute, self.stored, self.device)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model; where ranks divide it, this one's part."""
+        return self.runner.model
 
     @property
     def facts(self) -> ChatFacts | None:
@@ -77,28 +87,41 @@ class Loaded:
         return tokens or [self.tokenizer.separator]
 
 
-def load(job: Inference) -> Loaded:
-    """Build the model of a job and fill it.
+def load(job: Inference, world: World | None = None) -> Loaded:
+    """Build the model of a job and fill it; each rank reads what it holds of it.
+
+    Arguments:
+        job: complete and resolved.
+        world: this process's place; None: it is the only one.
 
     Raises:
         SetpointError: the weights are not there, or the tokenizer does not fit the model.
         RunError: the weights are damaged, or are not those of the model. Nothing is loaded then.
     """
-    device = choose_device(job.parallel)
+    world = world or World(choose_device(job.parallel))
     place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
-    dtype = DType(job.weights.dtype).torch()
+    offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
+    division = Division(job, world)
+    given: dict[str, Any] = {
+        "device": torch.device("cpu") if offload else world.device,
+        "dtype": DType(job.weights.dtype).torch(),
+        "divide": division.divide,
+        "one": reader_of(job.parallel, world),
+    }
     if place.record:
         tokenizer = tokenizer_of(place.directory, job.tokenizer)
-        model = _load_checkpoint(job, place, tokenizer.vocab_size, device, dtype)
+        model = _load_checkpoint(job, place, tokenizer.vocab_size, given)
     else:
         tokenizer = job.tokenizer.build()
         if getattr(tokenizer, "added", ()):
             raise SetpointError(f"tokenizer.added: {UNTRAINED}\nValid: []")
-        model = _load_hugging_face(job, place, tokenizer.vocab_size, device, dtype)
+        model = _load_hugging_face(job, place, tokenizer.vocab_size, given)
+    if offload:
+        move_buffers(model, world.device)
     return Loaded(
-        model=model.eval(),
+        runner=division.runner(model.eval()),
         tokenizer=tokenizer,
-        device=device,
+        device=world.device,
         compute=job.precision.compute,
         stored=job.weights.dtype,
         context=job.model.max_sequence_length,
@@ -127,7 +150,7 @@ def stored_weights(job: Inference) -> Path | None:
 
 
 def _load_checkpoint(
-    job: Inference, place: Place, vocab_size: int, device: torch.device, dtype: torch.dtype
+    job: Inference, place: Place, vocab_size: int, given: Mapping[str, Any]
 ) -> nn.Module:
     with naming_whole_ones(place.directory):
         adapter = job.adapter
@@ -136,9 +159,7 @@ def _load_checkpoint(
             if adapter is not None:
                 add_adapter(adapter, job.model, model)
 
-        model = load_checkpoint(
-            place.directory, job.model, vocab_size, device=device, dtype=dtype, prepare=prepare
-        )
+        model = load_checkpoint(place.directory, job.model, vocab_size, prepare=prepare, **given)
         if adapter is not None and job.merges_adapter:
             merge_all(model)
         return model
@@ -167,12 +188,14 @@ def start_of(place: Place) -> str | None:
 
 
 def _load_hugging_face(
-    job: Inference, place: Place, tokens: int, device: torch.device, dtype: torch.dtype
+    job: Inference, place: Place, tokens: int, given: Mapping[str, Any]
 ) -> nn.Module:
     if isinstance(job.model, HuggingFaceModel):
         theirs = job.model.build(vocab_size=tokens)
-        theirs.load_from(place.directory)
-        return theirs.to(device=device, dtype=dtype)
+        read_whole(theirs, partial(theirs.load_from, place.directory), given["one"])
+        theirs = theirs.to(device=given["device"], dtype=given["dtype"])
+        given["divide"](theirs)
+        return theirs
     config, family = read_config(place.directory)
     rows = config.vocab_size
     assert rows is not None and isinstance(job.model, Transformer)
@@ -181,7 +204,7 @@ def _load_hugging_face(
             f"tokenizer: it has {tokens} tokens, and the model of {place.directory} takes {rows}; "
             f"it belongs to another model"
         )
-    return load_directory(place.directory, job.model, family, device=device, dtype=dtype)
+    return load_directory(place.directory, job.model, family, **given)
 
 
 def _whole_beside(checkpoint: Path) -> list[str]:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from setpoint.infer.config import Inference
     from setpoint.infer.load import Loaded
 
-RANK = "rank-0"
-
 
 class Passes:
     """Counts what goes through a model, and does what is due in between.
@@ -28,10 +26,10 @@ class Passes:
         self.count = 0
         self.profiles: Profiles | None = None
         self._profiler: StepProfiler | None = None
-        section, gc = job.profiling, job.resilience.gc
-        if section is not None:
+        section, gc, rank = job.profiling, job.resilience.gc, loaded.runner.world.rank
+        if section is not None and (section.ranks is None or rank in section.ranks):
             self.profiles = Profiles(wanted=section.repeat)
-            keep, folder = self.profiles.cycles.append, folder_of(job) / RANK
+            keep, folder = self.profiles.cycles.append, folder_of(job) / f"rank-{rank}"
             self._profiler = StepProfiler(section, folder, loaded.device, keep, unit="passes")
         self._every = None if gc is None else gc.every
         self._garbage = None if gc is None else PacedCollection(gc)

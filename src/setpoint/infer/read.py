@@ -1,14 +1,14 @@
 """Ask a model what comes after each of several texts."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from setpoint.infer.distributed import ModelRunner
 from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.transformer import Transformer
-from setpoint.shapes.outcome import Projection, supports_head
 
 Texts = Sequence[Sequence[int]]
 """The tokens of each row so far."""
@@ -17,12 +17,16 @@ Texts = Sequence[Sequence[int]]
 class Reader(Protocol):
     """Gives the logits after texts that grow by a token from call to call."""
 
-    def __call__(self, texts: Texts) -> Tensor:
-        """The logits of the next tokens.
+    def __call__(self, texts: Texts) -> Tensor | None:
+        """The logits of the next tokens; None on ranks without the last layers.
 
         Arguments:
             texts: the tokens of each row, one more than at the call before.
         """
+        ...
+
+    def passes(self, texts: Texts) -> int:
+        """How many passes through the model a call makes."""
         ...
 
     def keep(self, places: Sequence[int]) -> None:
@@ -30,15 +34,15 @@ class Reader(Protocol):
         ...
 
 
-def reader_of(model: nn.Module, context: int | None, cache: bool) -> Reader:
+def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> Reader:
     """The cheapest way to read a model.
 
     Arguments:
-        model: any module that maps tokens to logits.
         context: how many of the last tokens it sees; None: all.
     """
-    whole = Whole(model, context)
-    return Cached(model, context, whole) if cache and isinstance(model, Transformer) else whole
+    whole = Whole(runner, context)
+    can_keep = cache and isinstance(runner.model, Transformer)
+    return Cached(runner, context, whole) if can_keep else whole
 
 
 class Whole:
@@ -48,33 +52,44 @@ class Whole:
     are read together.
 
     Arguments:
-        model: any module that maps tokens to logits.
-        context: how many of the last tokens it sees; None: all.
+        context: how many of the last tokens the model sees; None: all.
     """
 
-    def __init__(self, model: nn.Module, context: int | None) -> None:
-        self.model = model
+    def __init__(self, runner: ModelRunner, context: int | None) -> None:
+        self.runner = runner
         self.context = context
         # Negative positions as padding are our own custom.
-        self.padded = isinstance(model, Transformer)
-        self.device = device_of(model)
+        self.padded = isinstance(runner.model, Transformer)
 
-    def __call__(self, texts: Texts) -> Tensor:
+    def __call__(self, texts: Texts) -> Tensor | None:
         """The logits of the next tokens; see `Reader`."""
-        windows = [text if self.context is None else text[-self.context :] for text in texts]
+        windows, device = self._windows(texts), self.runner.device
         if self.padded:
-            tokens, positions = left_padded(windows, self.device)
+            tokens, positions = left_padded(windows, device)
             given = {} if positions is None else {"positions": positions}
-            return last_logits(self.model, tokens, **given)
+            return self.runner.logits(tokens, last=True, **given)
         found: dict[int, Tensor] = {}
-        for length in {len(window) for window in windows}:
+        for length in _lengths(windows):
             rows = [row for row, window in enumerate(windows) if len(window) == length]
-            tokens = torch.tensor([windows[row] for row in rows], device=self.device)
-            found.update(zip(rows, last_logits(self.model, tokens), strict=True))
-        return torch.stack([found[row] for row in range(len(windows))])
+            tokens = torch.tensor([windows[row] for row in rows], device=device)
+            logits = self.runner.logits(tokens, last=True)
+            if logits is not None:
+                found.update(zip(rows, logits, strict=True))
+        return torch.stack([found[row] for row in range(len(windows))]) if found else None
+
+    def passes(self, texts: Texts) -> int:
+        """See `Reader`."""
+        return 1 if self.padded else len(_lengths(self._windows(texts)))
 
     def keep(self, places: Sequence[int]) -> None:
         """Do nothing, since nothing is kept from call to call."""
+
+    def _windows(self, texts: Texts) -> list[Sequence[int]]:
+        return [text if self.context is None else text[-self.context :] for text in texts]
+
+
+def _lengths(windows: Texts) -> list[int]:
+    return sorted({len(window) for window in windows})
 
 
 class Cached:
@@ -84,49 +99,44 @@ class Cached:
     so that what was kept is worth nothing, and the rest is read as `Whole` does.
 
     Arguments:
-        context: how many of the last tokens it sees; None: all.
+        context: how many of the last tokens the model sees; None: all.
     """
 
-    def __init__(self, model: nn.Module, context: int | None, whole: Whole) -> None:
-        self.model = model
+    def __init__(self, runner: ModelRunner, context: int | None, whole: Whole) -> None:
+        self.runner = runner
         self.context = context
         self.whole = whole
         self.cache: KeyValueCache | None = None
         self._counts = False  # whether positions differ from row to row
 
-    def __call__(self, texts: Texts) -> Tensor:
+    def __call__(self, texts: Texts) -> Tensor | None:
         """The logits of the next tokens; see `Reader`."""
         if self.context is not None and max(map(len, texts)) > self.context:
             self.cache = None
             return self.whole(texts)
+        device = self.runner.device
         # The padding of a long row that has left may fill what a shorter one still needs.
         if self.cache is None or self.cache.length == self.context:
             self.cache = KeyValueCache()
-            tokens, positions = left_padded(texts, self.whole.device)
+            tokens, positions = left_padded(texts, device)
             self._counts = positions is not None
-            return last_logits(self.model, tokens, positions=positions, cache=self.cache)
-        tokens = torch.tensor([[text[-1]] for text in texts], device=self.whole.device)
-        # Without padding the cache counts by itself, which attention makes the most of.
-        positions = None
-        if self._counts:
-            positions = torch.tensor([[len(text) - 1] for text in texts], device=tokens.device)
-        return last_logits(self.model, tokens, positions=positions, cache=self.cache)
+        else:
+            tokens = torch.tensor([[text[-1]] for text in texts], device=device)
+            # Without padding the cache counts by itself, which attention makes the most of.
+            positions = None
+            if self._counts:
+                positions = torch.tensor([[len(text) - 1] for text in texts], device=device)
+        return self.runner.logits(tokens, last=True, positions=positions, cache=self.cache)
+
+    def passes(self, texts: Texts) -> int:
+        """See `Reader`."""
+        del texts
+        return 1
 
     def keep(self, places: Sequence[int]) -> None:
         """Leave rows out from the next call on."""
         if self.cache is not None:
-            self.cache.select(torch.tensor(places, device=self.whole.device))
-
-
-def last_logits(model: nn.Module, tokens: Tensor, **given: Any) -> Tensor:
-    """The logits after the last token; only those are computed where the model can."""
-    if not supports_head(model):
-        return model(tokens, **given)[:, -1]
-
-    def head(hidden: Tensor, projection: Projection) -> Tensor:
-        return projection.logits(hidden[:, -1])
-
-    return model(tokens, **given, head=head).result
+            self.cache.select(torch.tensor(places, device=self.runner.device))
 
 
 def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -145,12 +155,3 @@ def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | Non
         return tokens.to(device), None
     positions = torch.arange(longest) - (longest - lengths)[:, None]
     return tokens.to(device), positions.to(device)
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where a model lies.
-
-    Returns:
-        the device of its first parameter; the CPU if it has none.
-    """
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

@@ -16,13 +16,13 @@ from setpoint.data.evaluation import DocumentRows, EvaluationFeed, evaluation_ro
 from setpoint.data.loader import loader_options
 from setpoint.data.prepared.use import named_corpus
 from setpoint.infer.config import Inference
+from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.load import Loaded
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.config import marks_padding
 from setpoint.model.layers import evaluating
-from setpoint.parallel.world import World
 from setpoint.shapes.batch import Batch, Count
-from setpoint.shapes.outcome import Projection, position_arguments, supports_head, takes_documents
+from setpoint.shapes.outcome import Projection, position_arguments, takes_documents
 from setpoint.shapes.scoring import EvalSums, Score, score_text
 from setpoint.track.progress import Work, no_work
 
@@ -123,7 +123,8 @@ def score(
         SetpointError: no document is left, or one is too long and that is an error.
         RunError: the loss is no finite number, or the model does not take documents.
     """
-    model, isolates = loaded.model, takes_documents(loaded.model)
+    model, runner, world = loaded.model, loaded.runner, loaded.runner.world
+    isolates = takes_documents(model)
     if packing.method == "concatenate":
         sequence_length = min(sequence_length, len(corpus.tokens) - 1)
         if packing.isolate and not isolates:
@@ -134,13 +135,19 @@ def score(
     rows = evaluation_rows(
         corpus, packing, sequence_length, isolates=isolates, marked=marked, multiple=MULTIPLE
     )
-    if isinstance(rows, DocumentRows) and rows.note:
+    if isinstance(rows, DocumentRows) and rows.note and world.is_main:
         sys.stderr.write(f"{name}: {rows.note}\n")
-    feed = EvaluationFeed({name: (rows, sequences)}, micro_size=micro_size, **(loader or {}))
+    feed = EvaluationFeed(
+        {name: (rows, sequences)},
+        micro_size=micro_size,
+        data_rank=world.data_rank,
+        data_size=world.data_size,
+        **(loader or {}),
+    )
 
     def sums(batch: Batch, valid: Tensor | None) -> EvalSums:
         with loaded.computing():
-            return EvalSums(_nats(model, batch), None)
+            return EvalSums(_nats(runner, batch), None)
 
     with closing(feed), evaluating(model), torch.no_grad():
         found = score_text(
@@ -149,7 +156,8 @@ def score(
             count=lambda each: Count(each.tokens, each.target_tokens, float(each.target_tokens)),
             sums=sums,
             token_bytes=loaded.tokenizer.token_bytes,
-            ranks=World(loaded.device),
+            ranks=world,
+            sequence=runner.sequence,
             show=show,
         )
     if not found.loss < math.log(torch.finfo(torch.float64).max):
@@ -160,16 +168,23 @@ def score(
     return found
 
 
-def _nats(model: torch.nn.Module, batch: Batch) -> Tensor:
-    """The sum of the cross-entropy; logits of all tokens exist only if the model gives them."""
-    given = position_arguments(model, batch)
-    if not supports_head(model):
-        return _PLAIN(model(batch.inputs, **given), batch.targets).nats
+def _nats(runner: ModelRunner, batch: Batch) -> Tensor:
+    """The sum of the cross-entropy; logits of all tokens exist only if the model gives them.
+
+    Returns:
+        0 on ranks without the last layers.
+    """
+    given = position_arguments(runner.model, batch)
+    if not runner.has_head:
+        return _PLAIN(runner(batch.inputs, **given), batch.targets).nats
 
     def head(hidden: Tensor, projection: Projection) -> Any:
         return _CHUNKED.from_hidden(hidden, projection, batch.targets)
 
-    return model(batch.inputs, **given, head=head).result.nats
+    outcome = runner(batch.inputs, **given, head=head)
+    if not runner.has_result:
+        return torch.zeros((), device=batch.inputs.device)
+    return outcome.result.nats
 
 
 _PLAIN = resolve(CrossEntropy()).build()

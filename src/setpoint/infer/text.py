@@ -58,11 +58,13 @@ def continue_prompts(
     """Continue prompts.
 
     What is drawn for a prompt depends on the seed, the prompt and the number of the sample, and on
-    no other prompt.
+    no other prompt. Copies of the model divide the prompts among them; all ranks get all texts.
 
     Arguments:
         section: how tokens are drawn, and what ends a text.
-        on_text: shown the text as it comes; rows are numbered in the order of the result.
+        micro_size: rows in one pass of a copy of the model.
+        on_text: shown the text as it comes, of the rows of this copy of the model; they are
+            numbered in the order of the result.
 
     Returns:
         the continuations: all samples of the first prompt, then those of the second, ...
@@ -72,11 +74,14 @@ def continue_prompts(
     """
     rows = [(prompt, sample) for prompt in prompts for sample in range(section.samples)]
     stops = {*loaded.stops, *stop_ids(section, loaded.facts, loaded.tokenizer.vocab_size)}
-    found: list[Text] = []
-    for first in range(0, len(rows), micro_size):
+    runner, found = loaded.runner, list[Text]()
+    together = micro_size * runner.world.data_size
+    for first in range(0, len(rows), together):
         show(GENERATING, first, len(rows))
-        group = rows[first : first + micro_size]
-        found += _continue_group(loaded, section, group, stops, seed, first, on_text)
+        own = runner.own_of(range(first, min(first + together, len(rows))))
+        group = [rows[number] for number in own]
+        made = _continue_group(loaded, section, group, stops, seed, own, on_text)
+        found += runner.gather(dict(zip(own, made, strict=True)))
     show(GENERATING, len(rows), len(rows))
     return found
 
@@ -87,7 +92,7 @@ def _continue_group(
     rows: Sequence[tuple[Prompt, int]],
     stops: Collection[int],
     seed: int,
-    first: int,
+    numbers: Sequence[int],
     on_text: OnText | None,
 ) -> list[Text]:
     prompts = [loaded.tokens_of(prompt) for prompt, _ in rows]
@@ -100,12 +105,12 @@ def _continue_group(
     def on_token(row: int, token: int) -> bool:
         piece = streams[row].feed(loaded.tokenizer.decode([token]))
         if on_text is not None and piece:
-            on_text(first + row, piece)
+            on_text(numbers[row], piece)
         return streams[row].found is not None
 
     with loaded.computing():
         made = generate(
-            loaded.model,
+            loaded.runner,
             prompts,
             max_tokens=section.max_tokens,
             sampling=Sampling(
@@ -126,7 +131,7 @@ def _continue_group(
     for place, ((prompt, sample), each) in enumerate(zip(rows, made, strict=True)):
         rest = streams[place].finish()
         if on_text is not None and rest:
-            on_text(first + place, rest)
+            on_text(numbers[place], rest)
         by = streams[place].found if each.stop is None else _spelled(loaded, each.stop)
         made_text, finish = streams[place].text, FINISH[each.finish]
         texts.append(

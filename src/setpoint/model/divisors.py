@@ -1,4 +1,4 @@
-"""Nearest valid values for fields that must divide another."""
+"""Nearest valid values for fields that must divide another, or be divided by it."""
 
 REACH = 100_000
 """How far from the value divisors are looked for."""
@@ -25,3 +25,10 @@ def nearest_divisors(number: int, to: int, count: int = 3) -> tuple[int, ...]:
         if len(found) >= count or (start - distance <= 1 and start + distance >= number):
             break
     return tuple(sorted(found, key=lambda d: (abs(d - to), d))[:count])
+
+
+def nearest_multiples(value: int, step: int) -> list[int]:
+    """The multiples of `step` on both sides of a value."""
+    below = value // step * step
+    found = [size for size in (below, below + step) if size > 0]
+    return sorted(found, key=lambda size: abs(size - value))

@@ -6,12 +6,13 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING
 
+from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
-from setpoint.model.size import pair_size, window_of
+from setpoint.model.size import pair_size, unknown_size, window_of
 from setpoint.shapes.stages import Part
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import ModelConfig
 
 LAYER = "layers."
 
@@ -64,6 +65,13 @@ def part_sizes(config: Transformer, *, vocab_size: int, sequence_length: int) ->
         reach = window_of(config, sequence_length) if sliding else sequence_length
         in_products[f"{LAYER}{layer}"] += pair_size(config) * reach
     return [Part(name, held[name], 6 * in_products[name]) for name in part_names(config.layers)]
+
+
+def stage_sizes(config: ModelConfig, vocab_size: int, sequence_length: int) -> list[Part] | None:
+    """Sizes by which the stages of a pipeline are balanced; None: by their parameters."""
+    if not isinstance(config, Transformer) or unknown_size(config) is not None:
+        return None
+    return part_sizes(config, vocab_size=vocab_size, sequence_length=sequence_length)
 
 
 def part_of(name: str) -> str:

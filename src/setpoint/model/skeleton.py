@@ -51,3 +51,10 @@ def materialize(module: nn.Module, device: torch.device | str, dtype: torch.dtyp
         return torch.empty_like(tensor, dtype=wanted, device=device)
 
     module._apply(made)
+
+
+def move_buffers(model: nn.Module, device: torch.device) -> None:
+    """Move a model to a device but for its parameters, which FSDP2 keeps on the host."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))

@@ -14,6 +14,7 @@ from setpoint.parallel.pipeline import Stage, keep_stages
 from setpoint.parallel.sharding import shard
 from setpoint.parallel.tensor import divide_matrices, share_memory
 from setpoint.shapes.expert_parts import HasExperts
+from setpoint.shapes.reading import OneReader
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -82,3 +83,11 @@ def divide(
             inside = [(name, layer) for name, layer in layers if layer in held]
             shard(config, world.mesh, unit, inside, policy(), whole)
     return stages
+
+
+def reader_of(config: Parallel, world: World) -> OneReader | None:
+    """Find the rank that reads weights for this one; None where each rank reads its own."""
+    if config.read_weights == "every_rank":
+        return None
+    group = world.group("replicate", "shard", "ring", "ulysses", "tensor")
+    return None if group is None else OneReader(group, world.device)

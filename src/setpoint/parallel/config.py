@@ -451,7 +451,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
             also=(*set_here[:-1], "world_size"),
             hint=""
             if ranks > 1
-            else "Start as many ranks: train --nproc {0}; other commands take --world-size {0}. "
+            else "Start as many ranks: --nproc {0}; commands that plan take --world-size {0}. "
             "A degree of -1 takes the ranks that there are.".format(prod(degrees.values())),
         )
 

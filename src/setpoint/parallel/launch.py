@@ -52,6 +52,8 @@ LOOK = 0.5
 """Seconds between two looks at what the ranks have printed."""
 KNOCK = 1.0
 """Seconds between two tries to reach the endpoint."""
+LAST_LINES = 8
+"""Lines of each stream that are shown of what a rank printed."""
 LAST_CALL = 10
 """Seconds that fewer nodes than there may be wait for others before they start."""
 
@@ -77,7 +79,7 @@ class Nodes:
 def launch(
     words: Sequence[str],
     ranks: int,
-    logs: Path,
+    logs: Path | None = None,
     nodes: Nodes | None = None,
     restarts: int = 0,
     grace: float = 30.0,
@@ -91,7 +93,8 @@ def launch(
     Arguments:
         words: of the command line, after `setpoint`.
         ranks: on this machine.
-        logs: the folder of the run for logs, made by the run itself.
+        logs: the folder of the run for logs, made by the run itself; None: there is none, and an
+            error has the last lines that a rank printed.
         nodes: None for this machine alone.
         restarts: how often all ranks are started again after one was killed or hung.
         grace: seconds that they have to save when they are stopped.
@@ -106,7 +109,7 @@ def launch(
     """
     address = None if nodes is None else _require_address(nodes.endpoint)
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
-    if (logs / name).is_symlink():
+    if logs is not None and (logs / name).is_symlink():
         raise SetpointError(f"{logs / name} is a link, and a run adds to files of its own")
     if nodes is not None and address is not None and not is_this_machine(address[0]):
         await_endpoint(nodes, address)
@@ -115,18 +118,19 @@ def launch(
     clear_dead()
     place = Path(tempfile.mkdtemp(prefix=PREFIX))
     (place / "launcher").write_text(str(os.getpid()))
+    log = (logs or place / "logs") / name
     # What the agent says of ranks that end is said below, in fewer words.
     logging.disable(logging.CRITICAL)
     try:
-        with Output(place, logs / name, note), _variables(place, nodes):
-            agent = _Agent(_spec(words, ranks, nodes, restarts), place, logs / name, grace, note)
+        with Output(place, log, note), _variables(place, nodes):
+            agent = _Agent(_spec(words, ranks, nodes, restarts), place, log, grace, note)
             try:
                 with _forwarding(place, agent):
                     result: Any = agent.run()
             finally:
                 agent.meeting.shutdown()
         if result.is_failed():
-            return status_of(place, result.failures, logs / name)
+            return status_of(place, result.failures, log)
     except (RendezvousError, DistError) as error:
         if nodes is None:
             raise
@@ -410,9 +414,19 @@ def status_of(place: Path, failures: Mapping[int, ProcessFailure], log: Path) ->
         killed = failure.exitcode < 0
         how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"
         printed = f"; what it printed is in {log}" if failure.local_rank and log.exists() else ""
+        if failure.local_rank and not printed and (last := _last_lines(place, failure.local_rank)):
+            printed = f"; its last lines:\n{last}"
         text = f"rank {rank} has ended by {how} and said nothing{printed}"
         raise RankFailed(1, text, may_restart=killed and not asked)
     return min(found).status
+
+
+def _last_lines(place: Path, local_rank: int) -> str:
+    """The last lines that a rank printed; empty where it printed none."""
+    lines: list[str] = []
+    for file in sorted((place / "output").rglob(f"{local_rank}/std*.log")):
+        lines += file.read_text(errors="replace").splitlines()[-LAST_LINES:]
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def _status_apart(place: Path, nodes: Nodes, error: Exception) -> int:

@@ -121,13 +121,6 @@ def batch_sum(global_size: int, micro_size: int, accumulation: int, ranks: int) 
     return f"{global_size} = {micro_size} (micro) * {accumulation} (accumulation) * {ranks} (ranks)"
 
 
-def nearest_multiples(value: int, step: int) -> list[int]:
-    """The multiples of `step` on both sides of a value."""
-    below = value // step * step
-    found = [size for size in (below, below + step) if size > 0]
-    return sorted(found, key=lambda size: abs(size - value))
-
-
 def limits_of(duration: Duration, batch: Batch) -> dict[str, float]:
     """The limits of a duration, with tokens as the steps that reach them."""
     limits = {limit.unit: limit.count for limit in duration.limits}

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
 
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.data.sources.messages import Conversation
@@ -166,16 +165,30 @@ class Answers:
     def _likelihoods(
         self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]
     ) -> list[Likelihood]:
-        """How likely tokens are after tokens; texts of like length go side by side."""
+        """How likely tokens are after tokens; texts of like length go side by side.
+
+        Copies of the model divide them among them, and all ranks get all answers.
+        """
         order = sorted(range(len(parts)), key=lambda number: -sum(map(len, parts[number])))
         found: dict[int, Likelihood] = {}
+        runner = self.loaded.runner
+        together = self.micro_size * runner.world.data_size
         with evaluating(self.loaded.model), torch.no_grad():
-            for group in _groups(order, self.micro_size):
-                found.update(zip(group, self._group([parts[n] for n in group]), strict=True))
-        return [found[number] for number in range(len(parts))]
+            for first in range(0, len(order), together):
+                own = runner.own_of(range(first, min(first + together, len(order))))
+                group = [order[place] for place in own]
+                if not group:
+                    runner.idle(1)
+                    continue
+                found.update(zip(group, self._group([parts[n] for n in group]), strict=False))
+        return runner.gather(found)
 
     def _group(self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterable[Likelihood]:
-        """One forward pass; padding on the right is masked before it."""
+        """One forward pass; padding on the right is masked before it.
+
+        Returns:
+            nothing on ranks without the last layers.
+        """
         context = self.loaded.context
         rows: list[list[int]] = []
         for before, after in parts:
@@ -190,7 +203,9 @@ class Answers:
         for place, row in enumerate(rows):
             inputs[place, : len(row) - 1] = torch.tensor(row[:-1])
         with self.loaded.computing():
-            logits: Tensor = self.loaded.model(inputs.to(self.loaded.device))
+            logits = self.loaded.runner.logits(inputs.to(self.loaded.device))
+        if logits is None:
+            return
         logits = logits[..., : self.loaded.tokenizer.vocab_size]
         for place, ((_, after), row) in enumerate(zip(parts, rows, strict=True)):
             end = len(row) - 1
@@ -227,7 +242,3 @@ def section_of(settings: Mapping[str, Any]) -> Generation:
         found["temperature"] = 0.0
         found = {k: v for k, v in found.items() if k not in ("top_k", "top_p", "min_p")}
     return resolve(Generation(prompts=("-",), **found))
-
-
-def _groups(order: Sequence[int], size: int) -> Iterable[Sequence[int]]:
-    return (order[first : first + size] for first in range(0, len(order), size))

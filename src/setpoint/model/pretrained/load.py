@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from setpoint.model.pretrained.base import checkpoint_weights, is_ours, restore
 from setpoint.model.pretrained.family import Family
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.read_config import read_config
-from setpoint.model.pretrained.read_tensor import weight_dtype
+from setpoint.model.pretrained.read_tensor import SharedReader, weight_dtype
 from setpoint.model.pretrained.run import (
     description_of,
     job_of,
@@ -24,6 +25,10 @@ from setpoint.model.pretrained.run import (
 )
 from setpoint.model.pretrained.tensors import require_depth, weights_of
 from setpoint.model.skeleton import skeleton
+from setpoint.shapes.reading import OneReader
+
+Divide = Callable[[nn.Module], None]
+"""Leaves a rank its part of a model."""
 
 
 def load_pretrained(
@@ -83,11 +88,14 @@ def load_directory(
     *,
     device: torch.device | str,
     dtype: torch.dtype | None,
+    divide: Divide = lambda model: None,
+    one: OneReader | None = None,
 ) -> nn.Module:
     """Build a transformer and fill it from a directory in the format of Hugging Face.
 
     Arguments:
         dtype: of the parameters; None: as the files have them.
+        divide, one: see `load_checkpoint`.
 
     Raises:
         SetpointError: if there are no weights that can be read.
@@ -96,7 +104,9 @@ def load_directory(
     assert config.vocab_size is not None, "every config.json has it"
     require_depth(directory, config)
     model = skeleton(config, config.vocab_size)
-    weights_of(directory, family, model, config).fill(model, device=device, dtype=dtype)
+    weights = weights_of(directory, family, model, config)
+    divide(model)
+    weights.fill(model, device=device, dtype=dtype, reader=one and SharedReader(one))
     # Where files that go along with the weights are found again; see `save_pretrained`.
     vars(model)["loaded_from"] = directory
     return model
@@ -110,12 +120,18 @@ def load_checkpoint(
     device: torch.device | str,
     dtype: torch.dtype | None,
     prepare: Callable[[nn.Module], None] = lambda model: None,
+    divide: Divide = lambda model: None,
+    one: OneReader | None = None,
 ) -> nn.Module:
     """Build a model and fill it from a checkpoint of Setpoint.
 
     Arguments:
-        dtype: of the parameters; None: as the file has them.
+        dtype: of the parameters; None: as the file has them, which those that ranks divide cannot
+            be.
         prepare: adds what the checkpoint has beyond the model, such as an adapter.
+        divide: leaves this rank its part of the model, which has no values yet unless it makes them
+            itself.
+        one: the rank that reads for all of its group; None: each reads what it holds.
 
     Raises:
         DamagedCheckpoint: if the checkpoint is not what was saved.
@@ -125,14 +141,30 @@ def load_checkpoint(
     if isinstance(config, Transformer) and is_ours(config):
         model = skeleton(config, vocab_size)
         prepare(model)
-        checkpoint_weights(directory, model, config).fill(model, device=device, dtype=dtype)
+        weights = checkpoint_weights(directory, model, config)
+        divide(model)
+        weights.fill(model, device=device, dtype=dtype, reader=one and SharedReader(one))
     else:
         if isinstance(config, HuggingFaceModel) and keys is not None:
             model: nn.Module = config.build(vocab_size=vocab_size, keys=keys)
         else:
             model = build_model(config, vocab_size)
         prepare(model)
-        restore(directory, model, config)
+        read_whole(model, partial(restore, directory, model, config), one)
         model = model.to(device=device, dtype=dtype)
+        divide(model)
     vars(model)["loaded_from"] = directory
     return model
+
+
+def read_whole(model: nn.Module, load: Callable[[], None], one: OneReader | None) -> None:
+    """Fill a whole model in memory, on the rank that reads and from there on others.
+
+    Arguments:
+        load: fills it from files.
+    """
+    if one is None:
+        load()
+    else:
+        one.read(load)
+        one.send([*model.state_dict().values()])

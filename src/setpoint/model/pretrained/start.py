@@ -13,6 +13,7 @@ from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.pretrained.base import fill_from, start_weights
 from setpoint.model.pretrained.check import vocabulary_difference, vocabulary_of
 from setpoint.model.pretrained.difference import differences
+from setpoint.model.pretrained.load import read_whole
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.read_config import config_of
@@ -60,12 +61,7 @@ def start_from(
         if config.adapters:
             found["adapters"] = fold_adapters(config, model, whole or model)
         return found
-    load = partial(fill_from, place, model, config)
-    if one is None:
-        load()
-    else:
-        one.read(load)
-        one.send([*model.state_dict().values()])
+    read_whole(model, partial(fill_from, place, model, config), one)
     return found
 
 

@@ -13,13 +13,13 @@ from setpoint.model.build import build_model
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import layers_of
-from setpoint.model.parts import part_sizes
+from setpoint.model.moe.exchange import build_exchange
+from setpoint.model.parts import stage_sizes
 from setpoint.model.pretrained.start import start_from
-from setpoint.model.skeleton import materialize, skeleton
+from setpoint.model.skeleton import materialize, move_buffers, skeleton
 from setpoint.parallel.apply import divide
 from setpoint.parallel.world import World
 from setpoint.precision.build import shard_dtypes, sharding_policy, store_in
-from setpoint.shapes.reading import OneReader
 from setpoint.train.build.adapter import (
     adapter_rules,
     add_adapter,
@@ -27,16 +27,16 @@ from setpoint.train.build.adapter import (
     start_adapter,
     start_magnitudes,
 )
-from setpoint.train.build.experts import build_exchange
 from setpoint.train.build.parameter_groups import freeze, trained_parameters
-from setpoint.train.build.parameters import is_listed
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
     from setpoint.adapter.plan import Described
+    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.parallel.experts import ExpertRanks
     from setpoint.parallel.pipeline import Stage
     from setpoint.shapes.parameter import Parameter
-    from setpoint.shapes.stages import Part
+    from setpoint.shapes.reading import OneReader
     from setpoint.train.config import Job
 
 
@@ -134,7 +134,7 @@ def build_first_model(
     freeze(job.optimizer, model, described)
     full = store_in(job.precision, model, _shards(job, model, stages))
     if offload:
-        _move_buffers(model, device)
+        move_buffers(model, device)
     elif begins != device:
         model.to(device)
     return FirstModel(model, full, pretrained, stages, described, adapted)
@@ -149,21 +149,6 @@ def _use_float8(job: Job, model: nn.Module, device: torch.device) -> None:
         use_float8(job.precision.float8, model)
 
 
-def _move_buffers(model: nn.Module, device: torch.device) -> None:
-    """Move a model to a device but for its parameters, which FSDP2 keeps on the host."""
-    for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, buffer.to(device))
-
-
-def reader_of(job: Job, world: World) -> OneReader | None:
-    """Find the rank that reads weights for this one; None where each rank reads its own."""
-    if job.parallel.read_weights == "every_rank":
-        return None
-    group = world.group("replicate", "shard", "ring", "ulysses", "tensor")
-    return None if group is None else OneReader(group, world.device)
-
-
 def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     """Leave this rank its part of a model's parameters, where the job divides them.
 
@@ -174,11 +159,17 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
         SetpointError: `[precision]` asks for what divided parameters cannot do.
     """
     policy = partial(sharding_policy, job.precision)
-    exchange = partial(build_exchange, job)
+
+    def exchange(ranks: ExpertRanks) -> Exchange:
+        of_ranks = ranks.group, ranks.alike, ranks.divides
+        is_compiled = job.compile is not None
+        return build_exchange(job.parallel.dispatch, job.model, *of_ranks, is_compiled)
+
     keeps_columns = type(job.loss).takes_columns and job.parallel.loss_parallel is not False
     layers = layers_of(model)
     is_cut = world.degrees.get("pipeline", 1) > 1
-    sizes = stage_sizes(job, model) if is_cut else None
+    tokens: int = getattr(model, "vocab_size", 0)
+    sizes = stage_sizes(job.model, tokens, job.batch.sequence_length) if is_cut else None
     gathers = not keeps_columns
     return divide(job.parallel, world, model, layers, policy, exchange, gathers, sizes)
 
@@ -198,12 +189,3 @@ def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Para
     from setpoint.parallel.gather import sharded_weights
 
     return [weight.shard for weight in sharded_weights(stages or [model])]
-
-
-def stage_sizes(job: Job, model: nn.Module) -> list[Part] | None:
-    """Sizes by which the stages of a pipeline are balanced; None: by their parameters."""
-    if not isinstance(job.model, Transformer) or not is_listed(job.model):
-        return None
-    tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
-    length = job.batch.sequence_length
-    return part_sizes(job.model, vocab_size=tokens, sequence_length=length)

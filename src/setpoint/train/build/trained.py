@@ -11,13 +11,13 @@ from setpoint.compile.apply import Compiled, compile_step
 from setpoint.memory.apply import save_activations, save_state
 from setpoint.model.layers import layers_of
 from setpoint.optim.build import build_optimizer
+from setpoint.parallel.apply import reader_of
 from setpoint.parallel.replicas import Replicas
 from setpoint.precision.build import build_weights, state_dtype
 from setpoint.train.build.model import (
     Empty,
     build_first_model,
     divide_model,
-    reader_of,
     set_shard_dtypes,
 )
 from setpoint.train.build.parameter_groups import groups_of, trained_parameters
@@ -82,7 +82,7 @@ def build_trained(
         fresh,
         keys,
         partial(divide_model, job, world),
-        reader_of(job, world),
+        reader_of(job.parallel, world),
         empty,
     )
     layers = layers_of(model)

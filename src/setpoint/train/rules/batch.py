@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Problem, is_set
 from setpoint.model.config import Transformer
-from setpoint.model.divisors import nearest_divisors
-from setpoint.train.batch import batch_sum, nearest_multiples
+from setpoint.model.divisors import nearest_divisors, nearest_multiples
+from setpoint.train.batch import batch_sum
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job

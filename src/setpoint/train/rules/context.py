@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
 from setpoint.model.config import Transformer
-from setpoint.model.divisors import nearest_divisors
-from setpoint.train.batch import nearest_multiples
+from setpoint.model.divisors import nearest_divisors, nearest_multiples
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job

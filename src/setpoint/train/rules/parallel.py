@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
 from setpoint.model.config import Transformer
-from setpoint.model.divisors import nearest_divisors
+from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.model.vocabulary import embedding_rows
-from setpoint.train.batch import nearest_multiples
 from setpoint.train.rules.vocabulary import known_vocabulary
 
 if TYPE_CHECKING:

@@ -1,0 +1,124 @@
+"""The ranks of a command: how many there are, and starting them on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from setpoint.cli.command import Arguments, Option
+from setpoint.cli.outcome import Loading
+from setpoint.config import (
+    COMMAND_LINE,
+    ENVIRONMENT,
+    PROGRAM,
+    Composition,
+    Editor,
+    Origin,
+    PlainScalar,
+    Recorded,
+    SetpointError,
+    chain_of,
+)
+from setpoint.parallel.rank import launched, own_rank, require_launch
+
+NPROC = Option("--nproc", "Start this many ranks on this machine.", "N")
+SEVERAL = (
+    "--nproc N or torchrun starts it on several ranks, which divide sequences and prompts among\n"
+    "them; [parallel] says what of the model each of them holds, by default all of it."
+)
+"""What manuals of inference say."""
+
+
+def adopt_launcher(composition: Composition[Any]) -> None:
+    """Take the number of ranks from the launcher, unless a layer of today has set it.
+
+    What a record says of it was true of its launcher.
+    """
+    size = os.environ.get("WORLD_SIZE")
+    parallel = composition.draft.parallel
+    chain = chain_of(parallel, "world_size")
+    if chain and not isinstance(chain[-1][0], Recorded):
+        return
+    if size is None:
+        if chain:
+            parallel.set_field("world_size", 1, Origin(PROGRAM, "no launcher"))
+        return
+    editor = Editor(composition.draft)
+    origin = Origin(ENVIRONMENT, "WORLD_SIZE")
+    editor.set(("parallel", "world_size"), PlainScalar(size), origin)
+    composition.problems.extend(editor.problems)
+
+
+def count_ranks(arguments: Arguments, composition: Composition[Any]) -> None:
+    """Take the number of ranks of an inference job from --nproc or the launcher.
+
+    Raises:
+        SetpointError: both give it, or what comes from standard input would not reach the ranks.
+    """
+    require_launch()
+    ranks = arguments.integer(NPROC.name)
+    if ranks is None:
+        adopt_launcher(composition)
+        return
+    refuse_nproc(arguments, ranks)
+    origin = Origin(COMMAND_LINE, NPROC.name)
+    composition.draft.parallel.set_field("world_size", ranks, origin)
+
+
+def refuse_nproc(arguments: Arguments, ranks: int) -> None:
+    """Refuse --nproc where it cannot start ranks.
+
+    Raises:
+        SetpointError: a launcher has started this process already, or what comes from standard
+            input would not reach the ranks.
+    """
+    if launched() > 1:
+        raise SetpointError(
+            f"--nproc {ranks} starts ranks, and a launcher has started this process as one of "
+            f"{launched()}; leave one of the two out"
+        )
+    if arguments.has("--config-from-stdin"):
+        raise SetpointError(
+            "--nproc and --config-from-stdin do not go together: standard input can be read once; "
+            "save the configuration and give it with --file"
+        )
+
+
+def is_launcher(arguments: Arguments) -> bool:
+    """Whether this process starts ranks, which run the command."""
+    return (arguments.integer(NPROC.name) or 1) > 1
+
+
+def speaks(arguments: Arguments) -> bool:
+    """Whether this process prints what it finds: the main rank, or the only one."""
+    return own_rank() == 0 and not is_launcher(arguments)
+
+
+def start_ranks(arguments: Arguments) -> int | None:
+    """Start the ranks that --nproc asks for, which run the same command.
+
+    Returns:
+        the exit status; None where this process runs it.
+
+    Raises:
+        RunError: a rank has failed.
+    """
+    if not is_launcher(arguments):
+        return None
+    ranks = arguments.integer(NPROC.name)
+    assert ranks is not None
+    options = {option.name: option for option in arguments.command.options}
+    words = [arguments.command.name, *arguments.positional, *arguments.overrides]
+    for name, values in arguments.options.items():
+        if name != NPROC.name:
+            is_switch = options[name].metavar is None
+            words += [name] if is_switch else [f"{name}={value}" for value in values]
+    with Loading():
+        from setpoint.parallel.launch import launch
+    return launch(words, ranks, note=note)
+
+
+def note(text: str) -> None:
+    """Print a line beside the results."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,223 @@
+"""A model on the ranks of an inference job: divided as in training, and called by all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+
+from setpoint.infer.config import Inference
+from setpoint.model.layers import layers_of
+from setpoint.model.moe.exchange import build_exchange
+from setpoint.model.parts import stage_sizes
+from setpoint.parallel.apply import divide
+from setpoint.parallel.context import sequence_parts
+from setpoint.parallel.pipeline import Pipeline
+from setpoint.parallel.watch import step_begins, step_has_ended
+from setpoint.parallel.world import World
+from setpoint.shapes.outcome import Projection, supports_head
+from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
+from setpoint.units.dtype import DType
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.parallel.experts import ExpertRanks
+    from setpoint.parallel.pipeline import Stage
+
+T = TypeVar("T")
+
+
+class ModelRunner:
+    """Calls a model that one process holds, or several ranks together.
+
+    Ranks of the axes `pipeline` and `tensor` hold parts of one copy of the model, and are given the
+    same rows. Those of `replicate` and `shard` are given rows of their own. What `shard` divides is
+    gathered in each pass (FSDP2), and experts get tokens of all ranks, so that ranks of this axis
+    make as many passes: one without rows makes passes over nothing.
+
+    Arguments:
+        model: maps (B, S) tokens to (B, S, V) logits; where ranks hold parts, that of this rank.
+        world: this process's place; None: it is the only one.
+        pipeline: runs the stages of this rank; None where it has all layers.
+        sequence: which places of sequences this rank has.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        world: World | None = None,
+        pipeline: Pipeline | None = None,
+        sequence: SequenceParts = WHOLE,
+    ) -> None:
+        self.model, self.pipeline, self.sequence = model, pipeline, sequence
+        self.world = world or World(_device_of(model))
+        self.has_head = supports_head(model)
+        self.has_result = pipeline is None or pipeline.has_last
+        """Whether this rank gets what a pass gives; others have earlier layers."""
+        self._copy = self.world.group("pipeline", "tensor")
+        self._lockstep = self.world.group("shard")
+        self._first = True
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go."""
+        return self.world.device
+
+    def __call__(self, tokens: Tensor, **given: Any) -> Any:
+        """Make a pass; see `setpoint.model.transformer.Transformer.forward`.
+
+        Returns:
+            what the model gives; None on ranks without its last layers.
+        """
+        step_begins(self._first)
+        self._first = False
+        try:
+            return (self.model if self.pipeline is None else self.pipeline.evaluate)(
+                tokens, **given
+            )
+        finally:
+            step_has_ended()
+
+    def logits(self, tokens: Tensor, last: bool = False, **given: Any) -> Tensor | None:
+        """Make a pass for logits.
+
+        Arguments:
+            tokens: (B, S).
+            last: whether those after the last token are enough; only they are computed then, where
+                the model can.
+
+        Returns:
+            (B, S, V), or (B, V) of the last; None on ranks without the last layers.
+        """
+        if not self.has_head:
+            found = self(tokens, **given)
+            return found[:, -1] if last else found
+
+        def head(hidden: Tensor, projection: Projection) -> Tensor:
+            if projection.part is not None:
+                projection = projection._replace(part=projection.part._replace(gathers=True))
+            return projection.logits(hidden[:, -1] if last else hidden)
+
+        outcome = self(tokens, **given, head=head)
+        return outcome.result if self.has_result else None
+
+    def most_passes(self, own: int) -> int:
+        """The most passes that a rank which must make as many has to make.
+
+        Arguments:
+            own: passes that this rank has rows for.
+        """
+        if self._lockstep is None:
+            return own
+        found = torch.tensor(own, device=self.device)
+        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self._lockstep)
+        return int(found)
+
+    def idle(self, passes: int) -> None:
+        """Make passes for the sake of ranks that have more rows, if any wait for this one."""
+        for _ in range(passes if self._lockstep is not None else 0):
+            self.logits(torch.zeros(1, 1, dtype=torch.int64, device=self.device), last=True)
+
+    def agree(self, tokens: Tensor | None, rows: int) -> list[int]:
+        """Take the tokens that the rank with the last layers has chosen.
+
+        Arguments:
+            tokens: (rows,) int64; None on ranks without the last layers.
+        """
+        if self._copy is None:
+            assert tokens is not None
+            return tokens.tolist()
+        if tokens is None:
+            tokens = torch.empty(rows, dtype=torch.int64, device=self.device)
+        last = 0 if self.pipeline is None else self.pipeline.places[-1]
+        ranks = distributed.get_world_size(self._copy) // self.world.degrees["pipeline"]
+        distributed.broadcast(tokens, group=self._copy, group_src=last * ranks)
+        return tokens.tolist()
+
+    def own_of(self, block: range) -> range:
+        """The rows of this copy of the model, of a block that all copies divide among them."""
+        return block[self.world.data_rank :: self.world.data_size]
+
+    def gather(self, found: Mapping[int, T]) -> list[T]:
+        """Put the results of all copies of the model together; they can be pickled.
+
+        Arguments:
+            found: those of this copy, by the number of the row.
+
+        Returns:
+            all of them in the order of the rows, on every rank.
+        """
+        if self.world.size == 1:
+            return [found[row] for row in sorted(found)]
+        gives = self.has_result and self.world.gives_loss
+        parts = self.world.all_of(dict(found) if gives else {})
+        whole = {row: each for part in parts for row, each in part.items()}
+        return [whole[row] for row in sorted(whole)]
+
+
+class Division:
+    """Leaves this rank its part of the model of an inference job, and makes what runs it.
+
+    Arguments:
+        job: complete and resolved.
+    """
+
+    def __init__(self, job: Inference, world: World) -> None:
+        self.job, self.world = job, world
+        self._stages: list[Stage] = []
+
+    def divide(self, model: nn.Module) -> None:
+        """Leave this rank its part of a model; see `setpoint.parallel.apply.divide`.
+
+        Raises:
+            SetpointError: the model cannot be divided along an axis.
+        """
+        job, world = self.job, self.world
+        config = job.parallel
+
+        def exchange(ranks: ExpertRanks) -> Exchange:
+            of_ranks = ranks.group, ranks.alike, ranks.divides
+            return build_exchange(config.dispatch, job.model, *of_ranks)
+
+        is_cut, sizes = world.degrees.get("pipeline", 1) > 1, None
+        if is_cut:
+            tokens: int = getattr(model, "vocab_size", 0)
+            sizes = stage_sizes(job.model, tokens, job.batch.sequence_length)
+        # The loss of evaluation takes those of some tokens; others see `ModelRunner.logits`.
+        gathers = config.loss_parallel is False
+        layers = layers_of(model)
+        self._stages = divide(config, world, model, layers, _policy, exchange, gathers, sizes)
+
+    def runner(self, model: nn.Module) -> ModelRunner:
+        """Make what calls the model, which has its weights; all ranks call it."""
+        job, world, pipeline = self.job, self.world, None
+        if self._stages:
+            group, pipelining = world.group("pipeline"), job.parallel.pipelining
+            assert group is not None
+            transfer = pipelining.sent(job.precision.compute, job.weights.dtype)
+            pipeline = Pipeline(
+                pipelining,
+                self._stages,
+                group,
+                world.device,
+                DType(job.weights.dtype).torch(),
+                DType(transfer).torch(),
+                microbatches=1,
+            )
+        return ModelRunner(model, world, pipeline, sequence_parts(job.parallel, world))
+
+
+def _policy() -> MixedPrecisionPolicy:
+    """Weights are gathered as they are stored, and autocast alone converts."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return MixedPrecisionPolicy(cast_forward_inputs=False)
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    """The device of a model's first parameter; the CPU if it has none."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
