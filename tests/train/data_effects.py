@@ -186,6 +186,11 @@ def asked(job: Job) -> dict[str, Any]:
     return seen
 
 
+def vocabulary(job: Job) -> int:
+    """How many tokens the data may hold."""
+    return build_components(job).tokenizer.vocab_size
+
+
 FIRST = "data.sources.0"
 ALONE = ("data.held_out=0", "evaluation=null")
 TOKENS = (f"data.sources=[{{{KINDS['Tokens']}}}]", "data.held_out=0", "evaluation=null")
@@ -211,6 +216,10 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Tokens.paths": (f'{FIRST}.paths=["{{tmp}}/b.npy"]', documents, TOKENS),
     "Tokens.token_dtype": (f"{FIRST}.token_dtype=uint16", documents,
                      (*TOKENS, f'{FIRST}.paths=["{{tmp}}/raw.bin"]', f"{FIRST}.token_dtype=uint8")),
+    "TokenIds.vocab_size": ("tokenizer.vocab_size=300", vocabulary,
+                            (*TOKENS, "tokenizer=ids", "model.vocab_size=400"), 300),
+    "TokenIds.separator": ("tokenizer.separator=256", documents,
+                           (*TOKENS, "tokenizer=ids", "model.vocab_size=300")),
     "Tokens.separator": (f"{FIRST}.separator=3", documents, TOKENS),
     "HubDataset.name": (f"{FIRST}.name=other", documents, SAVED),
     "HubDataset.path": (f"{FIRST}.path={{tmp}}/saved2", documents, SAVED),

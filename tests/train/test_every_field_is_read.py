@@ -118,7 +118,10 @@ JOBS: dict[str, tuple[str, ...]] = {
         "model.moe.capacity_factor=1.5",
         "adapter={type=lora, rank=2, ranks=[{pattern=query, rank=1}], quantize={type=int8}}",
     ),
-    "inverse root, groups, balanced experts": (
+    "inverse root, groups, balanced experts, ids": (
+        "tokenizer=ids",
+        "model.vocab_size=300",
+        "data.sources=[{type=tokens, paths=[{tmp}/a.npy]}]",
         "schedule=inverse_sqrt",
         "optimizer.groups=[{pattern=embedding, weight_decay_multiplier=2, options={eps=1}}]",
         "optimizer.frozen_spans=[{pattern=query, stop=1}]",
@@ -256,7 +259,7 @@ def job_of(name: str, folder: Path) -> Job:
     for number in range(24):
         text = "one two three four five six seven eight nine ten " * 9
         (folder / "text" / f"{number}.txt").write_text(f"{number}: {text}")
-    if name == "tokens, data sets":
+    if any("type=tokens" in flag for flag in JOBS[name]):
         prepare_sources(folder)
     if TOKENIZER in JOBS[name]:
         byte_level(folder / "tokenizer")

@@ -487,10 +487,19 @@ def documents_of(
     documents = _checked_documents(section, where, tokenizer)
     limits = None if section.filter is None else Limits(section.filter, where=where)
     texts = TextChecks(section.name)
-    yield from texts.watch(documents if limits is None else limits.apply(documents))
+    kept = texts.watch(documents if limits is None else limits.apply(documents))
+    yield from kept if getattr(tokenizer, "separates", True) else map(_complete, kept)
     if notes is not None:
         summary = limits.summary(section.name) if limits is not None else ""
         notes += [f"filter: {summary}"] * bool(summary) + texts.cautions()
+
+
+def _complete(document: Document) -> Document:
+    """A document that nothing separates from others: all tokens but the first are targets."""
+    if document.tokens is None or document.trained is not None:
+        return document
+    trained = np.broadcast_to(np.True_, len(document.tokens))
+    return replace(document, trained=trained)
 
 
 class TextChecks:

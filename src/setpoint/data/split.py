@@ -153,7 +153,9 @@ def split_group(documents: Iterable[Document], held_out: float, divisible: bool 
     ordered = _filled(documents)
     if not ordered:
         return Split([], [])
-    divisible = divisible and all(document.trained is None for document in ordered)
+    divisible = divisible and all(
+        document.trained is None or bool(document.trained.all()) for document in ordered
+    )
     if 0 < held_out < 1 and len(ordered) <= FEW and divisible:
         parts = [_cut(document, held_out) for document in ordered]
         ends = [part[1] for part in parts if len(part) > 1]

@@ -15,6 +15,7 @@ from setpoint.config import (
     Component,
     Config,
     Free,
+    Invalid,
     Problem,
     check,
     component,
@@ -27,7 +28,7 @@ from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.memory.config import Memory
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.optim.config import (
     AdamW,
     Cosine,
@@ -235,6 +236,16 @@ class Job(
         model = self.model
         loads = isinstance(model, Transformer) and model.moe is not None and model.moe.counts_load
         return self.batch.micro_size if loads else None
+
+    @derive("tokenizer.vocab_size")
+    def _derive_vocab_size(self) -> int:
+        model = self.model
+        size = model.vocab_size if isinstance(model, Transformer) else None
+        if isinstance(model, HuggingFaceModel):
+            size = model.overrides.dump().get("vocab_size")
+        if not isinstance(size, int):
+            raise Invalid("must be set, or model.vocab_size: it is how many ids there are")
+        return size
 
     @derive("data.packing.method")
     def _derive_packing(self) -> str:

@@ -107,7 +107,7 @@ def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
     [
         (
             np.array([1, 60_000], np.uint32),
-            "holds the token 60000 at position 1, and the tokenizer",
+            "holds the token 60000 at position 1, and the vocabulary",
         ),
         (np.array([1, -1], np.int32), "holds the token -1 at position 1"),
         (np.array([1.0]), "holds an array of float64"),

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import struct
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,13 @@ _HUB = re.compile(
     r"(/(?P<inside>.*?))?/*"
 )
 _NPY_DTYPE = re.compile(r"[<>|=][ui](?P<width>[1248])")
+CODES = {"uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
+         "int8": "b", "int16": "h", "int32": "i", "int64": "q"}  # fmt: skip
+SAMPLED = 1 << 16  # tokens of a file that are looked at before training
+VALID_IDS = (
+    "the tokenizer that made the tokens, and their dtype; tokenizer = ids where there is none, by "
+    "model.vocab_size."
+)
 INDEX_TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
@@ -188,8 +196,39 @@ def layout_of(path: Path, dtype: str | None, where: str) -> Layout:
     return found
 
 
-def check_npy(path: Path, dtype: str | None, where: str) -> None:
+def beyond_vocabulary(file: object, token: int, position: int, size: int) -> str:
+    """What is said of an id that is no token."""
+    return (
+        f"{file} holds the token {token} at position {position:,}, and the vocabulary of tokenizer "
+        f"is {size:,}"
+    )
+
+
+def first_beyond(path: Path, dtype: str | None, where: str, size: int) -> str | None:
+    """Find an id that is no token among the first ones of a file, without numpy.
+
+    Raises:
+        SetpointError: the file cannot be read; see `layout_of` and `check_npy`.
+    """
+    look = check_npy if path.suffix == ".npy" else layout_of
+    layout = look(path, dtype, where)
+    ids = array(CODES[layout.dtype])
+    with path.open("rb") as file:
+        file.seek(layout.offset)
+        ids.frombytes(file.read(min(layout.count, SAMPLED) * ids.itemsize))
+    if sys.byteorder == "big":
+        ids.byteswap()
+    if not ids or (max(ids) < size and min(ids) >= 0):
+        return None
+    at, token = next((at, token) for at, token in enumerate(ids) if not 0 <= token < size)
+    return beyond_vocabulary(path, token, at, size)
+
+
+def check_npy(path: Path, dtype: str | None, where: str) -> Layout:
     """Look at the header of a `.npy` file.
+
+    Returns:
+        how its tokens lie.
 
     Raises:
         SetpointError: it is no row of whole numbers, of another dtype, or cut short.
@@ -228,6 +267,7 @@ def check_npy(path: Path, dtype: str | None, where: str) -> None:
             f"{where}.paths: {path} is cut short: it holds {have:,} of the {shape[0]:,} tokens "
             "that its header says.\nValid: a whole file."
         )
+    return Layout(name, offset, shape[0])
 
 
 def _dtype_name(kind: str) -> str:

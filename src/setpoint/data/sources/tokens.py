@@ -16,6 +16,8 @@ from setpoint.data.prepared.store import stored_documents
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import File, inputs_of, named_errors
 from setpoint.data.sources.token_files import (
+    VALID_IDS,
+    beyond_vocabulary,
     check_npy,
     layout_of,
     prepared_folders,
@@ -46,6 +48,7 @@ class TokensSource:
         Prepared data has its own.
 
         Separators at the ends of a document are left out, as they stand between documents anyway.
+        Without an id that separates, nothing is divided or left out.
 
         Raises:
             SetpointError: a file is missing, damaged, empty or of another dtype, or holds an id
@@ -57,11 +60,14 @@ class TokensSource:
             except SetpointError as error:
                 raise SetpointError(f"{self.where}.paths: {error}") from error
         separator = self.config.separator
-        separator = tokenizer.separator if separator is None else separator
+        if separator is None and getattr(tokenizer, "separates", True):
+            separator = tokenizer.separator
         for name, file in self._files().items():
             ids, bounds = self._mapped(Path(str(file)))
             found = self._separators(ids, separator, tokenizer, file)
-            if bounds is not None:
+            if separator is None:
+                parts = list(pairwise(bounds or (0, len(ids))))
+            elif bounds is not None:
                 parts = [_bare(ids, *ends, separator) for ends in pairwise(bounds)]
             else:
                 ends = [-1, *found, len(ids)]
@@ -110,7 +116,7 @@ class TokensSource:
         return ids, bounds
 
     def _separators(
-        self, ids: Ids, separator: int, tokenizer: Tokenizer, file: object
+        self, ids: Ids, separator: int | None, tokenizer: Tokenizer, file: object
     ) -> list[int]:
         """Where separators stand; each token is looked at on the way."""
         found: list[int] = []
@@ -119,12 +125,10 @@ class TokensSource:
             wrong = np.flatnonzero((piece < 0) | (piece >= tokenizer.vocab_size))
             if len(wrong):
                 at = int(wrong[0])
-                raise SetpointError(
-                    f"{self.where}.paths: {file} holds the token {int(piece[at])} at position "
-                    f"{start + at:,}, and the tokenizer has {tokenizer.vocab_size:,}.\n"
-                    "Valid: the tokenizer that made the tokens, and their dtype."
-                )
-            found += (np.flatnonzero(piece == separator) + start).tolist()
+                message = beyond_vocabulary(file, int(piece[at]), start + at, tokenizer.vocab_size)
+                raise SetpointError(f"{self.where}.paths: {message}.\nValid: {VALID_IDS}")
+            if separator is not None:
+                found += (np.flatnonzero(piece == separator) + start).tolist()
         return found
 
 

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace, TokenizerConfig
+from setpoint.data.tokenizers.config import (
+    BYTES_VOCABULARY,
+    Bytes,
+    HuggingFace,
+    TokenIds,
+    TokenizerConfig,
+)
 from setpoint.hub.fetch import fetch_files, split_hub_id
 
 TOKENIZER = "tokenizer.json"
@@ -221,6 +227,8 @@ def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
     """
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
+    if isinstance(tokenizer, TokenIds):
+        return tokenizer.vocab_size
     return _of_files(tokenizer, lambda vocabulary, _: vocabulary.size)
 
 
@@ -228,6 +236,8 @@ def tokenizer_name(tokenizer: TokenizerConfig) -> str | None:
     """The `name` of the tokenizer, without building it; None where `vocabulary_size` has none."""
     if isinstance(tokenizer, Bytes):
         return "bytes"
+    if isinstance(tokenizer, TokenIds):
+        return "ids" if tokenizer.separator is None else f"ids {tokenizer.separator}"
     return _of_files(tokenizer, lambda vocabulary, section: vocabulary.name(section.separator))
 
 

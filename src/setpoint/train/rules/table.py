@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Rule
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, TokenIds
 from setpoint.loss.config import tokens_named
 from setpoint.model.config import HuggingFaceModel, Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm
@@ -192,6 +192,9 @@ RULES = (
     Rule(f"{HERE}vocabulary:template_problems", ("data", "evaluation", "tokenizer"),
          "Whether chat templates are there, and write tokens that the tokenizer has",
          needs="files", cautions=NO_STOP, when=has_source(Conversations)),
+    Rule(f"{HERE}vocabulary:text_problems", ("data", "evaluation", "tokenizer"),
+         "Whether the data is token ids where there is no tokenizer",
+         when=lambda job: isinstance(job.tokenizer, TokenIds)),
     Rule(f"{HERE}vocabulary:token_problems", ("data", "evaluation", "tokenizer"),
          "Whether prepared data and its separator are of the tokenizer",
          needs="files", when=has_source(Tokens)),

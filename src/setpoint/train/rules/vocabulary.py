@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from setpoint.config import Caution, Problem, SetpointError
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
+from setpoint.data.sources.token_files import VALID_IDS, first_beyond, token_files
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, TokenIds
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
 
@@ -154,6 +157,7 @@ def token_problems(job: Job) -> Iterator[Problem]:
 
     size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)
     for path, source in sources_of(job, Tokens):
+        yield from _beyond(path, source, size)
         if size is not None and source.separator is not None and source.separator >= size:
             yield Problem(
                 f"{path}.separator",
@@ -171,6 +175,53 @@ def token_problems(job: Job) -> Iterator[Problem]:
                     hint="Use that tokenizer, or prepare the data with this one.",
                     also=("tokenizer",),
                 )
+
+
+def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
+    """Find ids that are no tokens among the first ones of each file."""
+    if size is None:
+        return
+    for file in token_files(source, f"{path}.paths").files.values():
+        with suppress(SetpointError, OSError):  # a check of the source's own says why
+            message = first_beyond(Path(str(file)), source.token_dtype, path, size)
+            if message is not None:
+                yield Problem(
+                    f"{path}.paths",
+                    message,
+                    hint=f"Valid: {VALID_IDS}",
+                    also=("tokenizer", "model.vocab_size"),
+                )
+                return
+
+
+def text_problems(job: Job) -> Iterator[Problem]:
+    """Find data of text, and documents that are to be packed, where there are ids alone."""
+    assert isinstance(job.tokenizer, TokenIds)
+    for path, source in sources_of(job, SourceConfig):
+        fields: str = getattr(source, "field", "")
+        if isinstance(source, Tokens):
+            if source.separator is not None and source.separator != job.tokenizer.separator:
+                yield Problem(
+                    f"{path}.separator",
+                    "is not the separator of tokenizer, which stands between documents",
+                    valid=("null",),
+                    also=("tokenizer.separator",),
+                )
+        elif not isinstance(source, Conversations) and fields.rpartition(".")[2] != "input_ids":
+            yield Problem(
+                f"{path}.type",
+                "is text, and tokenizer.type = ids makes no tokens of it",
+                valid=("tokens",),
+                also=("tokenizer",),
+            )
+    packed = job.data.packing.method != "concatenate"
+    if packed and job.tokenizer.separator is None and any(sources_of(job, Tokens)):
+        yield Problem(
+            "data.packing.method",
+            "packs documents, and nothing separates those of token files",
+            valid=("concatenate",),
+            also=("tokenizer.separator",),
+        )
 
 
 def _brief(name: str) -> str:

@@ -1,0 +1,93 @@
+"""`tokenizer.type = ids`: token files by the size of the model's vocabulary alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from setpoint.config import ConfigError, SetpointError, verify
+from setpoint.config.composition import compose
+from setpoint.data.prepared.use import corpora
+from setpoint.data.tokenizers.config import TokenIds
+from setpoint.train.build.data import build_training_data
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from ...train.small import rows, small_job
+
+S, V = 16, 1000
+IDS = np.arange(3000) * 7919 % 991
+
+
+def write(folder: Path) -> list[str]:
+    IDS[:2000].astype(np.uint16).tofile(folder / "b.bin")
+    np.save(folder / "a.npy", IDS[2000:].astype(np.int32))
+    return [
+        "tokenizer=ids", f"model.vocab_size={V}", f"batch.sequence_length={S}",
+        f"data.sources=[{{type=tokens, paths=[{folder}/b.bin], token_dtype=uint16}}]",
+        "data.shuffle=false",
+    ]  # fmt: skip
+
+
+def test_rows_are_the_tokens_of_the_file(tmp_path: Path) -> None:
+    job = compose(Job, flags=[*write(tmp_path), "data.held_out=0", "evaluation=null"]).resolve()
+    assert isinstance(job.tokenizer, TokenIds) and job.tokenizer.vocab_size == V
+    sides = corpora(job.data, job.tokenizer.build())
+    sequences, sampler = build_training_data(job, sides.train)
+    count = (2000 - 1) // S
+    batch = sequences.rows(sampler.take(count))
+    # As a loop over a mapped file reads it: S tokens, and the one behind each, every S tokens.
+    starts = [S * row for row in range(count)]
+    assert batch.inputs.tolist() == [IDS[at : at + S].tolist() for at in starts]
+    assert batch.targets.tolist() == [IDS[at + 1 : at + 1 + S].tolist() for at in starts]
+
+
+def test_a_separator_divides_files(tmp_path: Path) -> None:
+    flags = [*write(tmp_path), "data.held_out=0", "evaluation=null", "tokenizer.separator=5"]
+    job = compose(Job, flags=flags).resolve()
+    (corpus,) = corpora(job.data, job.tokenizer.build()).train
+    assert len(corpus.files) == 1 + int((IDS[:2000] == 5).sum())
+    assert corpus.trained is None
+
+
+def test_an_id_beyond_the_vocabulary_is_named_by_check_and_by_training(tmp_path: Path) -> None:
+    job = compose(Job, flags=[*write(tmp_path), "model.vocab_size=900"]).resolve()
+    at = int(np.flatnonzero(IDS >= 900)[0])
+    said = f"b.bin holds the token {IDS[at]} at position {at:,}, and the vocabulary"
+    (problem,) = verify(job, ["files"]).problems
+    assert problem.path == "data.sources.0.paths" and said in problem.message
+    with pytest.raises(SetpointError, match=said):
+        corpora(job.data, job.tokenizer.build())
+
+
+@pytest.mark.parametrize(
+    ("flags", "path"),
+    [
+        (["data.sources=random"], "data.sources.0.type"),
+        (["data.packing.method=next_fit"], "data.packing.method"),
+        (["tokenizer.separator=1000"], "tokenizer.separator"),
+        (["data.sources.0.separator=3"], "data.sources.0.separator"),
+        (["model.vocab_size=null"], "tokenizer.vocab_size"),
+    ],
+)
+def test_what_is_refused(flags: list[str], path: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose(Job, flags=[*write(tmp_path), *flags]).resolve()
+    assert path in [problem.path for problem in raised.value.problems]
+
+
+def test_a_run_resumes_on_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = write(tmp_path)
+    flags[3] = f"data.sources=[{{type=tokens, paths=[{tmp_path}/a.npy]}}]"
+    flags += ["model.dropout=0", "schedule=constant", "checkpoint.every=2 steps"]
+    whole = train(small_job(tmp_path, *flags, "duration=4 steps", "name=whole"))
+    train(small_job(tmp_path, *flags, "duration=2 steps", "name=part"))
+    part = train(small_job(tmp_path, *flags, "duration=4 steps", "name=part"))
+
+    def losses(run: Path) -> list[float]:
+        return [row["loss"] for row in rows(run) if row["kind"] == "train"]
+
+    assert losses(part.directory) == losses(whole.directory)
