@@ -216,7 +216,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Tokens.paths": (f'{FIRST}.paths=["{{tmp}}/b.npy"]', documents, TOKENS),
     "Tokens.token_dtype": (f"{FIRST}.token_dtype=uint16", documents,
                      (*TOKENS, f'{FIRST}.paths=["{{tmp}}/raw.bin"]', f"{FIRST}.token_dtype=uint8")),
-    "TokenIds.vocab_size": ("tokenizer.vocab_size=300", vocabulary,
+    "TokenIds.count": ("tokenizer.count=300", vocabulary,
                             (*TOKENS, "tokenizer=ids", "model.vocab_size=400"), 300),
     "TokenIds.separator": ("tokenizer.separator=256", documents,
                            (*TOKENS, "tokenizer=ids", "model.vocab_size=300")),

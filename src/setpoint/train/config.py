@@ -237,8 +237,8 @@ class Job(
         loads = isinstance(model, Transformer) and model.moe is not None and model.moe.counts_load
         return self.batch.micro_size if loads else None
 
-    @derive("tokenizer.vocab_size")
-    def _derive_vocab_size(self) -> int:
+    @derive("tokenizer.count")
+    def _derive_count_of_ids(self) -> int:
         model = self.model
         size = model.vocab_size if isinstance(model, Transformer) else None
         if isinstance(model, HuggingFaceModel):

@@ -33,7 +33,7 @@ def write(folder: Path) -> list[str]:
 
 def test_rows_are_the_tokens_of_the_file(tmp_path: Path) -> None:
     job = compose(Job, flags=[*write(tmp_path), "data.held_out=0", "evaluation=null"]).resolve()
-    assert isinstance(job.tokenizer, TokenIds) and job.tokenizer.vocab_size == V
+    assert isinstance(job.tokenizer, TokenIds) and job.tokenizer.count == V
     sides = corpora(job.data, job.tokenizer.build())
     sequences, sampler = build_training_data(job, sides.train)
     count = (2000 - 1) // S
@@ -69,7 +69,7 @@ def test_an_id_beyond_the_vocabulary_is_named_by_check_and_by_training(tmp_path:
         (["data.packing.method=next_fit"], "data.packing.method"),
         (["tokenizer.separator=1000"], "tokenizer.separator"),
         (["data.sources.0.separator=3"], "data.sources.0.separator"),
-        (["model.vocab_size=null"], "tokenizer.vocab_size"),
+        (["model.vocab_size=null"], "tokenizer.count"),
     ],
 )
 def test_what_is_refused(flags: list[str], path: str, tmp_path: Path) -> None:

@@ -43,26 +43,24 @@ class Bytes(
 class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.ids:IdTokenizer"):
     """No tokenizer: the data holds token ids alone, in token files or rows of input_ids."""
 
-    vocab_size: int = derived(ge=1)
+    count: int = derived(ge=1)
     """Number of token ids, from 0 on. Unless given, model.vocab_size."""
 
-    separator: int | None = field(
-        default=None, ge=0, also_called=("eod_id", "eos_token_id", "eos_id")
-    )
+    separator: int | None = field(default=None, ge=0)
     """Token id that stands between documents, and divides files without .idx into them; null: none,
     and a file is one document."""
 
-    @derive("vocab_size")
-    def _derive_vocab_size(self) -> int:
+    @derive("count")
+    def _derive_count(self) -> int:
         raise Invalid("must be set, or model.vocab_size: it is how many ids there are")
 
     @check
     def _check_separator(self) -> Iterator[Problem]:
-        if self.separator is not None and self.separator >= self.vocab_size:
+        if self.separator is not None and self.separator >= self.count:
             yield Problem(
                 "separator",
-                f"is no id of a vocabulary of {self.vocab_size:,}",
-                valid=("null", f"0 to {self.vocab_size - 1}"),
+                f"is no id of a vocabulary of {self.count:,}",
+                valid=("null", f"0 to {self.count - 1}"),
             )
 
 

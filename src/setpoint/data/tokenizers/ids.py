@@ -24,7 +24,7 @@ class IdTokenizer:
     """
 
     def __init__(self, config: TokenIds) -> None:
-        self.vocab_size = config.vocab_size
+        self.vocab_size = config.count
         self.separates = config.separator is not None
         self.separator = config.separator or 0
         self.name = f"ids {config.separator}" if self.separates else "ids"

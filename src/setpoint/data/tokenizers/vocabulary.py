@@ -228,7 +228,7 @@ def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
     if isinstance(tokenizer, TokenIds):
-        return tokenizer.vocab_size
+        return tokenizer.count
     return _of_files(tokenizer, lambda vocabulary, _: vocabulary.size)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from setpoint.config import Caution, Problem, SetpointError
 from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
-from setpoint.data.sources.token_files import VALID_IDS, first_beyond, token_files
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, TokenIds
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
@@ -181,6 +180,8 @@ def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
     """Find ids that are no tokens among the first ones of each file."""
     if size is None:
         return
+    from setpoint.data.sources.token_files import VALID_IDS, first_beyond, token_files
+
     for file in token_files(source, f"{path}.paths").files.values():
         with suppress(SetpointError, OSError):  # a check of the source's own says why
             message = first_beyond(Path(str(file)), source.token_dtype, path, size)
