@@ -19,9 +19,6 @@ IMPORTED = (
 )  # fmt: skip
 REFUSED: dict[str, tuple[str, ...]] = {
     "hidden states of an imported model": ("loss=chunked_cross_entropy", *IMPORTED),
-    "hidden states of a model of transformers": (
-        "loss=linear_cross_entropy", "model=huggingface", "model.config=somewhere"
-    ),
     "a soft cap": ("loss=linear_cross_entropy", "model.logit_soft_cap=30"),
     "no GPU": ("loss=liger_cross_entropy", "parallel.device=cpu"),
     "a token that is not there": ("loss.ignore_index=257",),

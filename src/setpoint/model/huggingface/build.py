@@ -82,6 +82,7 @@ def build_huggingface(
         made.attend_by("eager" if name == NAME else name)
         _require_causal(made)
         made.choose_attention(name == NAME)
+        made.choose_head()
     return made
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,11 +14,20 @@ from setpoint.config import RunError, SetpointError
 from setpoint.model.attention.layout import Layout
 from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing
 from setpoint.model.huggingface.division import tensor_plan
+from setpoint.model.huggingface.logits import (
+    Logits,
+    balance_loss,
+    decoder_of,
+    is_right,
+    read_logits,
+)
 from setpoint.model.huggingface.model_files import read_model, write_model
 from setpoint.model.huggingface.rows import positions_in, rows_apart
-from setpoint.model.layers import evaluating
+from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
-from setpoint.shapes.outcome import Outcome
+from setpoint.model.transformer import Head
+from setpoint.shapes.adapted import weight_in_use
+from setpoint.shapes.outcome import Outcome, VocabularyPart
 
 if TYPE_CHECKING:
     from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
@@ -55,9 +65,27 @@ class HuggingFaceModel(nn.Module):
         super().__init__()
         self.config = config
         self.isolation: Isolation = "rows"
+        self.logits: Logits | None = None
+        self.vocabulary_part: VocabularyPart | None = None
         self._take(model)
         self.balances = bool(getattr(self._keys, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
+
+    @property
+    def supports_head(self) -> bool:
+        """See `setpoint.shapes.outcome.supports_head`: where the way to logits is known."""
+        if self.logits is None or self.output is None:
+            return False
+        # Ranks that divide the matrix without saying so give the logits of all tokens.
+        return self.vocabulary_part is not None or (
+            weight_in_use(self.output).shape[0] == self.logits.rows
+        )
+
+    @property
+    def output(self) -> Any:
+        """The module with the output matrix; None where a part of the model has none."""
+        model: Any = self.model
+        return model.get_output_embeddings()
 
     @property
     def vocab_size(self) -> int:
@@ -71,10 +99,11 @@ class HuggingFaceModel(nn.Module):
 
     def _take(self, model: nn.Module) -> None:
         self.model = model
+        if self.logits is not None:
+            self.logits = read_logits(model)
         self.demands = demands_of(self._keys.get_text_config(), model)
         # The balance loss of the whole model reads the padding mask; attention gets position ids.
-        decoder = getattr(model, "base_model", model)
-        decoder.register_forward_pre_hook(_without_mask, with_kwargs=True)
+        decoder_of(model).register_forward_pre_hook(_without_mask, with_kwargs=True)
 
     def forward(
         self,
@@ -82,6 +111,8 @@ class HuggingFaceModel(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         lengths: Lengths | None = None,
+        *,
+        head: Head | None = None,
     ) -> Tensor | Outcome:
         """Compute the logits of every next token; those of padding mean nothing.
 
@@ -91,19 +122,20 @@ class HuggingFaceModel(nn.Module):
             documents: (B, S) integers, negative for padding; a token sees those of its own document
                 only. None: all of the row.
             lengths: of the documents, or of what is before padding, where the host knows them.
+            head: see `setpoint.model.transformer.Transformer.forward`.
 
         Returns:
-            the logits; in training, with a balance loss, an `Outcome` with them and its weighted
-            value.
+            the logits; with a head, or in training with a balance loss, an `Outcome` with these or
+            what the head returns, and the weighted balance loss.
 
         Raises:
             RunError: no weight would learn from the balance loss.
         """
         if positions is None and documents is not None:
             positions = positions_in(documents)
-        logits, balance = self._call(tokens, positions, documents, lengths)
+        result, balance = self._call(tokens, positions, documents, lengths, head)
         if not (self.balances and self.training):
-            return logits
+            return result if head is None else Outcome(result)
         balance = balance.float() * self.balance_weight
         if torch.is_grad_enabled() and not balance.requires_grad:
             raise RunError(
@@ -111,7 +143,7 @@ class HuggingFaceModel(nn.Module):
                 "reentrant checkpoints hide what routers compute, or no trained weight is before a "
                 "router\nValid: false, or memory.activation_checkpointing.reentrant = false"
             )
-        return Outcome(logits, balance)
+        return Outcome(result, balance)
 
     def _call(
         self,
@@ -119,11 +151,13 @@ class HuggingFaceModel(nn.Module):
         positions: Tensor | None,
         documents: Tensor | None,
         lengths: Lengths | None = None,
+        head: Head | None = None,
         used: list[Places] | None = None,
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Any, Any]:
         """The logits, and the balance loss without its weight; None where there is none.
 
         Arguments:
+            head: whose result takes the place of the logits.
             used: takes up what Setpoint's attention was given.
         """
         given: dict[str, Any] = {"use_cache": False}
@@ -137,21 +171,78 @@ class HuggingFaceModel(nn.Module):
             given["attention_mask"] = (positions >= 0).long()
             if self.isolation != "rows":
                 given["position_ids"] = positions.clamp(min=0)
-        if self.attention == NAME:
-            batch, count = tokens.shape
-            layout = Layout(
-                count, count, batch, tokens.device, positions, positions is not None, documents,
-                lengths,
-            )  # fmt: skip
-            places = Places(layout, self.demands)
-            if used is not None:
-                used.append(places)
-            with placing(places):
+        with self._placed(tokens, positions, documents, lengths, used):
+            if head is None:
                 outputs = self.model(input_ids=tokens, **given)
-        else:
-            outputs = self.model(input_ids=tokens, **given)
-        logits = outputs.logits if rows is None else rows.take(outputs.logits)
-        return logits, getattr(outputs, "aux_loss", None)
+                logits = outputs.logits if rows is None else rows.take(outputs.logits)
+                return logits, getattr(outputs, "aux_loss", None)
+            balances = self.balances and self.training
+            more = {"output_router_logits": True} if balances else {}
+            outputs = decoder_of(self.model)(input_ids=tokens, **given, **more)
+            balance = None
+            if balances:
+                balance = balance_loss(
+                    self.model, outputs.router_logits, given.get("attention_mask")
+                )
+        hidden = outputs[0] if rows is None else rows.take(outputs[0])
+        return self.finish(hidden, head), balance
+
+    def finish(self, hidden: Tensor, head: Head) -> Any:
+        """What a head makes of (B, S, dim) states behind the last norm."""
+        assert self.logits is not None
+        output, logits, part = self.output, self.logits, self.vocabulary_part
+        # By the module, so that a sharding engine has its weight gathered.
+        return output(hidden, lambda states: head(states, logits.projection(output, part)))
+
+    @contextmanager
+    def _placed(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None,
+        documents: Tensor | None,
+        lengths: Lengths | None,
+        used: list[Places] | None,
+    ) -> Iterator[None]:
+        """Let Setpoint's attention know the documents of the tokens."""
+        if self.attention != NAME:
+            yield
+            return
+        batch, count = tokens.shape
+        layout = Layout(
+            count, count, batch, tokens.device, positions, positions is not None, documents, lengths
+        )
+        places = Places(layout, self.demands)
+        if used is not None:
+            used.append(places)
+        with placing(places):
+            yield
+
+    def choose_head(self) -> None:
+        """Find the way from the hidden states to logits, as the model computes them."""
+        model: Any = self.model
+        tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 3]])
+        logits = read_logits(model)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(self):
+            if logits is None or not is_right(logits, model, tokens):
+                return
+            self.logits = logits
+            if self.balances and not self._balances_with_head(tokens):
+                self.logits = None
+
+    def _balances_with_head(self, tokens: Tensor) -> bool:
+        """Whether the balance loss is found from what a head leaves out."""
+        model: Any = self.model
+        mask = torch.ones_like(tokens)
+        mask[1, -1] = 0
+        try:
+            routers = decoder_of(model)(
+                input_ids=tokens, attention_mask=mask, use_cache=False, output_router_logits=True
+            ).router_logits
+            balance = balance_loss(model, routers, mask)
+        except (AttributeError, TypeError):
+            return False
+        wanted = model(input_ids=tokens, attention_mask=mask, use_cache=False).aux_loss
+        return torch.equal(balance, wanted)
 
     def choose_attention(self, tries_own: bool) -> None:
         """Find how documents are isolated, and whether Setpoint's attention computes the same.
@@ -217,6 +308,24 @@ class HuggingFaceModel(nn.Module):
             f"model.config = {self.config.config}: output_router_logits = true asks for a balance "
             f"loss, and {type(self.model).__name__} has none with a weight\nValid: false"
         )
+
+    def units_around_layers(self) -> list[list[nn.Module]]:
+        """See `setpoint.shapes.division.HasUnits`; none where others than usual are there."""
+        model: Any = self.model
+        decoder, output, embedding = decoder_of(model), self.output, model.get_input_embeddings()
+        layers = {layer for _, layer in layers_of(model)}
+        around = [
+            module
+            for part in (decoder, model)
+            for module in part.children()
+            if module is not decoder
+            and any(True for _ in module.parameters())
+            and layers.isdisjoint(module.modules())
+        ]
+        is_tied = output is None or output.weight is embedding.weight
+        if is_tied or len(around) != 3 or (around[0], around[2]) != (embedding, output):
+            return []
+        return [[embedding], around[1:]]
 
     def tensor_plan(self) -> dict[str, str]:
         """See `setpoint.shapes.division.TensorDivisible`: the plan that transformers has.

@@ -174,7 +174,7 @@ CONFLICTS = (
         ("{model.max_sequence_length}",),
         where=lambda job: job.batch.sequence_length > job.model.max_sequence_length),
     Conflict(
-        "loss that takes hidden states", ("model = import or huggingface",),
+        "loss that takes hidden states", ("model = import",),
         "type = {loss.type} needs hidden states, and a model of type = {model.type} gives logits "
         "only", ("cross_entropy",),
         where=lambda job: type(job.loss).from_hidden),

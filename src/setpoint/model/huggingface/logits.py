@@ -1,0 +1,106 @@
+"""The way from the last hidden states of transformers' models to logits, as a `Projection`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from setpoint.model.transformer import Output
+from setpoint.shapes.adapted import weight_in_use
+from setpoint.shapes.outcome import Projection, VocabularyPart
+
+SCALES = ("logit_scale", "lm_head_multiplier")
+"""Keys of a config.json for the factor on logits (Cohere, Falcon H1)."""
+DIVISORS = ("logits_scaling",)
+"""Keys for what logits are divided by (Granite)."""
+SOFT_CAPS = ("final_logit_softcapping",)
+"""Keys for the soft cap of logits (Gemma)."""
+LARGE = 50.0
+"""Size of the logits that a projection is tried with, at which caps show."""
+SAME = 1e-5
+"""Share of the largest logit that rounding may change."""
+
+
+class Logits(NamedTuple):
+    """What follows the output matrix.
+
+    Arguments:
+        scale, soft_cap: see `Projection`.
+        rows: of the whole matrix.
+    """
+
+    scale: float
+    soft_cap: float | None
+    rows: int
+
+    def projection(self, output: nn.Module, part: VocabularyPart | None) -> Projection:
+        """The projection by a module with the output matrix, or with this rank's part of it."""
+        return Projection(weight_in_use(output), self.rows, self.scale, self.soft_cap, part)
+
+
+def decoder_of(model: Any) -> Any:
+    """The part of a causal language model that gives hidden states."""
+    decoder = model.base_model
+    if decoder is not model:
+        return decoder
+    # Some name another part as their base (Llama 4).
+    parts = (part for part in model.children() if hasattr(part, "get_input_embeddings"))
+    return next(parts, model)
+
+
+def read_logits(model: Any) -> Logits | None:
+    """Read what follows the output matrix of a model, and let that matrix take a head.
+
+    Returns:
+        None where there is no such matrix, or it has a bias.
+    """
+    output = model.get_output_embeddings()
+    if type(output) not in (nn.Linear, Output) or output.bias is not None:
+        return None
+    output.__class__ = Output
+    keys = model.config.get_text_config()
+    scale = 1.0
+    for name in SCALES:
+        scale *= getattr(keys, name, None) or 1.0
+    for name in DIVISORS:
+        scale /= getattr(keys, name, None) or 1.0
+    caps = [cap for name in SOFT_CAPS if (cap := getattr(keys, name, None))]
+    return Logits(scale, caps[0] if caps else None, output.weight.shape[0])
+
+
+def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:
+    """Try whether a model computes the same logits.
+
+    Arguments:
+        tokens: (B, S); the model is in evaluation mode.
+    """
+    output = model.get_output_embeddings()
+    projection = logits.projection(output, None)
+    hidden = decoder_of(model)(input_ids=tokens, use_cache=False)[0]
+    if hidden.shape[-1] != projection.weight.shape[1]:
+        return False
+    size = functional.linear(hidden, projection.weight).abs().max() * abs(logits.scale)
+    factor = float(LARGE / size) if size > 0 else 1.0
+    hook = output.register_forward_pre_hook(lambda _, given: (given[0] * factor,))
+    try:
+        wanted = model(input_ids=tokens, use_cache=False).logits
+    finally:
+        hook.remove()
+    mine = projection.logits(hidden * factor)
+    return mine.shape == wanted.shape and bool(
+        (mine - wanted).abs().max() <= SAME * wanted.abs().max()
+    )
+
+
+def balance_loss(model: Any, routers: Any, mask: Tensor | None) -> Tensor:
+    """The balance loss of the model without its weight, as the model itself computes it.
+
+    Arguments:
+        routers: the logits of the routers of each layer.
+        mask: (B, S), 0 for padding; None: there is none.
+    """
+    compute = sys.modules[type(model).__module__].load_balancing_loss_func
+    return compute(routers, model.num_experts, model.num_experts_per_tok, mask)

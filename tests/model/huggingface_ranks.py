@@ -1,0 +1,61 @@
+"""Run by test_huggingface_families.py in a process of its own: two ranks train as one does.
+
+Its arguments are families of `FAMILIES`, and shapes such as `shard=2`.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from setpoint.parallel.world import World
+from setpoint.train.build.components import build_components
+
+from ..parallel.equal_ranks import assert_equal, trained
+from ..ranks import fork
+from .huggingface_families import family_job
+
+WORLD = 2
+FLAGS = ("duration=6 steps", "memory.activation_checkpointing=full")
+
+
+def compare(folder: Path, kind: str, shape: str) -> None:
+    """One rank, and both of them in a shape."""
+    degrees = [f"parallel.{degree}" for degree in shape.split(",")]
+    ranks = (*FLAGS, f"parallel.world_size={WORLD}", *degrees)
+    job = family_job(folder, kind, *ranks)
+    if "shard=2" in shape:
+        units_are_gathered_apart(build_components(job).model)
+    told: list[Any] = [None]
+    if dist.get_rank() == 0:
+        told = [trained(family_job(folder, kind, *FLAGS), World(torch.device("cpu")))]
+    dist.broadcast_object_list(told)
+    assert_equal(trained(job), told[0], 1e-5, f"{kind}, {shape}")
+    print(f"{kind}, {shape}: equal")
+
+
+def units_are_gathered_apart(model: Any) -> None:
+    """Each layer, and what lies around them where no weights are tied."""
+    units = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
+    assert sum(".layers." in name for name in units) == 2, units
+    if model.output.weight is not model.model.get_input_embeddings().weight:
+        assert "model.model.embed_tokens" in units and "model.lm_head" in units, units
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    shapes = [each for each in sys.argv[1:] if "=" in each]
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in (each for each in sys.argv[1:] if "=" not in each):
+            for shape in shapes:
+                compare(Path(folder), kind, shape)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, WORLD))
