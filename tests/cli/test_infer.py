@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -107,6 +110,92 @@ def test_what_infer_refuses(cli: CommandLine, run: str) -> None:
     ]
     text = "\n".join(f"$ setpoint {line}\n{cli.refused(line)}" for line in lines)
     compare("cli/infer_wrong", text.replace(run, "RUN"))
+
+
+def test_ranks_that_cannot_be(cli: CommandLine, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By --nproc, and as one of the ranks of another launcher."""
+    lines = [
+        f"evaluate {run} --nproc 3 --parallel.tensor 2",
+        f"generate {run} --parallel.tensor 2 --prompt a",
+        "infer job.toml --nproc 2 --parallel.pipeline 2",
+        "infer job.toml --nproc 4 --parallel.ring 2",
+        "infer job.toml --nproc 2 --batch.global_size 3",
+        "infer job.toml --nproc 2 --parallel.bucket_size 4",
+        "infer job.toml --nproc 2 --parallel.tensor 2 --parallel.sequence_parallel true",
+        "infer job.toml --nproc 2 --config-from-stdin",
+        "infer job.toml --parallel.world_size 2",
+    ]
+    text = "\n".join(f"$ setpoint {line}\n{cli.refused(line)}" for line in lines)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for name, value in {"MASTER_ADDR": "localhost", "MASTER_PORT": "29400"}.items():
+        monkeypatch.setenv(name, value)
+    lines = [
+        f"evaluate {run} --nproc 2",
+        f"generate {run} --prompt -",
+        "show small.toml",
+        "data prepare small.toml",
+        "tokenizer train small.toml -o tokenizer",
+    ]
+    text += "\n".join(["", *(f"$ torchrun ... {line}\n{cli.refused(line)}" for line in lines)])
+    compare("cli/infer_ranks", text.replace(run, "RUN"))
+
+
+def test_training_and_inference_have_layouts_of_their_own(cli: CommandLine, run: str) -> None:
+    """What is typed of `parallel` is about inference; a file says how the training was divided."""
+    text = (cli.folder / "small.toml").read_text()
+    cli.file("small.toml", f"{text}\n[parallel]\nshard = 2\n")
+    expected = cli.ok(f"evaluate {run}")
+    assert cli.ok("evaluate small.toml") == expected
+    assert cli.ok("evaluate small.toml --parallel.timeout 9 --parallel.replicate 1") == expected
+    wrong = cli.refused("evaluate small.toml --nproc 2 --parallel.shard 3")
+    assert "1 (replicate) * 3 (shard) = 3, not 2" in wrong
+
+
+@pytest.mark.slow
+def test_ranks_print_and_write_once(cli: CommandLine, run: str, executable: str) -> None:
+    """Those of --nproc and of torchrun; where one is killed, nothing is written."""
+
+    def call(*words: str) -> str:
+        done = subprocess.run(words, capture_output=True, cwd=cli.folder, text=True, check=True)
+        return done.stdout
+
+    alone = cli.ok("infer job.toml --output alone").replace("alone", "OUT")
+    kinds = {
+        "started": (executable, "infer", "job.toml", "--nproc", "2", "--parallel.tensor", "2"),
+        "launched": (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m",
+                     "setpoint", "infer", "job.toml"),
+    }  # fmt: skip
+    for name, words in kinds.items():
+        assert call(*words, "--output", name).replace(name, "OUT") == alone
+        texts = [cli.folder / each / "generations.jsonl" for each in ("alone", name)]
+        assert texts[0].read_bytes() == texts[1].read_bytes()
+    job = (cli.folder / "job.toml").read_text()
+    cli.file("long.toml", job.replace("max_tokens = 4", "max_tokens = 1000000"))
+    words = [executable, "infer", "long.toml", "--nproc", "2", "--output", "killed"]
+    ranks = subprocess.Popen(words, cwd=cli.folder, stderr=subprocess.PIPE, text=True)
+    ends = time.monotonic() + 60
+    while not (found := [pid for pid in ranks_of(ranks.pid) if pid]) and time.monotonic() < ends:
+        time.sleep(0.1)
+    time.sleep(5)
+    os.kill(found[0], signal.SIGKILL)
+    said = ranks.communicate(timeout=60)[1]
+    assert ranks.returncode == 1 and "rank 1 has ended by signal SIGKILL" in said
+    assert not (cli.folder / "killed" / "results.json").exists()
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """The processes that are rank 1 of a launcher."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                is_child = f"PPid:\t{launcher}\n" in (entry / "status").read_text()
+                if is_child and b"\0RANK=1\0" in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # it has ended
+    return found
 
 
 def test_evaluate(cli: CommandLine, run: str) -> None:

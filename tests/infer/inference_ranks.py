@@ -31,6 +31,11 @@ from ..train.small import small_job
 from .small import folder_of
 
 ALONE = World(torch.device("cpu"))
+TRAINED = (
+    "duration=3 steps", "model.dropout=0", "model.layers=2", "model.heads=4",
+    "model.qk_norm=true", "model.moe={experts=4,top_k=2,first_dense=1}",
+    "checkpoint.every=3 steps", "evaluation.every=never",
+)  # fmt: skip
 # Seven sequences and five texts, which divide by no number of ranks, in batches of two.
 TASKS = (
     "evaluation.sequences=7", 'generation.prompts=["!", "abc", "!!##", "%%", "x"]',
@@ -41,10 +46,10 @@ LAYOUTS = {
         (),
         ("parallel.shard=2", "parallel.expert=2"),
         ("parallel.tensor=2", "parallel.expert=2", "generation.temperature=0"),
-        ("parallel.pipeline=2", "generation.cache=false"),
+        ("parallel.pipeline=2",),
     ),
     4: (
-        ("parallel.tensor=2", "parallel.pipeline=2"),
+        ("parallel.tensor=2", "parallel.pipeline=2", "generation.cache=false"),
         ("parallel.tensor=2", "parallel.shard=2", "parallel.expert=4"),
         ("parallel.tensor=2", "parallel.expert=2", "parallel.expert_tensor=1"),
         ("parallel.pipeline=2", "parallel.shard=2", "parallel.expert=2"),
@@ -55,6 +60,10 @@ LAYOUTS = {
         ("parallel.ring=2", "parallel.ulysses=2", "generation=null"),
     ),
 }
+# Of a run with an adapter, which one process merges; and of a model that transformers computes.
+ADAPTED = (("parallel.tensor=2", "parallel.pipeline=2"), ("parallel.shard=4",))
+FOREIGN = (("parallel.shard=4",), ("parallel.replicate=4",))
+AS_THEIRS = ("model=huggingface", "tokenizer=bytes", "batch.sequence_length=16")
 PAIRS = [("ab", "cd"), ("!!", "##"), ("x", "yz!")]
 
 
@@ -107,7 +116,9 @@ def results_are_written_once(case: Case, folder: Path) -> None:
     out, hf = folder / "out", folder / "hf"
     world = f"parallel.world_size={dist.get_world_size()}"
     job = job_of(case.run, *case.flags, world, f"output={out}", f"export.path={hf}")
-    infer_on(world_of(job.parallel), job)
+    found = infer_on(world_of(job.parallel), job)
+    assert found.texts == case.found.texts
+    assert found.scores["held_out"].loss == pytest.approx(case.found.scores["held_out"].loss, 1e-6)
     dist.barrier()
     expected = folder_of(folder / "expected")
     assert folder_of(out)["generations.jsonl"] == expected["out/generations.jsonl"]
@@ -122,7 +133,7 @@ def one_rank(cases: list[Case], folder: Path, rank: int, store: str) -> None:
     size = int(sys.argv[1])
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    for case in cases:
+    for case in cases[1:]:
         results_are_those_of_one_process(case)
     run = cases[0].run
     divided = ("parallel.shard=2", f"parallel.world_size={size}")
@@ -131,16 +142,17 @@ def one_rank(cases: list[Case], folder: Path, rank: int, store: str) -> None:
     dist.destroy_process_group()
 
 
+def adapted_run(folder: Path, base: Path) -> Path:
+    """A run that has trained an adapter on another one."""
+    flags = ("name=adapted", f"model.pretrained={base}", "adapter=lora", "optimizer.lr=0.1")
+    return train(small_job(folder, *TRAINED, *flags)).directory
+
+
 def main() -> int:
     size = int(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        job = small_job(
-            folder, "duration=3 steps", "model.dropout=0", "model.layers=2", "model.heads=4",
-            "model.qk_norm=true", "model.moe={experts=4,top_k=2,first_dense=1}",
-            "checkpoint.every=3 steps", "evaluation.every=never",
-        )  # fmt: skip
-        run = train(job).directory
+        run = train(small_job(folder, *TRAINED)).directory
         found: dict[tuple[str, ...], Results] = {}
         for flags in map(alone, LAYOUTS[size]):
             found[flags] = found.get(flags) or infer_on(ALONE, job_of(run, *flags))
@@ -148,6 +160,12 @@ def main() -> int:
         places = (f"output={expected / 'out'}", f"export.path={expected / 'hf'}")
         infer_on(ALONE, job_of(run, *alone(LAYOUTS[size][0]), *places))
         cases = [Case(run, flags, found[alone(flags)]) for flags in LAYOUTS[size]]
+        if size == 4:
+            adapted = adapted_run(folder, run)
+            merged = infer_on(ALONE, job_of(adapted))
+            cases += [Case(adapted, flags, merged) for flags in ADAPTED]
+            theirs = infer_on(ALONE, job_of(expected / "hf", *AS_THEIRS))
+            cases += [Case(expected / "hf", (*AS_THEIRS, *flags), theirs) for flags in FOREIGN]
         return fork(partial(one_rank, cases, folder), size)
 
 

@@ -240,6 +240,7 @@ EFFECTS = {
 # be set.
 ELSEWHERE = {
     "Data.seed": "rows to train on",
+    "Data.shuffle": "rows to train on",
     "Data.loader": "who makes batches of evaluation, in a test below",
     "Data.prepare": "where tokens lie, and never which",
     "Data.shuffle_buffer": "rows to train on",

@@ -46,7 +46,7 @@ def test_what_of_the_ranks_of_training_is_refused() -> None:
         assert path in text and "it concerns training alone" in text
     prompts = ('generation.prompts=["a"]', "parallel.tensor=2")
     assert "takes rows of any length" in refused(*prompts, "parallel.sequence_parallel=true")
-    assert "adds to them token by token" in refused(*prompts, "parallel.ring=2")
+    assert "grow token by token" in refused(*prompts, "parallel.ring=2")
     assert "no forward passes" in refused("export.path=hf", "parallel.step_timeout=9")
 
 

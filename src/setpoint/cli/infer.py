@@ -9,7 +9,7 @@ from setpoint.cli.outcome import Loading
 from setpoint.cli.results import print_scores, tell_cautions, tell_profiles
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
-from setpoint.cli.start_ranks import NPROC, SEVERAL, count_ranks, speaks, start_ranks
+from setpoint.cli.start_ranks import NPROC, SEVERAL, count_ranks, require_ranks, speaks, start_ranks
 from setpoint.cli.style import print_cautions
 from setpoint.config import ConfigError, SetpointError, cautions_of, is_set
 from setpoint.parallel.rank import own_rank
@@ -39,6 +39,7 @@ COMMAND = Command(
 
 def run(arguments: Arguments) -> int:
     """Do the tasks, and print what they came to."""
+    require_ranks(arguments)
     source = arguments.positional[0]
     if kind_of(source) == RUN and os.path.isdir(os.path.join(source, "checkpoints")):
         raise SetpointError(

@@ -50,18 +50,24 @@ def adopt_launcher(composition: Composition[Any]) -> None:
     composition.problems.extend(editor.problems)
 
 
-def count_ranks(arguments: Arguments, composition: Composition[Any]) -> None:
-    """Take the number of ranks of an inference job from --nproc or the launcher.
+def require_ranks(arguments: Arguments) -> None:
+    """Refuse variables of a launcher and --nproc that contradict each other.
 
     Raises:
-        SetpointError: both give it, or what comes from standard input would not reach the ranks.
+        SetpointError: see `refuse_nproc` and `require_launch`.
     """
     require_launch()
+    ranks = arguments.integer(NPROC.name)
+    if ranks is not None:
+        refuse_nproc(arguments, ranks)
+
+
+def count_ranks(arguments: Arguments, composition: Composition[Any]) -> None:
+    """Take the number of ranks of an inference job from --nproc or the launcher."""
     ranks = arguments.integer(NPROC.name)
     if ranks is None:
         adopt_launcher(composition)
         return
-    refuse_nproc(arguments, ranks)
     origin = Origin(COMMAND_LINE, NPROC.name)
     composition.draft.parallel.set_field("world_size", ranks, origin)
 

@@ -12,7 +12,7 @@ from setpoint.cli.command import COMMON, FILE, WITH, Arguments, Option
 from setpoint.cli.source import open_source, prepare, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
 from setpoint.cli.sources.record import checkpoint_and_run, open_record
-from setpoint.cli.start_ranks import count_ranks, speaks
+from setpoint.cli.start_ranks import count_ranks, require_ranks, speaks
 from setpoint.cli.style import print_cautions
 from setpoint.cli.value import value_text
 from setpoint.config import (
@@ -88,6 +88,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     Raises:
         SetpointError: the source has no weights, or was not trained with these overrides.
     """
+    require_ranks(arguments)
     which = _which(arguments.value(CHECKPOINT_OPTION.name))
     source = arguments.positional[0]
     if _is_hugging_face(source):

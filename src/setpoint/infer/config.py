@@ -100,6 +100,8 @@ HERE = "setpoint.infer.rules:"
 CONTROLS_AS_TEXT = "control-tokens-as-text"
 FORWARD = ("generation", "evaluation", "harness")
 """The tasks that run the model."""
+GROWING = {"generation": "generation.prompts", "harness": "harness.tasks"}
+"""Tasks whose sequences grow, and a field of each."""
 ATTENTION = ("model", "parallel", "precision", "weights")
 TRAINING = "setpoint.train.rules."
 
@@ -331,12 +333,13 @@ class Inference(
 
     @check
     def _check_axes(self) -> Iterator[Problem]:
-        parallel, rows = self.parallel, [n for n in ("generation", "harness") if getattr(self, n)]
+        parallel = self.parallel
+        rows = [path for name, path in GROWING.items() if getattr(self, name) is not None]
         for axis in CONTEXT if rows else ():
             if parallel.degrees[axis] > 1:
                 yield Problem(
                     f"parallel.{axis}",
-                    f"ranks divide sequences, and {rows[0]} adds to them token by token",
+                    "ranks divide sequences, which grow token by token in this job",
                     valid=("1", "tensor, pipeline, expert, shard or replicate in its place"),
                     also=tuple(rows),
                 )

@@ -46,14 +46,20 @@ def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
     except SetpointError as error:
         yield Problem("config", _without_name(error, config.config))
         return
-    longest = keys.get("max_position_embeddings", keys.get("n_positions"))
-    if isinstance(longest, int) and config.max_sequence_length > longest:
+    longest = longest_in(keys)
+    if longest is not None and config.max_sequence_length > longest:
         yield Problem(
             "max_sequence_length",
             f"{config.max_sequence_length} is more than the {longest} positions of config.json",
             valid=(str(longest),),
             also=("config",),
         )
+
+
+def longest_in(keys: Mapping[str, Any]) -> int | None:
+    """The most positions that a config.json says its model takes; None where it does not say."""
+    longest = keys.get("max_position_embeddings", keys.get("n_positions"))
+    return longest if isinstance(longest, int) else None
 
 
 def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
