@@ -48,6 +48,8 @@ FAMILIES = {
     "mixtral": f"{DENSE}, num_local_experts=4, num_experts_per_tok=2, sliding_window=7",
     "gemma2": f"{HEADS}, attn_logit_softcapping=2.0, final_logit_softcapping=3.0, {WINDOW}",
     "cohere": f"{DENSE}, logit_scale=0.25",
+    "gpt2": "vocab_size=257, n_embd=16, n_layer=2, n_head=2, n_positions=64, attn_pdrop=0.0, "
+    "resid_pdrop=0.0, embd_pdrop=0.0",
     "granite": f"{DENSE}, logits_scaling=4.0",
 }
 BIASED = ("phi",)

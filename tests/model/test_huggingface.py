@@ -16,8 +16,6 @@ import torch
 from setpoint.cli.main import main
 from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.resolving.checks import verify
-from setpoint.infer.generate import generate
-from setpoint.infer.sample import Sampling
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.huggingface import model_files
 from setpoint.model.pretrained.header import TensorInfo
@@ -37,9 +35,6 @@ TINY = (
     "model.overrides.n_head=2",
     "model.overrides.n_positions=16",
 )
-
-
-GREEDY = Sampling(temperature=0)
 
 
 def job(folder: Path, *flags: str) -> Job:
@@ -223,15 +218,6 @@ def test_documents_of_a_row_are_read_as_if_alone(tmp_path: Path, kind: str) -> N
     given = torch.autograd.grad((logits * signs)[valid].sum(), [*model.parameters()])
     wanted = torch.autograd.grad((alone * signs)[valid].sum(), [*model.parameters()])
     torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-4)
-
-
-def test_prompts_of_different_lengths_go_on_as_each_alone(tmp_path: Path) -> None:
-    model: Any = build_components(gpt2(tmp_path)).model.eval()
-    prompts = [[5], [9, 8, 7, 6, 5, 4], [3, 2, 1]]
-    found = [row.tokens for row in generate(model, prompts, max_tokens=8, sampling=GREEDY)]
-    for prompt, tokens in zip(prompts, found, strict=True):
-        whole = model.model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)
-        assert tokens == whole[0, len(prompt) :].tolist()
 
 
 def test_a_balance_loss_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:

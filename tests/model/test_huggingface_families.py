@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from setpoint.infer.distributed import ModelRunner
+from setpoint.infer.generate import generate
+from setpoint.infer.sample import Sampling
+from setpoint.model.huggingface.logits import decoder_of
+from setpoint.train.build.components import build_components
 from setpoint.train.run import train
 
 from ..few import few
@@ -43,3 +48,40 @@ def test_two_ranks_with_divided_weights_train_what_one_does() -> None:
 def test_two_ranks_train_what_one_does(shape: str) -> None:
     said = forked("tests.model.huggingface_ranks", *FAMILIES, shape)
     assert all(f"{kind}, {shape}: equal" in said for kind in FAMILIES)
+
+
+@pytest.mark.parametrize("kind", few(FAMILIES, ["gpt_oss", "qwen3_next"]))
+def test_texts_go_on_with_a_cache_as_transformers_writes_them(tmp_path: Path, kind: str) -> None:
+    """Rows of different lengths, of which some end earlier; each token is read once."""
+    parts = build_components(family_job(tmp_path, kind))
+    model: Any = parts.model.eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():  # large enough that each token matters
+            if weight.ndim > 1:
+                weight.copy_(torch.randn(weight.shape, generator=generator) * 0.3)
+    prompts = [[5], [9, 8, 7, 6, 5, 4, 3, 9, 1], [3, 2, 1]]
+    lengths: list[int] = []
+    decoder = decoder_of(model.model)
+    hook = decoder.register_forward_pre_hook(
+        lambda _, __, named: lengths.append(named["input_ids"].shape[1]), with_kwargs=True
+    )
+    runner = ModelRunner(model)
+    rows = generate(
+        runner,
+        prompts,
+        max_tokens=8,
+        sampling=Sampling(temperature=0),
+        on_token=lambda row, _: row == 0,
+    )
+    hook.remove()
+    assert lengths == [9] + [1] * 7
+    model.attend_by("eager")
+    for prompt, row in zip(prompts, rows, strict=True):
+        whole = torch.tensor([prompt])
+        with torch.no_grad():
+            for _ in range(8):
+                logits = model.model(input_ids=whole, use_cache=False).logits[:, -1]
+                whole = torch.cat((whole, logits.argmax(-1, keepdim=True)), dim=1)
+        count = 1 if len(prompt) == 1 else 8
+        assert row.tokens == whole[0, len(prompt) :].tolist()[:count]

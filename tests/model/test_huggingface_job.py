@@ -1,4 +1,4 @@
-"""Whole jobs of transformers' families: train, resume, evaluate, export, and use without Setpoint."""
+"""Whole jobs of transformers' families: train, resume, evaluate, export, use by itself."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
 """Ask a model what comes after each of several texts."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from setpoint.infer.distributed import ModelRunner
-from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.transformer import Transformer
 
 Texts = Sequence[Sequence[int]]
 """The tokens of each row so far."""
@@ -41,15 +39,16 @@ def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> Reader:
         context: how many of the last tokens it sees; None: all.
     """
     whole = Whole(runner, context)
-    can_keep = cache and isinstance(runner.model, Transformer)
+    make = getattr(runner.model, "make_cache", None) if cache else None
+    can_keep = make is not None and make() is not None
     return Cached(runner, context, whole) if can_keep else whole
 
 
 class Whole:
     """Reads the whole context again for each token.
 
-    Rows of different lengths are padded where the model is our own; otherwise those of one length
-    are read together.
+    Rows of different lengths are padded where the model says `pads_left = True`; otherwise those of
+    one length are read together.
 
     Arguments:
         context: how many of the last tokens the model sees; None: all.
@@ -58,8 +57,7 @@ class Whole:
     def __init__(self, runner: ModelRunner, context: int | None) -> None:
         self.runner = runner
         self.context = context
-        # Negative positions as padding are our own custom.
-        self.padded = isinstance(runner.model, Transformer)
+        self.padded = getattr(runner.model, "pads_left", False) is True
 
     def __call__(self, texts: Texts) -> Tensor | None:
         """The logits of the next tokens; see `Reader`."""
@@ -106,7 +104,7 @@ class Cached:
         self.runner = runner
         self.context = context
         self.whole = whole
-        self.cache: KeyValueCache | None = None
+        self.cache: Any = None
         self._counts = False  # whether positions differ from row to row
 
     def __call__(self, texts: Texts) -> Tensor | None:
@@ -117,7 +115,8 @@ class Cached:
         device = self.runner.device
         # The padding of a long row that has left may fill what a shorter one still needs.
         if self.cache is None or self.cache.length == self.context:
-            self.cache = KeyValueCache()
+            model: Any = self.runner.model
+            self.cache = model.make_cache()
             tokens, positions = left_padded(texts, device)
             self._counts = positions is not None
         else:

@@ -128,6 +128,13 @@ class Transformer(nn.Module):
                 parts.append(ExpertPart(module.experts, module.experts.widths()))
         return parts
 
+    def make_cache(self) -> KeyValueCache:
+        """Make what keeps texts that grow, for generation."""
+        return KeyValueCache()
+
+    # Rows may begin with padding, by positions that are negative there.
+    pads_left = True
+
     @property
     def stream_width(self) -> int:
         """See `setpoint.shapes.stages.Staged`."""

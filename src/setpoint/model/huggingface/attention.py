@@ -42,12 +42,13 @@ class Places:
     """Positions and documents of the tokens of a forward pass.
 
     Arguments:
-        layout: of whole sequences, also where ranks divide them.
+        layout: of whole sequences, also where ranks divide them; None: transformers itself says
+            where tokens stand, as with a cache.
         demands: of the layers; they may differ from these in single layers.
         masks: that the model asked for, by window and chunk.
     """
 
-    layout: Layout
+    layout: Layout | None
     demands: Demands
     groups: ContextGroups | None = None
     masks: dict[tuple[int | None, int | None], AttentionMask] = field(default_factory=dict)
@@ -211,12 +212,14 @@ def make_mask(
     chunk = local_size if kind == "chunked" else None
     if places is not None and kind is not None and (window, chunk) in places.masks:
         return places.masks[window, chunk]
-    if places is None:
+    demands = demands_of(config) if places is None else places.demands
+    groups = None if places is None else places.groups
+    given = None if places is None else places.layout
+    if given is None:
         layout = _layout(batch_size, q_length, kv_length, kv_offset, attention_mask, device)
-        demands, groups = demands_of(config), None
         ends = q_offset + q_length == kv_offset + kv_length
     else:
-        layout, demands, groups, ends = places.layout, places.demands, places.groups, True
+        layout, ends = given, True
     dense = None
     if kind is None or not ends:
         if groups is not None:
@@ -236,7 +239,7 @@ def make_mask(
             use_vmap=use_vmap,
             device=device,
         )
-        seen = seen if places is None else seen & visible(layout, None)
+        seen = seen if given is None else seen & visible(given, None)
         # Queries that see nothing are padding; they see all, as a softmax needs a key.
         dense = seen | ~seen.any(dim=-1, keepdim=True)
     elif chunk is not None and chunk < kv_offset + kv_length:

@@ -23,6 +23,7 @@ from setpoint.model.huggingface.logits import (
 )
 from setpoint.model.huggingface.model_files import read_model, write_model
 from setpoint.model.huggingface.rows import positions_in, rows_apart
+from setpoint.model.huggingface.text_cache import TextCache
 from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head
@@ -112,6 +113,7 @@ class HuggingFaceModel(nn.Module):
         documents: Tensor | None = None,
         lengths: Lengths | None = None,
         *,
+        cache: TextCache | None = None,
         head: Head | None = None,
     ) -> Tensor | Outcome:
         """Compute the logits of every next token; those of padding mean nothing.
@@ -122,6 +124,7 @@ class HuggingFaceModel(nn.Module):
             documents: (B, S) integers, negative for padding; a token sees those of its own document
                 only. None: all of the row.
             lengths: of the documents, or of what is before padding, where the host knows them.
+            cache: of the tokens before; it takes up the new ones, all of one document a row.
             head: see `setpoint.model.transformer.Transformer.forward`.
 
         Returns:
@@ -131,6 +134,8 @@ class HuggingFaceModel(nn.Module):
         Raises:
             RunError: no weight would learn from the balance loss.
         """
+        if cache is not None:
+            return self._go_on(tokens, positions, cache, head)
         if positions is None and documents is not None:
             positions = positions_in(documents)
         result, balance = self._call(tokens, positions, documents, lengths, head)
@@ -186,6 +191,32 @@ class HuggingFaceModel(nn.Module):
                 )
         hidden = outputs[0] if rows is None else rows.take(outputs[0])
         return self.finish(hidden, head), balance
+
+    def make_cache(self) -> TextCache | None:
+        """Make what keeps texts that grow; None where the model knows no such thing."""
+        model: Any = self.model
+        can_keep = model.can_generate() and model._supports_default_dynamic_cache()
+        return TextCache(model) if can_keep else None
+
+    def _go_on(
+        self, tokens: Tensor, positions: Tensor | None, cache: TextCache, head: Head | None
+    ) -> Tensor | Outcome:
+        """Compute what follows the tokens of a cache."""
+        given = {
+            **cache.extend(tokens, positions),
+            "past_key_values": cache.kept,
+            "use_cache": True,
+        }
+        with placing(Places(None, self.demands)):
+            if head is None:
+                return self.model(input_ids=tokens, **given).logits
+            hidden = decoder_of(self.model)(input_ids=tokens, **given)[0]
+        return Outcome(self.finish(hidden, head))
+
+    @property
+    def pads_left(self) -> bool:
+        """Whether a row may begin with padding, by positions that are negative there."""
+        return self.isolation == "mask"
 
     def finish(self, hidden: Tensor, head: Head) -> Any:
         """What a head makes of (B, S, dim) states behind the last norm."""
@@ -389,6 +420,7 @@ def _without_mask(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Leave out the padding mask where transformers' own attention reads position ids instead."""
     keys: Any = decoder.config
-    if named.get("position_ids") is not None and keys._attn_implementation != NAME:
+    packed = named.get("position_ids") is not None and named.get("past_key_values") is None
+    if packed and keys._attn_implementation != NAME:
         named = {**named, "attention_mask": None}
     return arguments, named
