@@ -10,10 +10,13 @@ from threading import Event, current_thread, main_thread
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from setpoint.checkpoint import backend, durable
 from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import RunError
+from setpoint.model.pretrained.save import save_pretrained
+from setpoint.train.callbacks import export
 from setpoint.train.config import Job
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.run import train
@@ -123,7 +126,49 @@ def patience(job: Job) -> str:
     return "saved"
 
 
+class InProcess:
+    """In place of the process of an export: the same command, here and at once."""
+
+    returncode = 0
+
+    def __init__(self, command: list[str], **_: Any) -> None:
+        source, target = map(Path, command[4:6])
+        dtype = command[command.index("--dtype") + 1] if "--dtype" in command else None
+        save_pretrained(source, target, dtype=dtype)
+
+    def poll(self) -> int:
+        return 0
+
+
+def exported(job: Job) -> list[tuple[str, set[str]]]:
+    """The exports that are there at the end, and the dtypes of their weights."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export.subprocess, "Popen", InProcess)
+        run = train(job).directory
+    assert not list((run / "exports").glob(".*"))
+    return [
+        (folder.name, {str(each.dtype) for each in load_file(folder / WEIGHTS).values()})
+        for folder in sorted((run / "exports").glob("*"))
+    ]
+
+
+WEIGHTS = "model.safetensors"
+EXPORT = ("checkpoint.export={}", "checkpoint.every=2 steps")
 ROWS: dict[str, tuple[Any, ...]] = {
+    "Checkpoint.export": (
+        "checkpoint.export={}", exported, (), [("step-00000004", {"torch.float32"})]
+    ),
+    "Export.when": (
+        "checkpoint.export.when=each_save", exported, EXPORT,
+        [("step-00000002", {"torch.float32"}), ("step-00000004", {"torch.float32"})],
+    ),
+    "Export.dtype": (
+        "checkpoint.export.dtype=bf16", exported, EXPORT, [("step-00000004", {"torch.bfloat16"})]
+    ),
+    "Export.keep": (
+        "checkpoint.export.keep=1", exported, (*EXPORT, "checkpoint.export.when=each_save"),
+        [("step-00000004", {"torch.float32"})],
+    ),
     "Checkpoint.mode": ("checkpoint.mode=async", writers, (), {"setpoint-checkpoint"}),
     "Checkpoint.in_flight": ("checkpoint.in_flight=3", copies, ASYNC, 3),
     "Checkpoint.wait_timeout": (

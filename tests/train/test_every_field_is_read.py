@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from setpoint.checkpoint.config import Export
 from setpoint.config import Config
 from setpoint.config.draft.config import fields_of
 from setpoint.config.draft.walk import leaves, sections
@@ -328,7 +329,8 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
     # zero_effects.py, resilience_effects.py; one a GPU, one a server, tracking_effects.py; the
     # others write metrics: tests/track/test_csv_file.py, tests/track/test_services.py.
     # Adapters of PEFT need their base: pretrained_effects.py.
-    beyond = {DeepEP, DeepSpeed, TorchFT, GpuHealthCheck, Webhook, PretrainedAdapter}
+    # One starts a process: saving_effects.py.
+    beyond = {Export, DeepEP, DeepSpeed, TorchFT, GpuHealthCheck, Webhook, PretrainedAdapter}
     assert every(Job) - held == {*beyond, Csv, *ServiceConfig.__subclasses__()}
 
 

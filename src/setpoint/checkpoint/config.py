@@ -52,6 +52,21 @@ class Remote(Config, role=RUNTIME):
     same command uploads it later."""
 
 
+class Export(Config, role=RUNTIME):
+    """Export of checkpoints as Hugging Face models, into exports/ of the run directory.
+
+    A process beside the run reads the checkpoint that is saved, whatever ranks it is divided
+    among; a directory has its name when it is whole.
+    """
+
+    when: Literal["end", "each_save"] = "end"
+    """Checkpoints to export. end: the one after the last step; each_save: each that is saved."""
+    dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = None
+    """Dtype of the exported weights; null: as they are saved."""
+    keep: int | None = field(default=None, ge=1)
+    """Number of latest exports to keep; null keeps all."""
+
+
 class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """Checkpointing: save interval, retention and resume."""
 
@@ -180,6 +195,10 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     what it was; those that were trained before they were frozen are saved."""
     write: bool = field(default=True, also_called=("load_only",))
     """false: checkpoints are loaded and none is saved, removed or renamed (load_only)."""
+    export: Export | None = field(
+        default=None, also_called=("save_hf_weights", "export_hf", "hf_export")
+    )
+    """Export of checkpoints as Hugging Face models; null: none, `setpoint export` does so later."""
     remote: Remote | None = None
     """Copies of the checkpoints at a URL, such as an object store; null: none."""
 
@@ -206,6 +225,16 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             )
         elif second == self.every:
             yield Problem("also_every", "is the interval of every", valid=("null",))
+
+    @check
+    def _check_export(self) -> Iterator[Problem]:
+        if self.export is not None and self.write and self.last == "none":
+            yield Problem(
+                "last",
+                "none leaves no checkpoint of the last step to export",
+                valid=("full", "weights"),
+                also=("export",),
+            )
 
     @check
     def _check_last(self) -> Iterator[Problem]:
@@ -257,10 +286,11 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             ("frozen", True),
             ("mode", "sync"),
             ("remote", None),
+            ("export", None),
         ):
             value = getattr(self, name)
             if value != default:
-                shown = "a section" if name == "remote" else value
+                shown = "a section" if name in ("remote", "export") else value
                 yield Problem(
                     name,
                     f"{shown} has no effect with write = false, which saves no checkpoint",

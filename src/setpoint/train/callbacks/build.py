@@ -10,6 +10,7 @@ from setpoint.train.callbacks.bad_steps import BadStepsCallback
 from setpoint.train.callbacks.compile import watch_compiler
 from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
+from setpoint.train.callbacks.export import FOLDER, ExportCallback
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.callbacks.gpu_health import GpuHealthCallback
 from setpoint.train.callbacks.limits import LimitsCallback
@@ -32,6 +33,16 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
     job, parts, events, progress = run.job, run.parts, run.events, run.progress
     use, trackers = run.utilization, run.trackers
     evaluation = EvaluateCallback(trackers, progress, events, start.best)
+    export = None
+    if job.checkpoint.export is not None:
+        export = ExportCallback(
+            job.checkpoint.export,
+            parts.world,
+            run.store.root,
+            run.directory.path / FOLDER,
+            events,
+            progress,
+        )
     # Before anything else has taken memory: profilers, evaluations and checkpoints do.
     callbacks: list[Callback] = [MemoryCallback(events, progress)]
     if run.accepted is not None and not start.is_over:
@@ -59,10 +70,13 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
             run.record,
             start.resumed_at is None,
             run.frozen.left_out,
+            None if export is None else export.saved,
         )
         if job.checkpoint.write
         else LoadOnlyCallback(progress),
     ]
+    if export is not None:
+        callbacks.append(export)
     if parts.world.is_main:
         callbacks.append(SealCallback(run.chain))
     if run.system is not None and parts.world.is_main:

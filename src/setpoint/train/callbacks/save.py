@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.layout import BASE
@@ -71,6 +71,7 @@ class SaveCallback(Callback):
             something only with the configuration that they were trained with.
         is_new: whether the run has no checkpoint yet.
         left_out: the frozen parameters that checkpoints do not hold; None where they hold all.
+        heard: called with each checkpoint that is there.
     """
 
     phase = Phase.KEEP
@@ -87,6 +88,7 @@ class SaveCallback(Callback):
         record: Mapping[str, str],
         is_new: bool = True,
         left_out: Base | None = None,
+        heard: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store
         self.states = states
@@ -96,7 +98,7 @@ class SaveCallback(Callback):
         self.progress = progress
         self.chain = chain
         self.is_new = is_new
-        self.left_out = left_out
+        self.left_out, self.heard = left_out, heard
         self.saved: tuple[Any, ...] | None = None
         self.record: Mapping[str, str | bytes] = record
         # Whether copies may go on in the next step; and the seconds of the last save, of which that
@@ -181,6 +183,8 @@ class SaveCallback(Callback):
                 loop.stop.limits.save_took(time.perf_counter() - began)
             if loop.position.step == step:
                 loop.stop.busy = False
+            if self.heard is not None:
+                self.heard(path)
 
         dtype = loop.job.checkpoint.last_dtype
         head = {} if self.chain.head is None else {HEAD: self.chain.head}

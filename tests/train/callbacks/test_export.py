@@ -1,0 +1,68 @@
+"""Exports in training: checkpoints as Hugging Face models, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import ConfigError, RunError
+from setpoint.model.pretrained.load import load_pretrained
+from setpoint.train.run import train
+
+from ..small import events, small_job
+
+
+def setpoint(folder: Path, *words: str) -> None:
+    command = [sys.executable, "-m", "setpoint", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_sharded_ranks_export_each_checkpoint_for_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    words = [
+        "train", "llama3-tiny", "--with", "smoke(steps=4)", "--checkpoint.every", "2",
+        "--checkpoint.export.when", "each_save", "--nproc", "2", "--parallel.shard", "2",
+    ]  # fmt: skip
+    setpoint(tmp_path, *words)
+    (run,) = (tmp_path / "runs").iterdir()
+    names = ["step-00000002", "step-00000004"]
+    assert sorted(path.name for path in (run / "exports").iterdir()) == names
+    tokens = torch.arange(40).view(2, 20)
+    for name in names:
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(run / "exports" / name)
+        ours = load_pretrained(run / "checkpoints" / name)
+        with torch.no_grad():
+            assert (theirs(tokens).logits - ours(tokens)).abs().max() < 1e-4
+    # One that was killed has left its own behind, and is made up for.
+    shutil.rmtree(run / "exports" / names[1])
+    (run / "exports" / f".{names[1]}.tmp-1").mkdir()
+    setpoint(tmp_path, *words)
+    assert sorted(path.name for path in (run / "exports").iterdir()) == names
+
+
+def test_an_export_that_fails_says_so_when_the_run_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    job = small_job(tmp_path, "checkpoint.export={}", "duration=2 steps", "evaluation=null")
+    with pytest.raises(RunError, match="step-00000002 is saved, and cannot be exported: .* status"):
+        train(job)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "checkpoints" / "step-00000002").is_dir() and not list(run.glob("exports/*"))
+    assert [row["event"] for row in events(run)].count("fault") >= 1
+
+
+def test_a_model_that_cannot_be_exported_is_refused_before_it_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no family of transformers is what it is"):
+        small_job(
+            tmp_path, "checkpoint.export={}", "model.norm={type=import, target=torch.nn.RMSNorm}"
+        )
+    with pytest.raises(ConfigError, match="none leaves no checkpoint"):
+        small_job(tmp_path, "checkpoint.export={}", "checkpoint.last=none")
