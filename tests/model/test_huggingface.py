@@ -316,7 +316,7 @@ def test_files_that_fail_while_they_are_read_are_an_error_in_words(
     whole = file.read_bytes()
     made = build_components(job(tmp_path, f"model.pretrained={folder}"))
     assert str(folder) not in Path("/proc/self/maps").read_text()
-    size, listing = file.stat().st_size, model_files.list_tensors
+    size, listing = file.stat().st_size, model_files.dense_tensors
 
     def shortened(directory: Path) -> dict[str, TensorInfo]:
         found = listing(directory)
@@ -324,7 +324,7 @@ def test_files_that_fail_while_they_are_read_are_an_error_in_words(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(model_files, "list_tensors", shortened)
+        patch.setattr(model_files, "dense_tensors", shortened)
         with pytest.raises(RunError, match=f"{file} is damaged: it was cut short while it was"):
             build_components(job(tmp_path, f"model.pretrained={folder}"))
     del made

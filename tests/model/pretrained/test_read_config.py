@@ -201,7 +201,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "an activation": {"hidden_act": "quick_gelu"},
     "a width that is missing": {"hidden_size": ..., "num_hidden_layers": "two"},
     "numbers that are none": {"rms_norm_eps": "1e-5", "tie_word_embeddings": "no"},
-    "quantized": {"quantization_config": {"quant_method": "fp8"}},
+    "quantized": {"quantization_config": {"quant_method": "gptq", "bits": 4}},
     "quantized in part": {"quantization_config": {"modules_to_not_convert": ["lm_head"]}},
     "code of its own": {"auto_map": {"AutoModelForCausalLM": "modeling.Model"}},
     "an encoder": {"is_encoder_decoder": True, "add_cross_attention": True},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.config import SetpointError, did_you_mean
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import locate
+from setpoint.model.pretrained.quantized import KEY
 
 if TYPE_CHECKING:
     from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
@@ -61,6 +62,7 @@ def architecture(config: HuggingFaceConfig, keys: Mapping[str, Any] | None) -> A
     overrides = config.overrides.dump()
     name = f"model.config = {config.config}"
     raw = dict(config_keys(config) if keys is None else keys)
+    raw.pop(KEY, None)  # weights are made dense as they are read
     kind = str(raw.get("model_type"))
     if kind not in transformers.CONFIG_MAPPING:
         meant = did_you_mean(kind, list(transformers.CONFIG_MAPPING), " ")

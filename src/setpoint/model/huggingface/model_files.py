@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError
 from setpoint.model.huggingface.architecture import import_transformers, one_line
 from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_tensor import Unread
-from setpoint.model.pretrained.tensor_files import list_tensors, listed
+from setpoint.model.pretrained.tensor_files import listed
 
 
 def read_model(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype) -> nn.Module:
@@ -29,7 +30,7 @@ def read_model(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype) 
         SetpointError: the directory lacks weights of the model, or has others.
     """
     failed: list[SetpointError] = []
-    held = {name: Unread(info, failed) for name, info in list_tensors(directory).items()}
+    held = {name: Unread(info, failed) for name, info in dense_tensors(directory).items()}
     try:
         with without_bars():
             model, loading = kind.from_pretrained(

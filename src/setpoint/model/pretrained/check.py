@@ -13,9 +13,9 @@ from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
+from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.run import description_of, job_of, require_no_adapter, tokenizer_of
-from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.vocabulary import embedding_rows
 
 
@@ -95,7 +95,7 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
     elif place.kind == "huggingface" and not isinstance(config, HuggingFaceModel):
         yield Problem("pretrained", foreign_names(config))
     if place.kind == "huggingface":
-        list_tensors(place.directory)
+        dense_tensors(place.directory)
 
 
 def vocabulary_of(place: Place) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from setpoint.config import ConfigError, SetpointError
 from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.quantized import unread_quantization
 
 _ABSENT: Final = object()
 
@@ -56,20 +57,6 @@ _MUST_BE: Mapping[str, tuple[object, ...]] = {
 _REFUSED: Mapping[str, str] = {
     "auto_map": "names program code of its own, which is not run",
 }
-
-
-_LEFT_OUT = ("modules_to_not_convert", "exclude_modules", "ignore")
-"""Lists of modules that stay unquantized, as quantizers call them."""
-
-
-def _dequantize(quantization: Any) -> str:
-    """What to do with weights that are quantized, and with the list of what is not."""
-    found = "the weights are quantized; dequantize them with transformers first"
-    keys: dict[str, Any] = quantization if isinstance(quantization, dict) else {}
-    name = next((each for each in _LEFT_OUT if keys.get(each)), None)
-    if name is None:
-        return found
-    return f"{found}, and leave out what {name} names by adapter.quantize.exclude"
 
 
 def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
@@ -188,8 +175,9 @@ class Document:
             self.must_be(name, allowed, "changes the model in a way that is not supported")
         for name, why in _REFUSED.items():
             self.must_be(name, (None, {}), why)
-        quantization = self._keys.get("quantization_config")
-        self.must_be("quantization_config", (None, {}), _dequantize(quantization))
+        quantization = self.value("quantization_config")
+        if quantization and (reason := unread_quantization(quantization)):
+            self.refuse("quantization_config", reason)
         unknown = [name for name in self._keys if name not in self._read | NO_EFFECT]
         for name in unknown:
             if self._keys[name] is not None:

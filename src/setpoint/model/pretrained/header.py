@@ -21,6 +21,7 @@ WIDTHS: Final = {
     "BF16": 2,
     "F8_E4M3": 1,
     "F8_E5M2": 1,
+    "F8_E8M0": 1,
     "I64": 8,
     "I32": 4,
     "I16": 2,
@@ -46,6 +47,8 @@ class TensorInfo(NamedTuple):
 
     Arguments:
         start: the first byte, from the beginning of the file.
+        encoding: of a tensor that is made dense as it is read; its shape and dtype are those of the
+            dense one. None: the file has it as it is.
     """
 
     file: Path
@@ -53,6 +56,30 @@ class TensorInfo(NamedTuple):
     shape: Shape
     start: int
     size: int
+    encoding: Encoding | None = None
+
+
+class Encoding(NamedTuple):
+    """What a dense tensor is made of.
+
+    Arguments:
+        values: numbers, `float8`, `int8`, `e2m1` (two in a byte) or places in `levels` (the same).
+        block: rows and columns with one scale.
+        parts: tensors by what they are: codes, scales (uint8: exponents of two), the factor of all
+            of these, zeros.
+        names: of these tensors.
+        divides: whether scales are divided by the factor.
+        transposed: whether the last two dimensions of the dense tensor are swapped.
+        nested: of scales that are places themselves: how many have one scale, and their mean.
+    """
+
+    values: str
+    block: tuple[int, int]
+    parts: tuple[tuple[str, TensorInfo], ...]
+    names: tuple[str, ...]
+    divides: bool = False
+    transposed: bool = False
+    nested: tuple[int, float] = (0, 0.0)
 
 
 class DamagedFile(RunError):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
+from setpoint.model.pretrained.dequantize import dequantize
 from setpoint.model.pretrained.header import DamagedFile, TensorInfo
 from setpoint.shapes.reading import OneReader
 from setpoint.units.dtype import DType
@@ -38,6 +39,7 @@ FORMATS = {
     **STORED,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "C64": torch.complex64,
     "I64": torch.int64,
     "I32": torch.int32,
@@ -118,7 +120,8 @@ class TensorReader:
         whole = all(end - start == n for (start, end), n in zip(ranges, info.shape, strict=True))
         cut = ranges[1] if len(ranges) == 2 else None
         width = 0 if cut is None else (cut[1] - cut[0]) * STORED[info.dtype].itemsize
-        if cut is not None and cut[1] - cut[0] < info.shape[1] and width >= WORTH_IT:
+        as_it_is = info.encoding is None
+        if cut is not None and cut[1] - cut[0] < info.shape[1] and width >= WORTH_IT and as_it_is:
             return self._read_columns(info, rows, cut)
         found = self.read(info, None if whole else rows)
         for dim, (start, end) in enumerate(ranges[1:], 1):
@@ -145,9 +148,12 @@ class TensorReader:
         return self._files[path]
 
     def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
+        if info.encoding is not None:
+            dtype = DTYPES[info.dtype]
+            return dequantize(info.encoding, info.shape, rows, dtype, self._read)
         first, last = (0, None) if rows is None else rows
         shape = info.shape if last is None else (last - first, *info.shape[1:])
-        tensor = torch.empty(shape, dtype=STORED[info.dtype])
+        tensor = torch.empty(shape, dtype=FORMATS[info.dtype])
         if not tensor.numel():
             return tensor
         start = info.start + first * (info.size // info.shape[0] if first else 0)
@@ -191,16 +197,12 @@ class Unread:
 
         Raises: as `TensorReader.read` does.
         """
-        tensor = torch.empty(self.info.shape, dtype=self.dtype)
-        if tensor.numel():
-            try:
-                with _opened(self.info.file) as file:
-                    target = tensor.view(-1).view(torch.uint8).numpy().data
-                    _fill(target, self.info, file, self.info.start)
-            except SetpointError as error:
-                self.failed.append(error)
-                raise
-        return tensor[index]
+        try:
+            with TensorReader() as reader:
+                return reader.read(self.info)[index]
+        except SetpointError as error:
+            self.failed.append(error)
+            raise
 
 
 def _opened(path: Path) -> BinaryIO:

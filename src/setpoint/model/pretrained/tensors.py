@@ -13,6 +13,7 @@ from setpoint.model.pretrained.family import Family
 from setpoint.model.pretrained.fill import ROWS, Growth, Weights
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, renamed
+from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
 from setpoint.model.pretrained.tensor_files import list_tensors
 
@@ -37,7 +38,7 @@ def weights_of(
         SetpointError: if there are no weights that can be read.
         RunError: if they are damaged, or are not those of the model.
     """
-    held = list_tensors(directory)
+    held = dense_tensors(directory)
     pieces = pieces_of(family, model, config)
     if not any(name.startswith(family.base) for name in held):
         # As the class without a head saves them; so are those of the first GPT-2.

@@ -1,0 +1,118 @@
+"""Dense rows of tensors that files hold quantized; see `setpoint.model.pretrained.quantized`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from setpoint.model.pretrained.header import Encoding, TensorInfo
+from setpoint.model.pretrained.pieces import Shape
+
+Read = Callable[[TensorInfo, tuple[int, int] | None], Tensor]
+"""Some rows of a tensor as a file has it, or all."""
+
+AT_ONCE: Final = 2**22
+"""Weights that are made dense at a time, at most or one row of blocks, in fp32."""
+
+E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Magnitudes of a 4-bit float; the fourth bit is the sign."""
+
+
+def dequantize(
+    encoding: Encoding, shape: Shape, rows: tuple[int, int] | None, dtype: torch.dtype, read: Read
+) -> Tensor:
+    """Make rows of a tensor dense, piece by piece.
+
+    Arguments:
+        shape: of the whole tensor.
+        rows: the first of them, and the one after the last; None: all.
+        dtype: that fp32 is rounded to.
+    """
+    first, last = rows or (0, shape[0])
+    found = torch.empty((last - first, *shape[1:]), dtype=dtype)
+    width = found[0].numel() if last > first else 1
+    step = max(1, AT_ONCE // width)
+    of = _Rows(encoding, read)
+    for start in range(first, last, step):
+        end = min(start + step, last)
+        if encoding.values == "levels":
+            piece = of.by_levels(start, end, width).view(end - start, *shape[1:])
+        else:
+            piece = of.by_scales(start, end)
+        found[start - first : end - first] = piece.mT if encoding.transposed else piece
+    return found
+
+
+class _Rows:
+    """Rows of one tensor; scales that all have in common are read once."""
+
+    def __init__(self, encoding: Encoding, read: Read) -> None:
+        self.encoding, self.read = encoding, read
+        self.parts = dict(encoding.parts)
+        self.factor = None
+        if "factor" in self.parts:
+            factor = read(self.parts["factor"], None).float().reshape(())
+            self.factor = factor.reciprocal() if encoding.divides else factor
+        if encoding.values == "levels":
+            self.absmax = self._absmax()
+            self.levels = read(self.parts["levels"], None).float()
+
+    def by_scales(self, start: int, end: int) -> Tensor:
+        """(rows, columns), or more dimensions before these."""
+        codes = self.read(self.parts["codes"], (start, end))
+        if codes.dim() == 4:  # blocks apart
+            codes = codes.flatten(2)
+        values = _e2m1(codes) if self.encoding.values == "e2m1" else codes.float()
+        scales = self._of_blocks("scales", start, end, values.dim())
+        if self.parts["scales"].dtype == "U8":  # exponents of powers of two
+            scales = torch.exp2(scales - 127)
+        if self.factor is not None:
+            scales = scales * self.factor
+        if "zeros" in self.parts:
+            values = values - self._spread(self._of_blocks("zeros", start, end, 2), values)
+        return values * self._spread(scales, values)
+
+    def _of_blocks(self, part: str, start: int, end: int, dims: int) -> Tensor:
+        """What a part has for each of some rows, or for all of them in one."""
+        info, high = self.parts[part], self.encoding.block[0]
+        if not info.shape:
+            return self.read(info, None).float().reshape(1, 1)
+        if dims > 2:  # a row has all of its blocks
+            return self.read(info, (start, end)).float()
+        above, below = start // high, -(-end // high)
+        found = self.read(info, (above, below)).float().view(below - above, -1)
+        if len(found) == 1 or high == 1:
+            return found
+        return found.repeat_interleave(high, 0)[start - above * high :][: end - start]
+
+    def _spread(self, scales: Tensor, values: Tensor) -> Tensor:
+        columns = values.shape[-1]
+        if scales.shape[-1] in (1, columns):
+            return scales
+        return scales.repeat_interleave(self.encoding.block[1], -1)[..., :columns]
+
+    def _absmax(self) -> Tensor:
+        found = self.read(self.parts["absmax"], None)
+        size, offset = self.encoding.nested
+        if not size:
+            return found.float()
+        levels = self.read(self.parts["nested_levels"], None).float()
+        outer = self.read(self.parts["nested_absmax"], None).float()
+        return levels[found.int()] * outer.repeat_interleave(size)[: len(found)] + offset
+
+    def by_levels(self, start: int, end: int, width: int) -> Tensor:
+        """Flat numbers of rows of so many, which blocks do not know of."""
+        first, last = start * width, end * width
+        codes = self.read(self.parts["codes"], (first // 2, -(-last // 2))).flatten()
+        places = torch.stack((codes >> 4, codes & 15), -1).flatten()[first % 2 :][: last - first]
+        blocks = torch.arange(first, last).div(self.encoding.block[1], rounding_mode="floor")
+        return self.levels[places.int()] * self.absmax[blocks]
+
+
+def _e2m1(codes: Tensor) -> Tensor:
+    """Two numbers of a byte, the first in its low half."""
+    levels = torch.tensor((*E2M1, *(-each for each in E2M1)))
+    return levels[torch.stack((codes & 15, codes >> 4), -1).flatten(-2).int()]

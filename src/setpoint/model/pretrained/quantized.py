@@ -1,0 +1,321 @@
+"""Files whose weights are quantized, as if they held dense ones, which are made as they are read.
+
+`quantization_config` of config.json (modelopt: hf_quant_config.json) names the method. Of each
+quantized tensor the parts are found by the names that the method has for them, and their shapes are
+held against each other before anything is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from setpoint.config import RunError, SetpointError
+from setpoint.model.pretrained.header import Encoding, TensorInfo
+from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.pieces import Shape
+from setpoint.model.pretrained.tensor_files import list_tensors, listed
+
+KEY: Final = "quantization_config"
+MODELOPT: Final = "hf_quant_config.json"
+"""Where files of modelopt have it beside config.json."""
+
+FORMATS: Final[Mapping[str, str]] = {
+    "fp8": "E4M3 with an fp32 scale for a square of weights or for all (DeepSeek-V3, Qwen3-FP8)",
+    "mxfp4": "E2M1 with a power of two for 32 weights (GPT-OSS)",
+    "compressed-tensors": "float-quantized, int-quantized, nvfp4-pack-quantized, "
+    "mxfp4-pack-quantized",
+    "modelopt": "NVFP4 and FP8",
+    "bitsandbytes": "nf4 and fp4 (load_in_4bit)",
+}
+"""The methods, and what can be read of each."""
+_COMPRESSED: Final = (
+    "float-quantized", "int-quantized", "naive-quantized", "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized", "mixed-precision",
+)  # fmt: skip
+_FP8: Final = ("F8_E4M3", "F8_E5M2")
+_ACTIVATIONS: Final = (
+    "input_scale", "activation_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale",
+    "q_scale", "output_scale",
+)  # fmt: skip
+"""Last parts of the names of tensors that say nothing of weights."""
+_BITS: Final = ("nf4", "fp4")
+_STATE: Final = ".quant_state.bitsandbytes__"
+
+
+def unread_quantization(keys: Mapping[str, Any]) -> str | None:
+    """Say why weights that are quantized so cannot be read.
+
+    Arguments:
+        keys: of `quantization_config`.
+
+    Returns:
+        the reason; None if they can.
+    """
+    method = keys.get("quant_method")
+    known = "; ".join(f"{name} ({what})" for name, what in FORMATS.items())
+    if method not in FORMATS:
+        return f"quant_method = {method!r} is not known here. Valid: {known}"
+    form, bits = keys.get("format", "dense"), keys.get("load_in_8bit")
+    if method == "compressed-tensors" and form not in _COMPRESSED:
+        return f"format = {form!r} is not known here. Valid: {', '.join(_COMPRESSED)}"
+    sparsity = keys.get("sparsity_config") or {}
+    if sparsity and sparsity.get("format", "dense") != "dense":
+        return f"sparsity_config.format = {sparsity['format']!r} cannot be read. Valid: dense"
+    if method == "bitsandbytes" and bits:
+        return "load_in_8bit = true cannot be read. Valid: load_in_4bit"
+    algorithm = keys.get("quant_algo")
+    if method == "modelopt" and algorithm not in (None, "NVFP4", "FP8"):
+        return f"quant_algo = {algorithm!r} is not known here. Valid: NVFP4, FP8"
+    return None
+
+
+def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
+    """Find all tensors of a directory, with dense ones in place of those that are quantized.
+
+    Raises:
+        SetpointError: see `list_tensors`; or the method is not known here.
+        RunError: parts of a quantized tensor are missing, or of another shape.
+    """
+    held = list_tensors(directory)
+    found = _quantization(directory)
+    if found is None:
+        return held
+    file, keys, dtype = found
+    if reason := unread_quantization(keys):
+        raise SetpointError(f"{file}: {KEY}: {reason}")
+    problems: list[str] = []
+    dense: dict[str, TensorInfo] = {}
+    taken: set[str] = set()
+    for name, codes in held.items():
+        try:
+            view = _VIEWS[keys["quant_method"]](_Directory(held, keys), name, codes)
+        except _Misfit as error:
+            problems.append(str(error))
+            continue
+        if view is None:
+            continue
+        dense_name, shape, encoding = view
+        taken |= {name, *encoding.names}
+        dense[dense_name] = TensorInfo(codes.file, dtype, shape, codes.start, 0, encoding)
+    if problems:
+        raise RunError(
+            f"{directory} holds weights that are quantized otherwise than {file} says "
+            f"(quant_method = {keys['quant_method']}), and nothing was loaded:\n  "
+            f"{listed(problems)}"
+        )
+    rest = {
+        name: info
+        for name, info in held.items()
+        if name not in taken and name.rpartition(".")[2] not in _ACTIVATIONS
+    }
+    return {**rest, **dense}
+
+
+def _quantization(directory: Path) -> tuple[Path, dict[str, Any], str] | None:
+    """The file, its keys, and the dtype of dense weights; None where nothing is quantized."""
+    config = _json(directory / CONFIG)
+    named = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    words = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+    dtype = words.get(named, "BF16")
+    if config.get(KEY):
+        return directory / CONFIG, _flat(config[KEY]), dtype
+    keys = _json(directory / MODELOPT)
+    if keys.get("quantization"):
+        return directory / MODELOPT, {"quant_method": "modelopt", **keys["quantization"]}, dtype
+    return None
+
+
+def _flat(keys: Any) -> dict[str, Any]:
+    """The keys, with those of modelopt one level below where it writes them so."""
+    keys = keys if isinstance(keys, dict) else {"quant_method": keys}
+    return {**keys, **cast(dict[str, Any], keys.get("quantization", {}))}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(path.read_bytes())
+    except OSError:
+        return {}  # files alone say what they hold
+    except ValueError as error:
+        raise SetpointError(f"{path} is not JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+class _Misfit(Exception):
+    """A part that is missing, or of another shape."""
+
+
+class _Directory(NamedTuple):
+    held: Mapping[str, TensorInfo]
+    keys: Mapping[str, Any]
+
+    def part(self, name: str, of: str) -> TensorInfo:
+        """A part that must be there."""
+        if name not in self.held:
+            raise _Misfit(f"{of} ({self.held[of].dtype}) has no {name} beside it")
+        return self.held[name]
+
+    def squares(self) -> tuple[int, int]:
+        """Sides of blocks where shapes of scales alone do not say."""
+        groups: Any = self.keys.get("config_groups") or {}
+        weights = [group.get("weights") or {} for group in groups.values()]
+        sizes = [self.keys.get("weight_block_size"), *(w.get("block_structure") for w in weights)]
+        rows, columns = next((size for size in sizes if size), (128, 128))
+        return int(rows), int(columns)
+
+
+View = tuple[str, Shape, Encoding]
+
+
+def _scaled(
+    files: _Directory,
+    name: str,
+    values: str,
+    scales: str,
+    *,
+    dense: str | None = None,
+    factor: str | None = None,
+    divides: bool = False,
+    zeros: str | None = None,
+    block: int | None = None,
+) -> View:
+    """A tensor of blocks with a scale each.
+
+    Arguments:
+        values: what its numbers are; see `Encoding`.
+        block: columns of a block; None: as the shape of the scales says.
+    """
+    codes, of_blocks = files.held[name], files.part(scales, name)
+    if len(codes.shape) < 2:
+        raise _Misfit(f"{name} {codes.shape} is no matrix")
+    width = 2 if values == "e2m1" else 1
+    shape = (*codes.shape[:-1], codes.shape[-1] * width)
+    sizes = of_blocks.shape if len(of_blocks.shape) >= 2 else (*of_blocks.shape, 1)
+    sizes = (1, 1) if sizes in ((1,), (1, 1)) or not of_blocks.shape else sizes
+    squares = (1, block) if block else files.squares()
+    sides: list[int] = []
+    for count, size, default in zip(sizes[-2:], shape[-2:], squares, strict=True):
+        exact = count and not size % count and (count in (1, size) or sizes[-2] == shape[-2])
+        side = default if block else (size // count if exact else default)
+        if -(-size // side) != count:
+            blocks = f"{squares[0]} x {squares[1]}"
+            needed = tuple(-(-n // b) for n, b in zip(shape[-2:], squares, strict=True))
+            raise _Misfit(
+                f"{scales} is {of_blocks.shape}, which fits no blocks of {name} {shape}; those of "
+                f"{blocks} need {needed}"
+            )
+        sides.append(side)
+    parts = {"codes": name, "scales": scales}
+    if factor is not None:
+        parts["factor"] = factor
+        if sum(files.part(factor, name).shape) > 1:
+            raise _Misfit(f"{factor} is {files.held[factor].shape}, and should be one number")
+    if zeros is not None and zeros in files.held:
+        parts["zeros"] = zeros
+        if files.held[zeros].shape != of_blocks.shape:
+            raise _Misfit(f"{zeros} is {files.held[zeros].shape}, not {of_blocks.shape} as scales")
+    infos = {part: files.held[each] for part, each in parts.items()}
+    encoding = Encoding(
+        values, (sides[0], sides[1]), tuple(infos.items()), tuple(parts.values()), divides
+    )
+    return dense or name, shape, encoding
+
+
+def _fp8(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+    if codes.dtype not in _FP8 or len(codes.shape) < 2:
+        return None
+    return _scaled(files, name, "float8", f"{name}_scale_inv")
+
+
+def _mxfp4(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+    if not name.endswith("_blocks") or codes.dtype != "U8":
+        return None
+    base = name.removesuffix("_blocks")
+    scales = files.part(f"{base}_scales", name)
+    count, rows, groups, size = codes.shape if len(codes.shape) == 4 else (0, 0, 0, 0)
+    if scales.shape != codes.shape[:-1] or size != 16:
+        raise _Misfit(f"{base}_scales is {scales.shape}, and {name} is {codes.shape}")
+    parts = (("codes", codes), ("scales", scales))
+    names = (name, f"{base}_scales")
+    # Stored (experts, outputs, inputs), and computed with as (experts, inputs, outputs).
+    encoding = Encoding("e2m1", (1, 32), parts, names, transposed=True)
+    return base, (count, groups * 32, rows), encoding
+
+
+def _compressed(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+    base, _, last = name.rpartition(".")
+    scales, zeros = f"{base}.weight_scale", f"{base}.weight_zero_point"
+    if f"{base}.weight_g_idx" in files.held and last in ("weight", "weight_packed"):
+        raise _Misfit(f"{base}.weight_g_idx reorders columns, which is not known here")
+    if last == "weight_packed":
+        if codes.dtype != "U8":
+            raise _Misfit(f"{name} packs numbers in {codes.dtype} (pack-quantized), not in U8")
+        dense = f"{base}.weight"
+        if f"{base}.weight_global_scale" in files.held:
+            factor = f"{base}.weight_global_scale"
+            return _scaled(
+                files, name, "e2m1", scales, dense=dense, factor=factor, divides=True, block=16
+            )
+        return _scaled(files, name, "e2m1", scales, dense=dense, block=32)
+    if last == "weight" and codes.dtype in (*_FP8, "I8"):
+        values = "int8" if codes.dtype == "I8" else "float8"
+        return _scaled(files, name, values, scales, zeros=zeros)
+    return None
+
+
+def _modelopt(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+    base, _, last = name.rpartition(".")
+    if f"{base}.pre_quant_scale" in files.held:
+        raise _Misfit(f"{base}.pre_quant_scale scales inputs (AWQ), which is not known here")
+    if last != "weight" or codes.dtype not in (*_FP8, "U8"):
+        return None
+    if codes.dtype == "U8":
+        factor = f"{base}.weight_scale_2"
+        return _scaled(files, name, "e2m1", f"{base}.weight_scale", factor=factor, block=16)
+    return _scaled(files, name, "float8", f"{base}.weight_scale")
+
+
+def _bitsandbytes(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+    if codes.dtype != "U8" or not name.endswith(".weight"):
+        return None
+    state = next((f"{name}{_STATE}{b}" for b in _BITS if f"{name}{_STATE}{b}" in files.held), None)
+    if state is None:
+        raise _Misfit(f"{name} (U8) has no {name}{_STATE}nf4 beside it")
+    info = files.held[state]
+    with info.file.open("rb") as file:
+        file.seek(info.start)
+        said: Any = json.loads(file.read(info.size))
+    names = {"codes": name, "absmax": f"{name}.absmax", "levels": f"{name}.quant_map"}
+    if "nested_blocksize" in said:
+        names |= {
+            "nested_absmax": f"{name}.nested_absmax",
+            "nested_levels": f"{name}.nested_quant_map",
+        }
+    parts = tuple((part, files.part(each, name)) for part, each in names.items())
+    shape = tuple(int(size) for size in said["shape"])
+    numbers = 1
+    for size in shape:
+        numbers *= size
+    blocks = -(-numbers // int(said["blocksize"]))
+    if sum(codes.shape[:-1]) * 2 != numbers or dict(parts)["absmax"].shape != (blocks,):
+        raise _Misfit(
+            f"{name}.absmax is {dict(parts)['absmax'].shape} and {name} {codes.shape}, which is "
+            f"not {shape} in blocks of {said['blocksize']}"
+        )
+    nested = (int(said.get("nested_blocksize", 0)), float(said.get("nested_offset", 0.0)))
+    encoding = Encoding(
+        "levels", (1, int(said["blocksize"])), parts, (*names.values(), state), nested=nested
+    )
+    return name, shape, encoding
+
+
+_VIEWS: Final[Mapping[str, Callable[[_Directory, str, TensorInfo], View | None]]] = {
+    "fp8": _fp8,
+    "mxfp4": _mxfp4,
+    "compressed-tensors": _compressed,
+    "modelopt": _modelopt,
+    "bitsandbytes": _bitsandbytes,
+}
