@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from setpoint.dry_run.step import dry_run
 from setpoint.plan.memory import rank_memory
@@ -143,7 +144,9 @@ def test_a_rank_holds_and_sends_what_is_counted(tmp_path: Path, name: str) -> No
     assert not memory.unknown
     for part in ("weights", "masters", "optimizer"):
         assert getattr(memory, part) == found["peak"][part]
-    assert memory.total == pytest.approx(found["peak"]["total"], rel=0.1)
+    # Plans are those of torch 2.13, whose kernels keep less than older ones.
+    rel = 0.1 if torch.__version__ >= "2.13" else 0.2
+    assert memory.total == pytest.approx(found["peak"]["total"], rel=rel)
     for row in found["traffic"]:
         del row["sent"]
     counted = rows_of(traffic(workload, topology, rank))

@@ -58,7 +58,7 @@ def check(rank: int, store: str) -> None:
             has_experts = MOE[0] in flags
             sent.clear()
             losses = losses_of(folder, f"parallel.world_size={WORLD}", *flags)
-            assert losses == pytest.approx(alone[has_experts], abs=5e-3), case
+            assert losses == pytest.approx(alone[has_experts], abs=2e-2), case
             if has_experts:
                 assert sent and set(sent) == {torch.bfloat16}, (case, set(sent))
         dist.destroy_process_group()

@@ -129,7 +129,9 @@ def kept(job: Job) -> list[tuple[int, int]]:
 
 def segments(job: Job) -> tuple[str, str]:
     """Settings of PyTorch's allocator while the job runs, without and with the user's own."""
-    read: Any = vars(torch._C)["_accelerator_getAllocatorSettings"]
+    read: Any = vars(torch._C).get("_accelerator_getAllocatorSettings")
+    if read is None:
+        pytest.skip("this torch does not tell them")
     with pytest.MonkeyPatch.context() as patch:
         for variable in allocator.VARIABLES:
             patch.delenv(variable, raising=False)

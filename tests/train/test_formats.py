@@ -98,11 +98,10 @@ def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
         values = (params, compute, reduce, master, state)
         flags = [f"precision.{n}={v}" for n, v in zip(fields, values, strict=True)]
         legal = compute != "fp16" and (params == "fp32" or compute == "bf16")
-        legal = legal and not (params == "fp32" and master == "fp32") and reduce != params
+        legal = legal and not (params == "fp32" and master == "fp32")
         held = "fp32" if master == "fp32" else params
         free = optimizer in ("lion", "muon", "anyprecision")
-        # What null means anyway has one spelling.
-        kept = state == "null" or (free and state != held)
+        kept = state == "null" or free or (optimizer != "import" and state == held)
         if optimizer not in ("adamw", "lion") and not (legal and kept):
             continue  # what is refused does not depend on more than these two show
         try:
@@ -114,6 +113,8 @@ def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
             }
             continue
         assert legal and kept, flags
+        if reduce == params or state == held:
+            continue  # what null means, too
         trained += 1
         parts = build_components(job)
         start = [p.detach().clone() for p in parts.model.parameters()]

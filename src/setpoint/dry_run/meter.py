@@ -222,21 +222,31 @@ def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return resolve(names[-1]) if names else None
 
 
-def _of_cpu(*args: Any, out_val: Any = None, **_: Any) -> int:
-    query, key, value = args[:3]
-    return sdpa_flop(*(each.shape for each in (query, key, value)))
+def _heads_alike(query: Tensor, *others: Tensor) -> Iterator[tuple[int, ...]]:
+    """Shapes with as many heads as the query has: torch 2.11 counts no shared keys and values."""
+    for each in (query, *others):
+        yield (each.shape[0], query.shape[1], *each.shape[2:])
 
 
-def _of_cpu_backward(*args: Any, out_val: Any = None, **_: Any) -> int:
-    gradient, query, key, value = args[:4]
-    return sdpa_backward_flop(*(each.shape for each in (gradient, query, key, value)))
+def _attention(*args: Any, out_val: Any = None, **_: Any) -> int:
+    return sdpa_flop(*_heads_alike(*args[:3]))
 
 
-_FLOPS: dict[Any, Callable[..., int]] = {
-    **flop_registry,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _of_cpu,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _of_cpu_backward,
-}
+def _attention_backward(*args: Any, out_val: Any = None, **_: Any) -> int:
+    gradient, *rest = args[:4]
+    return sdpa_backward_flop(gradient.shape, *_heads_alike(*rest))
+
+
+_FLOPS: dict[Any, Callable[..., int]] = {**flop_registry}
+for _kernel in (
+    "flash_attention",
+    "efficient_attention",
+    "cudnn_attention",
+    "flash_attention_for_cpu",
+):
+    _name = f"_scaled_dot_product_{_kernel}"
+    _FLOPS[getattr(torch.ops.aten, _name)] = _attention
+    _FLOPS[getattr(torch.ops.aten, f"{_name}_backward")] = _attention_backward
 
 
 class _Seeing(TorchDispatchMode):
