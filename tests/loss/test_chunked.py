@@ -134,6 +134,21 @@ def test_gradients_are_given_once() -> None:
         found.total.backward()
 
 
+def test_gradients_of_inputs_and_weights_are_taken_apart() -> None:
+    """As zero-bubble schedules do."""
+    _, targets, _ = batch()
+    hidden, matrix = head()
+    expected = gradients(
+        chunked(4).from_hidden(hidden, projection(matrix), targets), hidden, matrix
+    )
+    loss = chunked(4)
+    loss.retains = True
+    total = loss.from_hidden(hidden, projection(matrix), targets).total * 3
+    for each, wanted in zip((hidden, matrix), expected, strict=True):
+        (found,) = torch.autograd.grad(total, each, retain_graph=True)
+        torch.testing.assert_close(found, 3 * wanted)
+
+
 def test_all_logits_are_never_held() -> None:
     """The largest tensor that a chunk makes has the rows of a chunk."""
     seen: list[int] = []

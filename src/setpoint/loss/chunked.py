@@ -27,7 +27,13 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
     logits, gives its share of the loss and at once that share's gradient by hidden states and
     output matrix; its logits are then dropped. Nothing is computed twice: backward only multiplies
     these gradients by the one that comes from above.
+
+    Arguments:
+        retains: whether backward may run twice, as zero-bubble schedules do for gradients of inputs
+            and of weights; else they are scaled in place and given away.
     """
+
+    retains = False
 
     def __init__(self, config: ChunkedCrossEntropy) -> None:
         super().__init__(config)
@@ -173,7 +179,7 @@ class _ChunkedSums(torch.autograd.Function):
         of_hidden, of_matrix, *_ = ctx.needs_input_grad
         gradients = _Gradients(hidden if of_hidden else None, matrix if of_matrix else None)
         total, nats, each = loss.run(hidden, projection, tokens, gradients)
-        ctx.gradients = gradients
+        ctx.gradients, ctx.retains = gradients, loss.retains
         ctx.mark_non_differentiable(nats, *(() if each is None else (each,)))
         return total, nats, each
 
@@ -188,6 +194,9 @@ class _ChunkedSums(torch.autograd.Function):
                 "chunked_cross_entropy: backward was run before, and its gradients, which are "
                 "computed in forward and scaled in place, are given away; call the loss again"
             )
+        if ctx.retains:
+            kept = (found.hidden, found.matrix)
+            return *(None if each is None else each * above for each in kept), None, None, None
         ctx.gradients = None
         hidden = None if found.hidden is None else found.hidden.mul_(above)
         # Autograd casts it to the dtype of the gradient, which need not be that of the matrix.

@@ -39,10 +39,13 @@ class LinearCrossEntropyLoss:
 
     Arguments:
         config: gives ignore_index, token_weights and chunk_size.
+        retains: whether backward may run twice; see `ChunkedCrossEntropyLoss`.
 
     Raises:
         SetpointError: this version of torch has no such function.
     """
+
+    retains = False
 
     def __init__(self, config: "LinearCrossEntropy") -> None:
         if why := missing():
@@ -97,7 +100,9 @@ class LinearCrossEntropyLoss:
                 targets.flatten(),
                 reduction="none" if single else "sum",
                 ignore_index=IGNORE_INDEX,
-                options=self.compiled if torch.compiler.is_compiling() else self.options,
+                options=self.compiled
+                if self.retains or torch.compiler.is_compiling()
+                else self.options,
             )
         if not single:
             return LossOutput(loss, loss.detach())

@@ -137,6 +137,8 @@ MET: tuple[tuple[str, ...], ...] = (
         f"{FULL}",
         "memory.activation_checkpointing.reentrant=true",
     ),
+    (*CUT, f"{PIPELINING}=zbv_zero_bubble", OPERATORS),
+    (*CUT, f"{PIPELINING}=zbv_zero_bubble", "loss=liger_cross_entropy"),
     (*CUT, "compile.scope=model"),
     (*CUT, "parallel.pipelining.transfer=fp32", "precision={params: bf16, compute: bf16}"),
     (*CUT, "memory.activation_offload={}"),

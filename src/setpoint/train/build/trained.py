@@ -111,6 +111,8 @@ def build_trained(
     by_hand = is_graph or empty is not None
     replicas = Replicas(job.parallel, world, model, by_hand) if zero is None else zero
     loss, pipeline = job.loss.build(), None
+    if job.parallel.splits_backward and hasattr(loss, "retains"):
+        loss.retains = True
     if stages:
         pipeline = build_pipeline(job, world, model, stages)
         objective = PipelineObjective(model, loss, sources, pipeline)

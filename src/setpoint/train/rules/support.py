@@ -188,6 +188,10 @@ CONFLICTS = (
         "type = liger_cross_entropy needs a GPU: its kernels are written in Triton",
         ("chunked_cross_entropy",)),
     Conflict(
+        "loss = liger_cross_entropy", (SPLIT,),
+        "gives its gradients once, and schedule = {parallel.pipelining.schedule} asks for those of "
+        "inputs and of weights apart", ("chunked_cross_entropy", "cross_entropy"), where=_is_cut),
+    Conflict(
         "precision.compute = fp16", ("parallel.device = cpu or auto",),
         FP16_ON_CPU, ("bf16", "fp32"), hint=ON_A_GPU),
     Conflict(
@@ -454,6 +458,11 @@ CONFLICTS = (
     Conflict(
         "compile.scope = model or graph", (PIPELINE,),
         "compiles a whole model, and each rank has stages of one", ("block",), where=_is_cut),
+    Conflict(
+        f"{CHECKPOINTING} = operators", (SPLIT, "compile = null"),
+        "keeps results for one backward pass, and schedule = {parallel.pipelining.schedule} runs "
+        "one for gradients of inputs and one for those of weights", ("full", "parts", "null"),
+        where=_is_cut, hint="Or set compile to '{}', which divides it as it compiles layers."),
     Conflict(
         f"{CHECKPOINTING}.reentrant = true", (SPLIT,),
         "cannot compute gradients of inputs apart from those of weights", ("false",),
