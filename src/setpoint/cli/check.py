@@ -20,6 +20,7 @@ from setpoint.cli.command import (
     Option,
 )
 from setpoint.cli.source import open_source, run_directory_given
+from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.cli.style import bold, table
 from setpoint.config import (
     NEEDS,
@@ -113,7 +114,8 @@ def run(arguments: Arguments) -> int:
 
             if place := data_position(folder):
                 report.facts["data position"] = place
-        _compare_with_record(config, str(report.facts["run directory"]), folder is not None)
+        if arguments.source is None or kind_of(arguments.source) != CHECKPOINT:
+            _compare_with_record(config, str(report.facts["run directory"]), folder is not None)
     values = {
         "dropped": list(dropped_values(config)),
         "overridden": _overridden(config) if arguments.has(WITH.name) else [],
