@@ -19,7 +19,7 @@ def test_two_ranks_train_what_one_does() -> None:
 
 
 def test_two_ranks_divide_experts() -> None:
-    shapes = ("shard=2,expert=2", "tensor=2,expert_tensor=2")
+    shapes = ("shard=2,expert=2", "tensor=2,expert_tensor=2", "replicate=2,expert=2")
     compare(2, *shapes, "divided experts, capacity")
 
 
@@ -46,6 +46,7 @@ def test_weights_that_rounding_moves_apart_are_equal_in_float64(shape: str) -> N
 
 
 EIGHT = {
+    "replicate=4,shard=2,expert=4": ("divided experts, biases",),
     "pipeline=2,shard=2,tensor=2": ("plain",),
     "shard=2,ring=2,ulysses=2": ("packed documents",),
     "replicate=2,shard=4,expert=4": ("divided experts, biases",),

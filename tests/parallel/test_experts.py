@@ -16,6 +16,8 @@ from ..train.small import small_job
     ("before", "after"),
     [
         ("shard=2,expert=2", "1"),
+        pytest.param("replicate=2,expert=2", "1", marks=pytest.mark.slow),
+        pytest.param("shard=2,expert=2", "replicate=4,expert=4", marks=pytest.mark.slow),
         pytest.param("1", "shard=2,expert=2", marks=pytest.mark.slow),
         pytest.param("shard=2", "shard=4,expert=2", marks=pytest.mark.slow),
         pytest.param("shard=4,expert=2", "1", marks=pytest.mark.slow),
@@ -61,7 +63,8 @@ RANKS = ("parallel.world_size=8", "batch.global_size=16", "batch.accumulation=1"
          ("2", "1")),
         (("shard=8", "expert=3"), "parallel.expert", "lies on 8 ranks, 8 (shard)",
          ("1", "2", "4", "8")),
-        (("shard=2", "expert=6"), "parallel.expert", "lies on 2 ranks, 2 (shard)", ("1", "2")),
+        (("shard=2", "expert=6"), "parallel.expert", "lies on 2 ranks, 2 (shard)",
+         ("1", "2", "4", "8")),
         (("shard=2", "tensor=4", "expert_tensor=2"), "parallel.expert_tensor",
          "2 ranks cannot divide experts where 4 divide matrices", ("1", "4")),
         (("shard=8", "expert=2"), "parallel.expert",

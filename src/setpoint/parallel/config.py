@@ -240,7 +240,8 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         default=1, ge=1, also_called=("ep", "expert_parallel_size", "expert_parallel")
     )
     """Expert-parallel degree: ranks that divide the experts of each layer among them, out of the
-    ranks of shard, ring, ulysses and tensor together; the others shard each expert."""
+    ranks of shard, ring, ulysses and tensor together; the others shard each expert. Beyond all of
+    these it takes in ranks of replicate, which then keep fewer copies of the experts."""
 
     expert_tensor: int = field(default=1, ge=1, also_called=("etp", "expert_tensor_parallel_size"))
     """Ranks that divide the inner width of each expert among them: all of `tensor`, or 1."""
@@ -493,22 +494,33 @@ class Parallel(Ranks, rules=ENGINE_RULES):
                 valid=list(dict.fromkeys(("1", str(tensor)))),
                 also=("tensor",),
             )
-        elif ranks % (self.expert * self.expert_tensor):
+        elif ranks % (self.expert * self.expert_tensor) and not self._spans_replicas(ranks):
             left = ranks // self.expert_tensor
+            copies = degrees["replicate"]
             shown = " * ".join(f"{degrees[axis]} ({axis})" for axis in axes if degrees[axis] > 1)
             yield Problem(
                 "expert",
                 f"{self.expert} ranks cannot divide the experts: one copy of the weights lies on "
-                f"{ranks} rank{'s' * (ranks != 1)}{shown and f', {shown}'}",
-                valid=[str(n) for n in range(1, left + 1) if left % n == 0],
+                f"{ranks} rank{'s' * (ranks != 1)}{shown and f', {shown}'}"
+                + f", and copies on {copies} (replicate) times as many"
+                * (copies > 1),
+                valid=[
+                    *(str(n) for n in range(1, left + 1) if left % n == 0),
+                    *(str(left * n) for n in range(2, copies + 1) if copies % n == 0),
+                ],
                 also=(
-                    *(axis for axis in axes if degrees[axis] > 1),
+                    *(axis for axis in ("replicate", *axes) if degrees[axis] > 1),
                     *(("expert_tensor",) if self.expert_tensor > 1 else ()),
                 ),
                 hint=""
                 if ranks > 1 or self.world_size == 1
                 else "Let these ranks hold parts of one copy: shard = -1.",
             )
+
+    def _spans_replicas(self, ranks: int) -> bool:
+        """Whether experts are divided among all ranks of one copy, and those of some others."""
+        copies, rest = divmod(self.expert * self.expert_tensor, ranks)
+        return not rest and self.degrees["replicate"] % copies == 0
 
     @check
     def _check_reshard(self) -> Iterator[Problem]:
@@ -605,14 +617,24 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     @property
     def shards_experts(self) -> bool:
         """Whether FSDP2 holds the experts: several ranks share each, or weights are offloaded."""
-        ranks = self.expert_shards * self.degrees["replicate"]
+        ranks = self.expert_shards * self.expert_replicas
         return self.divides_experts and (ranks > 1 or self.sharding.offload)
 
     @property
     def expert_shards(self) -> int:
         """The number of ranks that divide each expert by FSDP2."""
-        ranks = self.shards * self.copies // self.degrees["replicate"] * self.degrees["tensor"]
-        return max(1, ranks // (self.expert * self.expert_tensor))
+        return max(1, self._ranks_of_copy // (self.expert * self.expert_tensor))
+
+    @property
+    def expert_replicas(self) -> int:
+        """The number of copies of each expert; fewer than `replicate` where experts span these."""
+        spanned = max(1, self.expert * self.expert_tensor // self._ranks_of_copy)
+        return self.degrees["replicate"] // spanned
+
+    @property
+    def _ranks_of_copy(self) -> int:
+        """The ranks of one copy of the weights of a stage."""
+        return self.shards * self.copies // self.degrees["replicate"] * self.degrees["tensor"]
 
     @property
     def topology(self) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.expert_parts import ExpertPart
 
 WITHIN = ("shard", "ring", "ulysses", "tensor")
-"""The axes whose ranks hold one copy of the experts."""
+"""The axes whose ranks hold one copy of the weights of a stage."""
 OTHERS = tuple(axis for axis in AXES if axis not in WITHIN)
 
 
@@ -50,11 +50,12 @@ def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> NDArray[np.int6
     """Arrange the ranks of a job for experts.
 
     Returns:
-        numbers of ranks by pipeline, replicate, expert_shard, expert and expert_tensor.
+        numbers of ranks by pipeline, replicate, expert_shard, expert and expert_tensor. Where
+        experts span replicas, `replicate` counts their own copies.
     """
     grid = ranks_by(degrees, *([axis] for axis in OTHERS), WITHIN)
     shards, inner = config.expert_shards, config.expert_tensor
-    outer = grid.shape[:-1]
+    outer = (degrees["pipeline"], config.expert_replicas)
     if config.expert_outside:
         return grid.reshape(*outer, config.expert, shards, inner).swapaxes(-2, -3)
     return grid.reshape(*outer, shards, config.expert, inner)

@@ -348,7 +348,7 @@ class PartTimes:
         if axes.startswith("expert"):
             degrees = {
                 "pipeline": t.pipeline,
-                "replicate": t.replicate,
+                "replicate": t.expert_replicas,
                 "expert_shard": t.expert_shards,
                 "expert": t.expert,
                 "expert_tensor": t.expert_tensor,
@@ -367,7 +367,7 @@ class PartTimes:
         return WeightMessages(
             self.seconds_of("all_gather", "expert_shard", ranks, 1, gathered),
             self.seconds_of("reduce_scatter", "expert_shard", ranks, 1, summed),
-            self.seconds_of("all_reduce", "replicate", t.replicate, 1, summed / ranks),
+            self.seconds_of("all_reduce", "replicate", t.expert_replicas, 1, summed / ranks),
         )
 
 

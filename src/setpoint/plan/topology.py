@@ -136,9 +136,15 @@ class Topology(NamedTuple):
         return max(1, ranks // (self.expert * self.expert_tensor))
 
     @property
+    def expert_replicas(self) -> int:
+        """The number of copies of each expert, as `Parallel.expert_replicas`."""
+        ranks = self.shard * self.ring * self.ulysses * self.tensor
+        return self.replicate // max(1, self.expert * self.expert_tensor // ranks)
+
+    @property
     def shards_experts(self) -> bool:
         """Whether several ranks share each expert by FSDP2, as `Parallel.shards_experts`."""
-        return self.divides_experts and self.expert_shards * self.replicate > 1
+        return self.divides_experts and self.expert_shards * self.expert_replicas > 1
 
     @property
     def uses_fsdp(self) -> bool:

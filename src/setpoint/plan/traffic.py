@@ -336,7 +336,7 @@ def _of_experts(workload: Workload, topology: Topology, kind: Kind) -> Iterator[
     times = turns.forwards + turns.backwards
     yield "all_gather", "expert_shard", ranks, times, times * gathered
     yield "reduce_scatter", "expert_shard", ranks, turns.sums, turns.sums * summed
-    yield "all_reduce", "replicate", topology.replicate, 1, summed // ranks
+    yield "all_reduce", "replicate", topology.expert_replicas, 1, summed // ranks
 
 
 def _of_stages(workload: Workload, topology: Topology, rank: int) -> Iterator[Row]:
