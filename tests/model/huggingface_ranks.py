@@ -1,6 +1,7 @@
 """Run by test_huggingface_families.py in a process of its own: two ranks train as one does.
 
-Its arguments are families of `FAMILIES`, and shapes such as `shard=2`.
+Its arguments are families of `FAMILIES`, with an adapter as in `gpt_oss+lora`, and shapes such as
+`shard=2`.
 """
 
 import sys
@@ -27,13 +28,15 @@ FLAGS = ("duration=6 steps", "memory.activation_checkpointing=full")
 def compare(folder: Path, kind: str, shape: str) -> None:
     """One rank, and both of them in a shape."""
     degrees = [f"parallel.{degree}" for degree in shape.split(",")]
-    ranks = (*FLAGS, f"parallel.world_size={WORLD}", *degrees)
-    job = family_job(folder, kind, *ranks)
+    family, _, adapter = kind.partition("+")
+    flags = (*FLAGS, f"adapter={{type: {adapter}, rank: 2, b_std: 0.1}}") if adapter else FLAGS
+    ranks = (*flags, f"parallel.world_size={WORLD}", *degrees)
+    job = family_job(folder, family, *ranks)
     if "shard=2" in shape:
         units_are_gathered_apart(build_components(job).model)
     told: list[Any] = [None]
     if dist.get_rank() == 0:
-        told = [trained(family_job(folder, kind, *FLAGS), World(torch.device("cpu")))]
+        told = [trained(family_job(folder, family, *flags), World(torch.device("cpu")))]
     dist.broadcast_object_list(told)
     assert_equal(trained(job), told[0], 1e-5, f"{kind}, {shape}")
     print(f"{kind}, {shape}: equal")

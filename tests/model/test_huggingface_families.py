@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from setpoint.adapter.low_rank import adapters_of
+from setpoint.adapter.merge import merge_all
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.generate import generate
 from setpoint.infer.sample import Sampling
@@ -46,8 +48,9 @@ def test_two_ranks_with_divided_weights_train_what_one_does() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["shard=2", "replicate=2"])
 def test_two_ranks_train_what_one_does(shape: str) -> None:
-    said = forked("tests.model.huggingface_ranks", *FAMILIES, shape)
-    assert all(f"{kind}, {shape}: equal" in said for kind in FAMILIES)
+    kinds = [*FAMILIES, "gpt_oss+lora", "mixtral+dora"]
+    said = forked("tests.model.huggingface_ranks", *kinds, shape)
+    assert all(f"{kind}, {shape}: equal" in said for kind in kinds)
 
 
 @pytest.mark.parametrize("kind", few(FAMILIES, ["gpt_oss", "qwen3_next"]))
@@ -85,3 +88,37 @@ def test_texts_go_on_with_a_cache_as_transformers_writes_them(tmp_path: Path, ki
                 whole = torch.cat((whole, logits.argmax(-1, keepdim=True)), dim=1)
         count = 1 if len(prompt) == 1 else 8
         assert row.tokens == whole[0, len(prompt) :].tolist()[:count]
+
+
+@pytest.mark.parametrize("kind", few(["gpt_oss", "mixtral", "llama4_text"], ["gpt_oss"]))
+@pytest.mark.parametrize("adapter", few(["lora", "dora"], ["lora"]))
+def test_adapters_of_packed_experts_are_sums_of_weights(
+    tmp_path: Path, kind: str, adapter: str
+) -> None:
+    """The gradients of A and B follow from that of the merged weight, which transformers has."""
+    flags = (f"adapter={{type: {adapter}, rank: 2, b_std: 0.1, targets: [experts]}}", "seed=3")
+    parts = build_components(family_job(tmp_path, kind, *flags))
+    model: Any = parts.model
+    batch = parts.feed.take().batches[0]
+    total = parts.objective.sums(batch).total
+    total.backward()
+    adapters = adapters_of(model)
+    assert {name.rpartition(".")[2] for name in adapters} == {"gate_up_proj", "down_proj"}
+    found = {
+        name: [each.a.grad, each.b.grad, each.a.detach(), each.b.detach(), each.scale]
+        for name, each in adapters.items()
+    }
+    merge_all(model)
+    assert not adapters_of(model)
+    merged = dict(model.requires_grad_().named_parameters())
+    of_merged = parts.objective.sums(batch).total
+    torch.testing.assert_close(total, of_merged, rtol=1e-6, atol=0)
+    of_merged.backward()
+    for name, (a_grad, b_grad, a, b, scale) in found.items():
+        grad = merged[name.replace(".adapter", "")].grad
+        assert grad is not None and a_grad.abs().max() > 0
+        if adapter == "dora":
+            continue  # whose magnitudes scale them row by row
+        grad = grad.mT if kind == "mixtral" else grad
+        torch.testing.assert_close(a_grad, scale * grad @ b.mT, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(b_grad, scale * a.mT @ grad, rtol=1e-4, atol=1e-7)

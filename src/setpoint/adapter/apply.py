@@ -17,7 +17,7 @@ from setpoint.adapter.low_rank import (
     LinearAdapter,
     LowRank,
 )
-from setpoint.adapter.merge import merged_weight
+from setpoint.adapter.merge import MergedExperts, merged_weight
 from setpoint.adapter.plan import (
     CHILD,
     Described,
@@ -107,7 +107,7 @@ def _require_form(target: Target, holder: nn.Module) -> None:
     fits = {
         "linear": isinstance(holder, nn.Linear) or target.site.inputs_first,
         "embedding": isinstance(holder, nn.Embedding),
-        "experts": hasattr(holder, CHILD),
+        "experts": hasattr(holder, CHILD) or target.site.kind == "tensor",
     }
     if CHILD in holder._modules and target.site.form != "experts":
         raise SetpointError(f"adapter: {target.site.path} has an adapter already")
@@ -122,10 +122,18 @@ def _require_form(target: Target, holder: nn.Module) -> None:
 def _adapt_one(config: AdapterConfig, target: Target, holder: nn.Module) -> None:
     own = target.site.path.rpartition(".")[2]
     given = (target, config.dropout, config.b_std)
+    if target.site.kind == "tensor":
+        if CHILD not in holder._modules:
+            holder.add_module(CHILD, ExpertAdapters())
+            holder.__class__ = _class_of(type(holder), MergedExperts)
+        adapters: Any = holder._modules[CHILD]
+        tensor: Any = holder._parameters[own]
+        adapters[own] = ExpertAdapter(*given, tensor)
+        return
     if target.site.form == "experts":
         if getattr(holder, CHILD) is None:
             setattr(holder, CHILD, ExpertAdapters())
-        adapters: Any = getattr(holder, CHILD)
+        adapters = getattr(holder, CHILD)
         stored = getattr(holder, QUANTIZED) or {}
         weight: Any = stored[own].dense() if own in stored else getattr(holder, own)
         adapters[own] = ExpertAdapter(*given, weight)

@@ -207,7 +207,19 @@ class EmbeddingAdapter(LowRank):
 
 
 class ExpertAdapter(LowRank):
-    """The update of one packed matrix (E, in, out): A is (E, in, rank), and B (E, rank, out)."""
+    """The update of one packed matrix (E, in, out): A is (E, in, rank), and B (E, rank, out).
+
+    Of transformers' experts the matrix may be (E, out, in).
+    """
+
+    def __init__(self, target: Target, dropout: float, b_std: float, like: Tensor) -> None:
+        super().__init__(target, dropout, b_std, like)
+        self.outputs_first = target.site.outputs_first
+
+    @property
+    def row_dim(self) -> int:
+        """See `LowRank.row_dim`."""
+        return 2 if self.outputs_first else 1
 
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
@@ -223,12 +235,13 @@ class ExpertAdapter(LowRank):
         return {}, ()
 
     def delta(self) -> Tensor:
-        """See `LowRank.delta`: (E, in, out), of the experts that this rank has."""
+        """See `LowRank.delta`, of the experts that this rank has."""
         return self.delta_of(part_here(self.a), part_here(self.b))
 
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
         """See `LowRank.delta`."""
-        return torch.bmm(a, b) * self.scale
+        product = torch.bmm(a, b) * self.scale
+        return product.mT if self.outputs_first else product
 
     def forward(self, rows: Tensor, found: Tensor, weight: Callable[[], Tensor], multiply: Multiply,
                 spread: Multiply) -> Tensor:  # fmt: skip

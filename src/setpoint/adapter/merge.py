@@ -13,6 +13,27 @@ from setpoint.config import SetpointError
 from setpoint.shapes.stored import CHILD as QUANTIZED
 
 
+class MergedExperts:
+    """What stands before the class of experts of transformers with adapters.
+
+    These multiply with the tensors of all experts by themselves, so that they get the sums.
+    """
+
+    adapter: Any
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        module: Any = self
+        # Before the parameters of a module, attributes of its own are found.
+        for name, adapter in self.adapter.items():
+            module.__dict__[name] = merged_weight(module._parameters[name], adapter)
+        try:
+            above: Any = super()
+            return above.forward(*args, **named)
+        finally:
+            for name in self.adapter:
+                del module.__dict__[name]
+
+
 def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
     """Compute W + scale * B A; with a magnitude, each row of it with that length.
 
@@ -67,13 +88,18 @@ def merge_all(model: nn.Module) -> None:
                     weight = _dense(module, own)
                     assert isinstance(each, ExpertAdapter)
                     weight.copy_(merged_weight(weight, each))
-                module.adapter = None  # type: ignore[assignment]
+                if isinstance(module, MergedExperts):
+                    del module._modules[name]
+                    module.__class__ = type(module).__bases__[1]
+                else:
+                    module.adapter = None  # type: ignore[assignment]
     for module in list(model.modules()):
         make_dense(module, dtype=dtype)
 
 
 def _dense(module: nn.Module, name: str) -> Tensor:
-    weight = module.get_parameter(name)
+    # Not by its name, by which some modules give what they compute with.
+    weight: Any = module._parameters[name]
     if hasattr(weight, "placements"):
         raise SetpointError("adapters of divided weights are merged when they have been gathered")
     return weight

@@ -33,6 +33,8 @@ class Site(NamedTuple):
         inputs, outputs: of an embedding its rows, and the size of a vector.
         experts: how many there are; 0 where it is one matrix.
         inputs_first: whether it is (inputs, outputs), as `Conv1D` of transformers has it.
+        outputs_first: whether the matrices of packed experts are (outputs, inputs), as in most
+            models of transformers.
         pieces: outputs of the projections that are fused in it; none where it is one.
     """
 
@@ -44,6 +46,7 @@ class Site(NamedTuple):
     experts: int = 0
     inputs_first: bool = False
     pieces: tuple[int, ...] = ()
+    outputs_first: bool = False
 
     @property
     def holder(self) -> str:
@@ -122,6 +125,12 @@ def sites_of(
         elif each.kind == "matrix" and len(each.shape) == 3:
             experts, inputs, outputs = each.shape
             found.append(Site(each.name, "experts", inputs, outputs, "matrix", experts))
+        elif each.packed:
+            turned = each.packed == "outputs_first"
+            experts, *sides = each.shape
+            inputs, outputs = sides[::-1] if turned else sides
+            site = Site(each.name, "experts", inputs, outputs, "tensor", experts)
+            found.append(site._replace(outputs_first=turned))
     return found
 
 
@@ -132,7 +141,7 @@ def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[Target]:
 
 def _is_chosen(config: AdapterConfig, site: Site) -> bool:
     if config.targets is None:
-        wanted = site.kind == "matrix"
+        wanted = site.kind == "matrix" or site.form == "experts"
     else:
         wanted = _is_found(config.targets, site.path)
     return wanted and not _is_excluded(config, site)

@@ -17,7 +17,7 @@ from setpoint.adapter.config import AdapterConfig
 from setpoint.adapter.low_rank import EmbeddingAdapter, LinearAdapter, LowRank, adapters_of
 from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
-from setpoint.model.kinds import inputs_first, parameter_kinds
+from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import CONFIG, WEIGHTS
@@ -42,9 +42,9 @@ def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -
     Raises:
         SetpointError: it does not fit the model.
     """
-    kinds, turned = parameter_kinds(model), inputs_first(model)
+    kinds, turned, packed = parameter_kinds(model), inputs_first(model), packed_experts(model)
     parameters = [
-        Parameter(name, tuple(each.shape), kinds[name], 1.0, name in turned)
+        Parameter(name, tuple(each.shape), kinds[name], 1.0, name in turned, packed.get(name, ""))
         for name, each in model.named_parameters()
     ]
     fused = fused_parts_of(section) if isinstance(section, Transformer) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -72,6 +72,29 @@ def inputs_first(model: nn.Module) -> set[str]:
         for path, module in model.named_modules()
         if any(_is_conv1d(each) for each in type(module).__mro__)
     }
+
+
+def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outputs_first"]]:
+    """Find the tensors that hold the matrices of experts in models of transformers.
+
+    Arguments:
+        model: any module; on the meta device, too.
+
+    Returns:
+        how each matrix lies, by their names in `model.named_parameters()`.
+    """
+    found: dict[str, Literal["inputs_first", "outputs_first"]] = {}
+    for path, module in model.named_modules():
+        # What transformers' experts say of themselves; those of Llama 4 say nothing.
+        turned = getattr(module, "is_transposed", None)
+        if type(module).__name__ == "Llama4TextExperts":
+            turned = True
+        elif not isinstance(getattr(module, "_is_expert_parallel", None), bool):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.ndim == 3:
+                found[f"{path}.{name}"] = "inputs_first" if turned else "outputs_first"
+    return found
 
 
 def _is_conv1d(cls: type) -> bool:

@@ -25,6 +25,8 @@ class Parameter(NamedTuple):
         rate: what its own model multiplies its learning rate by; 1 for most.
         inputs_first: whether it is a matrix (inputs, outputs), the other way round than
             torch.nn.Linear's.
+        packed: of a `tensor` with the matrices of a transformers model's experts, whether each is
+            (inputs, outputs) or the other way round; "": it has none.
         tensor: None where the configuration alone describes it.
     """
 
@@ -33,6 +35,7 @@ class Parameter(NamedTuple):
     kind: Kind
     rate: float = 1.0
     inputs_first: bool = False
+    packed: Literal["", "inputs_first", "outputs_first"] = ""
     tensor: Tensor | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.kinds import inputs_first, parameter_kinds
+from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
 from setpoint.optim.frozen import frozen_problems, is_frozen
 from setpoint.optim.grouping import GroupRow, gather, group_rows, in_words
 from setpoint.optim.groups import Groups, multipliers_of, parameter_groups
@@ -29,10 +29,17 @@ def trained_parameters(
         SetpointError: the model names learning rates of parameters that are not there.
     """
     kinds, rates, turned = parameter_kinds(model), multipliers_of(model), inputs_first(model)
+    packed = packed_experts(model)
     held: Iterable[tuple[str, Any]] = model.named_parameters() if named is None else named
     return [
         Parameter(
-            name, tuple(tensor.shape), kinds[name], rates.get(name, 1.0), name in turned, tensor
+            name,
+            tuple(tensor.shape),
+            kinds[name],
+            rates.get(name, 1.0),
+            name in turned,
+            packed.get(name, ""),
+            tensor,
         )
         for name, tensor in held
         if tensor.requires_grad
