@@ -22,6 +22,7 @@ class MergedExperts:
     adapter: Any
 
     def forward(self, *args: Any, **named: Any) -> Any:
+        """Compute with the sums of the weights and their updates."""
         module: Any = self
         # Before the parameters of a module, attributes of its own are found.
         for name, adapter in self.adapter.items():
