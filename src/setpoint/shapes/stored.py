@@ -13,6 +13,24 @@ CHILD = "quantized"
 """The name of the child with such a weight, or with several by their names."""
 
 
+class Coded(NamedTuple):
+    """A matrix (outputs, inputs) that a file holds quantized.
+
+    Arguments:
+        values: numbers, `float8`, `int8`, `e2m1` (two in a byte, the first in its low half) or
+            places in `levels` (two in a byte, the first in its high half).
+        block: rows and columns with one scale; of `levels`, of the flattened matrix.
+        parts: codes, scales, and the factor that multiplies these; of `levels`, absmax, and where
+            these are places themselves nested_levels and nested_absmax.
+        nested: of such scales: how many have one scale, and the mean of all.
+    """
+
+    values: str
+    block: tuple[int, int]
+    parts: dict[str, Tensor]
+    nested: tuple[int, float] = (0, 0.0)
+
+
 @runtime_checkable
 class Stored(Protocol):
     """A module that keeps a weight of the module above it, such as a quantized one."""
@@ -33,6 +51,14 @@ class Stored(Protocol):
 
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:
         """What a piece is kept as, by the names of parameters, wherever ranks would have it."""
+        ...
+
+    def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
+        """The same of one matrix that a file holds in the same format; None if it is another."""
+        ...
+
+    def take(self, parts: dict[str, Tensor], first: int = 0) -> None:
+        """Take what a piece is kept as; see `put`."""
         ...
 
     def put(self, full: Tensor, first: int = 0) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from setpoint.adapter.quantize.formats import NF4_LEVELS, SCALE_LEVELS
 
 Parts = dict[str, Tensor]
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -60,6 +63,12 @@ def fp8(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Tensor]:
     of_blocks = scales((-(-shape[0] // 32), -(-shape[1] // 16)), seed + 1)
     parts = {f"{name}.weight": codes, f"{name}.weight_scale_inv": of_blocks}
     return parts, squares(codes, of_blocks, 32, 16)
+
+
+def fp8_squares(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Tensor]:
+    codes, of_blocks = e4m3(shape, seed), scales((shape[0] // 16, shape[1] // 16), seed + 1)
+    parts = {f"{name}.weight": codes, f"{name}.weight_scale_inv": of_blocks}
+    return parts, squares(codes, of_blocks, 16, 16)
 
 
 def fp8_scalar(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Tensor]:
@@ -128,29 +137,40 @@ def integers(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Tenso
     return parts, squares(shifted, of_blocks.float(), 1, 32)
 
 
-def nf4(name: str, shape: tuple[int, int], seed: int, nested: bool = True) -> tuple[Parts, Tensor]:
-    """bitsandbytes: blocks of 64 of the flattened matrix, the first number in the high half."""
+def nf4(
+    name: str,
+    shape: tuple[int, int],
+    seed: int,
+    map4: tuple[float, ...] = (*NF4,),
+    map8: tuple[float, ...] = (*torch.linspace(-1, 1, 256).tolist(),),
+    size: int = 8,
+) -> tuple[Parts, Tensor]:
+    """bitsandbytes: blocks of 64 of the flattened matrix, the first number in the high half.
+
+    Arguments:
+        size: of groups of scales that are quantized themselves; 0: they are not.
+    """
     codes = packed((shape[0] * shape[1] // 2, 1), seed)
     count = -(-shape[0] * shape[1] // 64)
     state: dict[str, Any] = {"shape": [*shape], "blocksize": 64, "dtype": "bfloat16"}
-    parts = {f"{name}.weight": codes, f"{name}.weight.quant_map": torch.tensor(NF4)}
-    if nested:
-        places, outer = packed((count,), seed + 1), scales((-(-count // 8),), seed)
-        levels = torch.linspace(-1, 1, 256)
+    parts = {f"{name}.weight": codes, f"{name}.weight.quant_map": torch.tensor(map4)}
+    if size:
+        places, outer = packed((count,), seed + 1), scales((-(-count // size),), seed)
+        levels = torch.tensor(map8)
         parts |= {
             f"{name}.weight.absmax": places,
             f"{name}.weight.nested_absmax": outer,
             f"{name}.weight.nested_quant_map": levels,
         }
-        state |= {"nested_blocksize": 8, "nested_offset": 0.2, "nested_dtype": "float32"}
-        absmax = [float(levels[p] * outer[i // 8]) + 0.2 for i, p in enumerate(places.tolist())]
+        state |= {"nested_blocksize": size, "nested_offset": 0.2, "nested_dtype": "float32"}
+        absmax = [float(levels[p] * outer[i // size]) + 0.2 for i, p in enumerate(places.tolist())]
     else:
         parts[f"{name}.weight.absmax"] = of_blocks = scales((count,), seed)
         absmax = of_blocks.tolist()
     text = json.dumps(state).encode()
     key = f"{name}.weight.quant_state.bitsandbytes__nf4"
     parts[key] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    flat = nibbles(codes.flatten(), NF4, high_first=True)
+    flat = nibbles(codes.flatten(), [*map4], high_first=True)
     for block, largest in enumerate(absmax):
         flat[block * 64 : (block + 1) * 64] *= largest
     return parts, flat.view(shape)
@@ -168,15 +188,27 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "modelopt": (modelopt, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
     "nf4": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
 }
+LEVELS = {"map4": NF4_LEVELS, "map8": SCALE_LEVELS, "size": 256}
+KEPT: dict[str, tuple[Quantize, dict[str, Any]]] = {
+    "fp8": (fp8_squares, {"quant_method": "fp8", "weight_block_size": [16, 16]}),
+    "nvfp4": FORMATS["nvfp4"],
+    "modelopt": FORMATS["modelopt"],
+    "nf4": (partial(nf4, **LEVELS), FORMATS["nf4"][1]),
+    "nf4 with plain scales": (partial(nf4, map4=NF4_LEVELS, size=0), FORMATS["nf4"][1]),
+}
+"""Those that an adapter's base may stay in."""
 
 
-def quantize_files(folder: Path, name: str) -> dict[str, Tensor]:
+def quantize_files(folder: Path, form: tuple[Quantize, dict[str, Any]]) -> dict[str, Tensor]:
     """Replace the matrices of layers in a directory of one file.
+
+    Arguments:
+        form: of `FORMATS` or `KEPT`.
 
     Returns:
         the dense tensors, in bf16 as its config.json then says.
     """
-    quantize, keys = FORMATS[name]
+    quantize, keys = form
     held = load_file(folder / "model.safetensors")
     files: Parts = {}
     dense: Parts = {}

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from setpoint.adapter.config import LoRA
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.loading import load_directory
 from setpoint.config import RunError, SetpointError, resolve
+from setpoint.infer.adapter import add_adapter
+from setpoint.infer.config import Inference, Weights
+from setpoint.infer.run import infer
+from setpoint.infer.tasks import Export
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
 from setpoint.model.foreign import HuggingFaceModel
+from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize
 from setpoint.model.pretrained.quantized import dense_tensors
+from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.start import start_from
+from setpoint.model.skeleton import skeleton
+from setpoint.shapes.placed import as_placed
+from setpoint.shapes.stored import stored_weights
+from setpoint.train.run import train
 
+from ...forks import forked
+from ...train.small import assert_same_run, small_job
 from .ours import change_config, directory, rewrite
-from .quantized_files import E2M1, FORMATS, nibbles, packed, quantize_files
+from .quantized_files import E2M1, FORMATS, KEPT, nibbles, packed, quantize_files
 from .theirs import make
 
 SIZES: dict[str, Any] = {"dim": 64, "heads": 4, "ffn_dim": 96}
@@ -35,7 +50,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_pieces")
 def test_dense_weights_are_those_of_the_format(name: str, tmp_path: Path) -> None:
     folder = directory(tmp_path / "quantized", **SIZES)
-    dense = quantize_files(folder, name)
+    dense = quantize_files(folder, FORMATS[name])
     infos = dense_tensors(folder)
     assert {n: info.shape for n, info in infos.items()} == {
         n: tuple(tensor.shape) for n, tensor in dense.items()
@@ -53,7 +68,7 @@ def test_dense_weights_are_those_of_the_format(name: str, tmp_path: Path) -> Non
 def test_models_are_those_of_the_dense_weights(name: str, tmp_path: Path) -> None:
     """Ours, and that of transformers, whose exports are dense and say so."""
     folder = directory(tmp_path / "quantized", **SIZES)
-    dense = quantize_files(folder, name)
+    dense = quantize_files(folder, FORMATS[name])
     plain = directory(tmp_path / "plain", **SIZES)
     save_file(dense, plain / "model.safetensors", {"format": "pt"})
     change_config(plain, dtype="bfloat16")
@@ -115,7 +130,7 @@ def test_experts_of_gpt_oss_are_those_of_transformers(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     folder = directory(tmp_path / "model", **SIZES)
-    quantize_files(folder, "fp8")
+    quantize_files(folder, FORMATS["fp8"])
     name = "model.layers.0.mlp.up_proj.weight"
     scales = load_file(folder / "model.safetensors")[f"{name}_scale_inv"]
     rewrite(folder, {f"{name}_scale_inv": scales[:2]})
@@ -140,3 +155,92 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
             config_from_pretrained(folder)
         with pytest.raises(SetpointError, match=said):
             dense_tensors(folder)
+
+
+SECTIONS: dict[str, dict[str, Any]] = {
+    "fp8": {"type": "fp8", "group_size": 16},
+    "nvfp4": {"type": "nvfp4"},
+    "modelopt": {"type": "nvfp4"},
+    "nf4": {"type": "nf4"},
+    "nf4 with plain scales": {"type": "nf4", "double": False},
+}
+
+
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("name", KEPT)
+def test_bases_beneath_adapters_keep_their_bytes(name: str, experts: bool, tmp_path: Path) -> None:
+    """Codes, and scales of blocks, are those of the files; what they stand for is not rounded."""
+    moe = MoE(experts=3, expert_dim=64, top_k=2) if experts else None
+    more = {"moe": moe, "ffn_dim": None, "qk_norm": True} if experts else {}
+    folder = directory(tmp_path, **{**SIZES, "dim": 128, "ffn_dim": 64, **more})
+    dense = quantize_files(folder, KEPT[name])
+    held = load_file(folder / "model.safetensors")
+    config, _ = read_config(folder)
+    config = resolve(config.evolve(pretrained=str(folder)))
+    model: Any = skeleton(config, 20)
+    adapter = resolve(LoRA(rank=2, quantize=cast(Any, SECTIONS[name])))
+    add_adapter(adapter, config, model)
+    start_from(config, model, "cpu", torch.float32, skeleton(config, 20))
+    kept = dict(stored_weights(model))
+    assert len(kept) == 2 * (4 + 3)
+    for own, stored in kept.items():
+        layer, _, part = own.removesuffix(".weight").partition("layers.")[2].partition(".")
+        names = theirs_of(f"layers.{layer}.{part}", 3 if experts else 0)
+        matrices = stored.dense().mT if "experts" in own else stored.dense()[None]
+        codes = stored.codes if "experts" in own else stored.codes[None]
+        for index, base in enumerate(names):
+            file = next(held[n] for n in (f"{base}.weight_packed", f"{base}.weight") if n in held)
+            assert torch.equal(codes[index].flatten(), file.view(torch.uint8).flatten()), own
+            assert torch.equal(matrices[index].bfloat16(), dense[f"{base}.weight"]), own
+
+
+def test_ranks_start_from_quantized_files_as_one() -> None:
+    forked("tests.model.pretrained.quantized_ranks", "sharded base", "tensor, one reads")
+
+
+@pytest.mark.slow
+def test_ranks_start_from_quantized_files_as_one_in_every_case() -> None:
+    forked("tests.model.pretrained.quantized_ranks")
+
+
+def test_a_run_on_a_quantized_base_resumes_and_is_exported_dense(tmp_path: Path) -> None:
+    folder = directory(tmp_path / "files", **{**SIZES, "ffn_dim": 64, "vocab_size": 257})
+    dense = quantize_files(folder, KEPT["fp8"])
+    flags = (
+        "model.dim=64", "model.heads=4", "model.kv_heads=4", "model.ffn_dim=64", "model.layers=2",
+        "model.dropout=0", "model.max_sequence_length=32", "batch.sequence_length=16",
+        "evaluation=null", f"model.pretrained={folder}", "checkpoint.frozen=false",
+        "adapter={type: lora, rank: 2, b_std: 0.1, quantize: {type: fp8, group_size: 16}}",
+        "checkpoint.every=2 steps", "schedule=constant",
+    )  # fmt: skip
+    whole = train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "whole").directory
+    train(small_job(tmp_path, *flags, "duration=2 steps"), tmp_path / "cut")
+    train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "cut")
+    assert_same_run(whole, tmp_path / "cut")
+    infer(Inference(weights=Weights(path=str(whole)), export=Export(path=tmp_path / "merged")))
+    exported = load_file(tmp_path / "merged" / "model.safetensors")
+    assert "quantization_config" not in (tmp_path / "merged" / "config.json").read_text()
+    name = "model.layers.0.mlp.up_proj.weight"
+    *_, newest = list_checkpoints(whole / "checkpoints").values()
+    own = load_directory(newest).tensors["model"]
+    path = "layers.0.feed_forward.up.adapter"
+    a, b = (as_placed(own[f"{path}.{each}"], torch.empty(0)) for each in "ab")
+    expected = dense[name].float() + b @ a * 8
+    torch.testing.assert_close(exported[name].float(), expected, rtol=0.01, atol=1e-3)
+    assert not torch.allclose(exported[name].float(), dense[name].float(), rtol=0.01, atol=1e-3)
+
+
+NAMES = {
+    "attention.query": "self_attn.q_proj", "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj", "attention.output": "self_attn.o_proj",
+    "feed_forward.gate": "mlp.gate_proj", "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+}  # fmt: skip
+
+
+def theirs_of(ours: str, experts: int) -> list[str]:
+    layer, part = ours[: len("layers.0")], ours[len("layers.0.") :]
+    if ".experts." in part:
+        own = part.rpartition(".")[2]
+        return [f"model.{layer}.mlp.experts.{e}.{own}_proj" for e in range(experts)]
+    return [f"model.{layer}.{NAMES[part]}"]

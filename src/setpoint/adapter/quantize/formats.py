@@ -26,6 +26,8 @@ from setpoint.adapter.quantize.config import SCALES_PER_SCALE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from setpoint.shapes.stored import Coded
+
 Parts = dict[str, Tensor]
 
 AT_ONCE: Final = 2**20
@@ -127,6 +129,11 @@ class Format(ABC):
     ) -> Tensor:
         """The weights of a box: (rows, columns), or of many matrices (E, rows, columns)."""
 
+    def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
+        """The parts of a matrix that a file holds in this format; None if it is another one."""
+        del coded, rows, columns
+        return None
+
     @abstractmethod
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         """Half a quantization step of each block: ([E,] blocks along rows, along columns)."""
@@ -223,6 +230,25 @@ class NF4Format(_Rowwise):
         values = _unpacked(parts["codes"], NF4_LEVELS, high=True)
         return self._scaled(values, self._scales(parts, box)).to(dtype)
 
+    def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
+        """See `Format.parts_from`; the format of bitsandbytes."""
+        size, parts, nested = self.block(columns), coded.parts, coded.nested
+        same = coded.values == "levels" and coded.block[1] == size and not columns % size
+        if not same or bool(nested[0]) != self.double or not _equal(parts["levels"], NF4_LEVELS):
+            return None
+        found = {"codes": parts["codes"].view(rows, -1)}
+        shape = (rows, columns // size)
+        if not self.double:
+            return {**found, "scales": parts["absmax"].float().view(shape)}
+        if nested[0] != SCALES_PER_SCALE or not _equal(parts["nested_levels"], SCALE_LEVELS):
+            return None
+        return {
+            **found,
+            "scale_codes": parts["absmax"].view(shape),
+            "scale_scales": parts["nested_absmax"].float(),
+            "scale_mean": torch.tensor([nested[1]]),
+        }
+
     def _blocks(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """Codes, and the largest magnitude of each block."""
         amax = self._amax(matrix)
@@ -303,6 +329,19 @@ class NVFP4Format(_Rowwise):
         self._codes(matrix, found.float() * scale, _e2m1, codes)
         return {"codes": codes, "scales": found.view(torch.uint8), "scale": scale}
 
+    def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
+        """See `Format.parts_from`."""
+        parts = coded.parts
+        if coded.values != "e2m1" or coded.block != (1, self.block(columns)):
+            return None
+        if "factor" not in parts or parts["scales"].dtype != torch.float8_e4m3fn:
+            return None
+        return {
+            "codes": parts["codes"],
+            "scales": parts["scales"].view(torch.uint8),
+            "scale": parts["factor"].float().reshape(1),
+        }
+
     def _scale(self, amax: Tensor, before: Mapping[str, Tensor] | None) -> Tensor:
         """What brings the largest scale of a block to the largest of E4M3."""
         scale = amax.amax().reshape(1) / (E2M1_MAX * E4M3_MAX)
@@ -355,6 +394,15 @@ class FP8Format(Format):
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         return parts["scales"] * 0.125
 
+    def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
+        """See `Format.parts_from`."""
+        codes, scales = coded.parts["codes"], coded.parts.get("scales")
+        if coded.values != "float8" or coded.block != (self.rows, self.rows) or scales is None:
+            return None
+        if codes.dtype != torch.float8_e4m3fn or rows % self.rows or columns % self.rows:
+            return None
+        return {"codes": codes.view(torch.uint8), "scales": scales.float()}
+
     def _squares(self, matrix: Tensor) -> Tensor:
         """([E,] R rows of blocks, rows, C columns of blocks, columns)."""
         return matrix.unflatten(-1, (-1, self.rows)).unflatten(-3, (-1, self.rows))
@@ -372,6 +420,12 @@ def _empty(part: Part, like: Tensor) -> Tensor:
 
 def _table(levels: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(levels, dtype=torch.float32, device=device)
+
+
+def _equal(found: Tensor, levels: tuple[float, ...]) -> bool:
+    """Whether levels are these, but for the last digits that are written of them."""
+    wanted = _table(levels, found.device)
+    return found.shape == wanted.shape and torch.allclose(found.float(), wanted, rtol=0, atol=1e-6)
 
 
 def _between(levels: tuple[float, ...], device: torch.device) -> Tensor:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from setpoint.adapter.quantize.config import Noise, Quantization
     from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
+    from setpoint.shapes.stored import Coded
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Rows (R, in), matrices (E, in, out), and where the rows of each end, to (R, out)."""
@@ -130,16 +131,25 @@ class QuantizedWeight(nn.Module):
         Raises:
             SetpointError: it holds numbers that are not finite.
         """
-        assert first == 0
         before = self._whole_parts() if again else None
+        self.take(self._quantize(full, before), first)
+
+    @torch.no_grad()
+    def take(self, parts: Mapping[str, Tensor], first: int = 0) -> None:
+        """See `setpoint.shapes.stored.Stored`."""
+        assert first == 0
         held = dict(self.named_parameters())
-        for name, part in self._quantize(full, before).items():
+        for name, part in parts.items():
             put(held[name], part)
 
     @torch.no_grad()
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:
         """See `setpoint.shapes.stored.Stored`."""
         return self._quantized(full, None)
+
+    def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
+        """See `setpoint.shapes.stored.Stored`."""
+        return format_of(self.config).parts_from(coded, self.rows, self.columns)
 
     def _quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         """The parts of one matrix, on the device of the parameters."""
@@ -286,16 +296,28 @@ class QuantizedExperts(QuantizedWeight):
             first: the number of the first of them.
         """
         before = self._whole_parts() if again else None
-        held = {name: self._held(each) for name, each in self.named_parameters()}
+        held = [self._held(each)[1][0] for each in self.parameters()]
         for expert, matrix in enumerate(full.unbind(), first):
-            if not any(box[0][0] <= expert < box[0][1] for _, box in held.values()):
+            if not any(low <= expert < high for low, high in held):
                 continue
             own = None if before is None else {name: each[expert] for name, each in before.items()}
-            for name, part in self._quantize(matrix.T.contiguous(), own).items():
-                local, (experts, *others) = held[name]
+            found = self._quantize(matrix.T.contiguous(), own)
+            self.take({name: part.unsqueeze(0) for name, part in found.items()}, expert)
+
+    @torch.no_grad()
+    def take(self, parts: Mapping[str, Tensor], first: int = 0) -> None:
+        """See `setpoint.shapes.stored.Stored`."""
+        held = {name: self._held(each) for name, each in self.named_parameters()}
+        for name, part in parts.items():
+            local, (experts, *others) = held[name]
+            for expert, own in enumerate(part.unbind(), first):
                 if experts[0] <= expert < experts[1]:
-                    here = part[tuple(slice(*each) for each in others)]
-                    local[expert - experts[0]].copy_(here)
+                    local[expert - experts[0]].copy_(own[tuple(slice(*each) for each in others)])
+
+    def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
+        """See `setpoint.shapes.stored.Stored`; of one expert."""
+        found = super().parts_from(coded)
+        return found and {name: part.unsqueeze(0) for name, part in found.items()}
 
     @torch.no_grad()
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:

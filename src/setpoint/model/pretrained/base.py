@@ -47,7 +47,7 @@ from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
 from setpoint.model.vocabulary import embedding_rows
 from setpoint.shapes.placed import Named, Placeable
-from setpoint.shapes.stored import StoredPart, places_of_parts, stored_parts
+from setpoint.shapes.stored import Stored, StoredPart, places_of_parts, stored_parts
 
 Dtypes = Mapping[str, Sequence[str]]
 """Names of tensors, and the dtypes that their values are rounded to one after the other."""
@@ -316,9 +316,13 @@ class Requantized(Placeable):
         if any(each != name for each, _ in self.last):
             self.last.clear()
         if key not in self.last:
+            by: Stored = self.part.by
             with TensorReader() as reader:
-                full = self.weights.rows(reader, name, self.part.by.whole, rows)
-            self.last[key] = self.part.by.parts_of(full)
+                coded = self.weights.coded_rows(reader, name, rows)
+                parts = None if coded is None else by.parts_from(coded)
+                if parts is None:
+                    parts = by.parts_of(self.weights.rows(reader, name, by.whole, rows))
+            self.last[key] = parts
         return self.last[key]
 
 

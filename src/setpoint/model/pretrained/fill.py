@@ -15,7 +15,7 @@ from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import STORED, TensorReader
 from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import Placeable, as_placed, held_here, in_memory, put
-from setpoint.shapes.stored import stored_weights
+from setpoint.shapes.stored import Coded, Stored, stored_weights
 
 ROWS = ("embedding.weight", "output.weight")
 """The matrices with a row for each token."""
@@ -115,7 +115,7 @@ class Weights:
                 if any(part.is_meta for part in stored.parameters()):
                     materialize(stored, device, torch.float32)
                 for rows in stored.pieces(every=not reader.by_rows):
-                    stored.put(self.rows(reader, plain_name(name), stored.whole, rows), rows[0])
+                    self._store(reader, plain_name(name), stored, rows)
             for name, buffer in list(module.named_buffers()):
                 if plain_name(name) in self.pieces:
                     made = self._made(reader, name, buffer, device, buffer.dtype)
@@ -142,6 +142,32 @@ class Weights:
             return self._assemble(reader, pieces, torch.Size(shape), torch.float32, "cpu")
         ranges = [rows, *((0, size) for size in shape[1:])]
         return self.box(reader, name, ranges, torch.float32)
+
+    def _store(
+        self, reader: TensorReader, name: str, stored: Stored, rows: tuple[int, int]
+    ) -> None:
+        """Give a piece of a quantized weight its values, in the format of the files if it can."""
+        coded = self.coded_rows(reader, name, rows)
+        parts = None if coded is None else stored.parts_from(coded)
+        if parts is None:
+            stored.put(self.rows(reader, name, stored.whole, rows), rows[0])
+        else:
+            stored.take(parts, rows[0])
+
+    def coded_rows(self, reader: TensorReader, name: str, rows: tuple[int, int]) -> Coded | None:
+        """A matrix, or an expert's, as files hold it quantized; None where they do not."""
+        pieces = self.pieces[name]
+        for piece in pieces:
+            encoding = self.held[piece.theirs].encoding
+            whole = len(pieces) == 1 and piece[2:] == (None, None, False)
+            expert = piece[2:] == (Part(0, rows[0]), None, True) and rows[1] == rows[0] + 1
+            if encoding is None or encoding.transposed or not (whole or expert):
+                continue
+            parts = {kind: reader.part(info) for kind, info in encoding.parts}
+            if encoding.divides:
+                parts["factor"] = parts["factor"].float().reciprocal()
+            return Coded(encoding.values, encoding.block, parts, encoding.nested)
+        return None
 
     def _made(
         self,

@@ -150,7 +150,14 @@ class TensorReader:
     def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
         if info.encoding is not None:
             dtype = DTYPES[info.dtype]
-            return dequantize(info.encoding, info.shape, rows, dtype, self._read)
+            return dequantize(info.encoding, info.shape, rows, dtype, self._as_it_is)
+        return self._as_it_is(info, rows)
+
+    def part(self, info: TensorInfo) -> Tensor:
+        """Read a whole tensor that may be of any format that a file has."""
+        return self._as_it_is(info, None)
+
+    def _as_it_is(self, info: TensorInfo, rows: Rows) -> Tensor:
         first, last = (0, None) if rows is None else rows
         shape = info.shape if last is None else (last - first, *info.shape[1:])
         tensor = torch.empty(shape, dtype=FORMATS[info.dtype])
@@ -236,6 +243,13 @@ class SharedReader(TensorReader):
     def read_box(self, info: TensorInfo, ranges: Sequence[tuple[int, int]]) -> Tensor:
         """See `TensorReader.read_box`; a tensor is sent once for boxes that follow each other."""
         return self.read(info)[tuple(slice(start, end) for start, end in ranges)]
+
+    def part(self, info: TensorInfo) -> Tensor:
+        """See `TensorReader.part`; it is sent as bytes."""
+        read = super().part
+        size, dtype = (info.size,), FORMATS[info.dtype]
+        sent = self.one.tensor(lambda: read(info).view(-1).view(torch.uint8), size, torch.uint8)
+        return sent.view(dtype).view(info.shape)
 
     def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
         assert rows is None

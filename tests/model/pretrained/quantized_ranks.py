@@ -1,0 +1,63 @@
+"""Run by test_quantized.py in a process of its own: two ranks start from quantized files as one.
+
+Each reads and makes dense the rows that it holds, or takes what the first rank reads; beneath an
+adapter each keeps its part of the numbers and scales of the files. Its arguments are names of
+cases; all without any.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from setpoint.parallel.world import World
+
+from ...parallel.equal_ranks import assert_equal, trained
+from ...ranks import fork
+from ...train.small import small_job
+from .ours import directory
+from .quantized_files import FORMATS, KEPT, quantize_files
+
+MODEL = {"dim": 64, "heads": 4, "ffn_dim": 64, "vocab_size": 257}
+ADAPTER = "adapter={{type: lora, rank: 2, b_std: 0.1, quantize: {{type: {}}}}}"
+FP8 = ADAPTER.format("fp8, group_size: 16")
+ONE = "parallel.read_weights=rank_0_broadcasts"
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "sharded": ("fp8", ("parallel.shard=2",)),
+    "tensor, one reads": ("nvfp4", ("parallel.tensor=2", ONE)),
+    "sharded base": ("fp8", ("parallel.shard=2", FP8)),
+    "tensor base": ("nvfp4", ("parallel.tensor=2", ADAPTER.format("nvfp4"))),
+    "sharded base, one reads": ("fp8", ("parallel.shard=2", FP8, ONE)),
+}
+
+
+def check(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    for name in sys.argv[1:] or CASES:
+        form, flags = CASES[name]
+        with tempfile.TemporaryDirectory() as folder:
+            files = directory(Path(folder) / "files", **MODEL)
+            quantize_files(files, KEPT[form] if "base" in name else FORMATS[form])
+            common = (
+                *(f"model.{field}={value}" for field, value in MODEL.items()), "model.layers=2",
+                "model.dropout=0", "model.kv_heads=4", "duration=2 steps", "evaluation=null",
+                "batch.sequence_length=16", "checkpoint.write=false", "optimizer=sgd",
+                "model.max_sequence_length=32", f"model.pretrained={files}",
+            )  # fmt: skip
+            count = "batch.accumulation={}"
+            job = small_job(Path(folder), *common, *flags, "parallel.world_size=2", count.format(1))
+            own = [flag for flag in flags if not flag.startswith("parallel.")]
+            ranks = count.format(job.parallel.data_ranks)
+            alone = small_job(Path(folder), *common, *own, ranks)
+            found, expected = trained(job), trained(alone, World(torch.device("cpu")))
+            assert_equal(found, expected, 1e-5, name)
+            for key, value in expected[1].items():
+                assert ".codes" not in key or torch.equal(found[1][key], value), (name, key)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(check, 2))
