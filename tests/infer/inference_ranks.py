@@ -44,7 +44,7 @@ TASKS = (
 LAYOUTS = {
     2: (
         (),
-        ("parallel.shard=2", "parallel.expert=2"),
+        ("parallel.expert=2",),
         ("parallel.tensor=2", "parallel.expert=2", "generation.temperature=0"),
         ("parallel.pipeline=2",),
     ),
@@ -53,6 +53,7 @@ LAYOUTS = {
         ("parallel.tensor=2", "parallel.shard=2", "parallel.expert=4"),
         ("parallel.tensor=2", "parallel.expert=2", "parallel.expert_tensor=1"),
         ("parallel.pipeline=2", "parallel.shard=2", "parallel.expert=2"),
+        ("parallel.replicate=2", "parallel.tensor=2", "parallel.expert=4"),
         ("parallel.replicate=2", "parallel.shard=2", "parallel.sharding.offload=true"),
         ("parallel.shard=4", "parallel.read_weights=rank_0_broadcasts"),
         ("parallel.tensor=4", "parallel.loss_parallel=false", "generation.samples=2"),

@@ -268,8 +268,11 @@ class Inference(
     @property
     def divides_weights(self) -> bool:
         """Whether a rank holds a part of the weights."""
-        degrees = self.parallel.degrees
-        return self.parallel.shards * degrees["tensor"] * degrees["pipeline"] > 1
+        parallel, degrees = self.parallel, self.parallel.degrees
+        return (
+            parallel.divides_experts
+            or parallel.shards * degrees["tensor"] * degrees["pipeline"] > 1
+        )
 
     @check
     def _check_held_out(self) -> Iterator[Problem]:

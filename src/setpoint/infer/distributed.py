@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -36,14 +36,15 @@ class ModelRunner:
 
     Ranks of the axes `pipeline` and `tensor` hold parts of one copy of the model, and are given the
     same rows. Those of `replicate` and `shard` are given rows of their own. What `shard` divides is
-    gathered in each pass (FSDP2), and experts get tokens of all ranks, so that ranks of this axis
-    make as many passes: one without rows makes passes over nothing.
+    gathered in each pass (FSDP2), and experts get tokens of all ranks that divide them, so that
+    these make as many passes: one without rows makes passes over nothing.
 
     Arguments:
         model: maps (B, S) tokens to (B, S, V) logits; where ranks hold parts, that of this rank.
         world: this process's place; None: it is the only one.
         pipeline: runs the stages of this rank; None where it has all layers.
         sequence: which places of sequences this rank has.
+        together: the axes with rows of their own whose ranks make as many passes.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ModelRunner:
         world: World | None = None,
         pipeline: Pipeline | None = None,
         sequence: SequenceParts = WHOLE,
+        together: Sequence[str] = ("shard",),
     ) -> None:
         self.model, self.pipeline, self.sequence = model, pipeline, sequence
         self.world = world or World(_device_of(model))
@@ -59,7 +61,7 @@ class ModelRunner:
         self.has_result = pipeline is None or pipeline.has_last
         """Whether this rank gets what a pass gives; others have earlier layers."""
         self._copy = self.world.group("pipeline", "tensor")
-        self._lockstep = self.world.group("shard")
+        self._lockstep = self.world.group(*together)
         self._first = True
 
     @property
@@ -208,7 +210,10 @@ class Division:
                 DType(transfer).torch(),
                 microbatches=1,
             )
-        return ModelRunner(model, world, pipeline, sequence_parts(job.parallel, world))
+        config = job.parallel
+        spans = config.expert_replicas < config.degrees["replicate"]
+        together = ("replicate", "shard") if spans else ("shard",)
+        return ModelRunner(model, world, pipeline, sequence_parts(config, world), together)
 
 
 def _policy() -> MixedPrecisionPolicy:
