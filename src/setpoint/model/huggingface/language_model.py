@@ -83,6 +83,11 @@ class HuggingFaceModel(nn.Module):
         )
 
     @property
+    def why_no_head(self) -> str:
+        """Why it takes no head, to be read after "gives logits only"."""
+        return f", as {type(self.model).__name__} of transformers has a way to them of its own"
+
+    @property
     def output(self) -> Any:
         """The module with the output matrix; None where a part of the model has none."""
         model: Any = self.model

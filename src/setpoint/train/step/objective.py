@@ -80,10 +80,11 @@ class Objective:
         self.from_hidden = isinstance(loss, FromHidden)
         self.weigh = loss.weigh if isinstance(loss, Weighs) else None
         if self.from_hidden and not self.has_head:
+            why = getattr(model, "why_no_head", "")
             raise SetpointError(
                 f"loss: {type(loss).__name__} needs hidden states, and the model, a "
-                f"{type(model).__name__}, gives logits only\nValid: loss.type = cross_entropy, or "
-                f"a model with supports_head = True that takes a head"
+                f"{type(model).__name__}, gives logits only{why}\n"
+                f"Valid: loss.type = cross_entropy, or a model with supports_head = True that takes a head"
             )
 
     def __call__(self, batch: Batch) -> Outcome:
