@@ -84,7 +84,8 @@ class Objective:
             raise SetpointError(
                 f"loss: {type(loss).__name__} needs hidden states, and the model, a "
                 f"{type(model).__name__}, gives logits only{why}\n"
-                f"Valid: loss.type = cross_entropy, or a model with supports_head = True that takes a head"
+                f"Valid: loss.type = cross_entropy, or a model with supports_head = True that "
+                f"takes a head"
             )
 
     def __call__(self, batch: Batch) -> Outcome:
