@@ -10,10 +10,19 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from setpoint.adapter.config import LoRA
+from setpoint.adapter.quantize.config import FP8
+from setpoint.config import resolve
+from setpoint.infer.adapter import add_adapter
 from setpoint.model import load_pretrained
 from setpoint.model.moe.config import MoE
+from setpoint.model.pretrained import dequantize
+from setpoint.model.pretrained.read_config import read_config
+from setpoint.model.pretrained.start import start_from
+from setpoint.model.skeleton import skeleton
 
 from .ours import directory
+from .quantized_files import KEPT, quantize_files
 
 
 class Meter(TorchDispatchMode):
@@ -62,3 +71,23 @@ def test_peak_memory(tmp_path: Path, dtype: str | None) -> None:
     assert size > 8 * largest / 4
     # A transposed or cast block is copied once on its way.
     assert size <= meter.peak <= size + 2 * largest
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_quantized_files_are_never_dense_as_a_whole(
+    tmp_path: Path, keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = directory(tmp_path, dim=128, heads=4, ffn_dim=256, layers=6, vocab_size=500)
+    quantize_files(folder, KEPT["fp8"])
+    monkeypatch.setattr(dequantize, "AT_ONCE", 2**12)
+    config = resolve(read_config(folder)[0].evolve(pretrained=str(folder)))
+    model: Any = skeleton(config, 500)
+    if keeps:
+        quantize = resolve(FP8(group_size=16))
+        add_adapter(resolve(LoRA(rank=2, quantize=quantize)), config, model)
+    with Meter() as meter:
+        start_from(config, model, "cpu", torch.bfloat16, skeleton(config, 500))
+    held = [each for each in model.parameters() if not each.is_meta]
+    size = sum(each.nbytes for each in held)
+    # Beside the model: a tensor of a file, or a few rows in fp32.
+    assert size <= meter.peak <= size + 2 * max(each.nbytes for each in held) + 2**16
