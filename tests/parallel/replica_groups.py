@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import setpoint.train.run as running
 from setpoint.train.callback import Callback, Loop, Phase, StepResult
 
 from ..train.small import small_job
+from . import torchft_stand_in
 
 LIGHTHOUSE = """
 from torchft.coordination import LighthouseServer
@@ -25,6 +28,22 @@ print(server.address(), flush=True)
 time.sleep(600)
 """
 STEPS = 60
+INSTALLED = find_spec("torchft") is not None
+
+
+@contextmanager
+def started(program: str, stand_in: Callable[[], str]) -> Iterator[str]:
+    """The address of a lighthouse: torchft's, or that of a stand-in in this process."""
+    if not INSTALLED:
+        yield stand_in()
+        return
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
 
 
 class Paces(Callback):
@@ -75,10 +94,7 @@ def ended(child: int) -> int:
 
 
 def main(folder: Path) -> None:
-    command = [sys.executable, "-c", LIGHTHOUSE]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        lighthouse = server.stdout.readline().strip()
+    with started(LIGHTHOUSE, lambda: torchft_stand_in.Lighthouse().address) as lighthouse:
         back, together = folder / "back", 0
 
         def die(loop: Loop) -> None:
@@ -99,14 +115,11 @@ def main(folder: Path) -> None:
             if size_of(loop) == 2:
                 back.touch()
 
-        try:
-            first = train_group(folder, lighthouse, 0, wait)
-            second = train_group(folder, lighthouse, 1, die)
-            assert ended(second) == -signal.SIGKILL
-            second = train_group(folder, lighthouse, 1, come_back)
-            codes = ended(first), ended(second)
-        finally:
-            server.kill()
+        first = train_group(folder, lighthouse, 0, wait)
+        second = train_group(folder, lighthouse, 1, die)
+        assert ended(second) == -signal.SIGKILL
+        second = train_group(folder, lighthouse, 1, come_back)
+        codes = ended(first), ended(second)
     assert codes == (0, 0), codes
     alone = os.fork()
     if not alone:
@@ -116,4 +129,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if not INSTALLED:
+        sys.modules["torchft"] = torchft_stand_in
     main(Path(sys.argv[1]))

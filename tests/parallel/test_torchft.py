@@ -1,10 +1,14 @@
-"""Replica groups on gloo: one is killed, the other goes on, and it comes back (`make torchft`)."""
+"""Replica groups on gloo: one is killed, the other goes on, and it comes back.
+
+Runs of whole jobs take torchft's manager where it is installed (`make torchft`), else a stand-in.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,17 +17,26 @@ import torch
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
+from setpoint.data.corpus import build_corpus
+from setpoint.data.document import Document
+from setpoint.data.feed import Feed
+from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.windows import training_windows
 from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
+from setpoint.parallel.world import World
+from setpoint.shapes.batch import Count
+from setpoint.train.record.healing import Part
 from tests.tensors import read
 
 from ..conftest import ROOT
 from ..train.small import events, rows, small_job
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
+def weights(run: Path, steps: int) -> dict[str, torch.Tensor]:
     found = CheckpointStore(run / "checkpoints").load("auto")
-    assert found is not None and found.step == 60
+    assert found is not None and found.step == steps
     return read(found.tensors["model"])
 
 
@@ -31,13 +44,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 def test_a_group_that_dies_is_not_waited_for_and_gets_the_state_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("torchft", reason="`make torchft` has it")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.parallel.replica_groups", str(tmp_path)],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
+    run("replica_groups", str(tmp_path))
     first, second = sorted((tmp_path / "runs").glob("groups-*"))
     assert second.name == f"{first.name}-replica-1"
     (alone,) = (tmp_path / "runs").glob("alone-*")
@@ -45,12 +52,89 @@ def test_a_group_that_dies_is_not_waited_for_and_gets_the_state_when_it_is_back(
     assert events(first, "retaken") and not events(first, "healed")
     healed = events(second, "healed")[-1]
     assert healed["before"] < healed["step"]
-    ours, expected = ([row["loss"] for row in rows(run)] for run in (first, alone))
-    assert len(ours) == 60 and ours == pytest.approx(expected, rel=1e-5)
-    here, there, oracle = (weights(run) for run in (first, second, alone))
+    compare(first, second, alone, 60, atol=1e-5)
+
+
+EXPERTS = (
+    "model.moe.experts=4",
+    "model.moe.router=sigmoid_top_k",
+    "model.moe.sequence_balance_loss=0.01",
+    "model.moe.load_sequences=1",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("kill", "parallel.shard=2"),
+        ("kill", "parallel.shard=2", "parallel.expert=2", *EXPERTS),
+        ("no", "parallel.tensor=2"),
+        ("no", "parallel.replicate=2", *EXPERTS),
+    ],
+    ids=["shards", "experts", "tensor", "replicas"],
+)
+def test_groups_of_several_ranks_train_what_one_rank_does(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Two groups of two ranks; of the second one a rank is killed in a step, and it comes back."""
+    run("sharded_groups", str(tmp_path), *flags)
+    first, second = sorted((tmp_path / "runs").glob("groups-*"))
+    (alone,) = (tmp_path / "runs").glob("alone-*")
+    killed = flags[0] == "kill"
+    if killed:
+        assert events(first, "retaken") and events(second, "healed")[-1]["before"] > 0
+    compare(first, second, alone, 24 if killed else 4, atol=1e-4)
+
+
+def run(module: str, *words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.parallel.{module}", *words],
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+
+
+def compare(first: Path, second: Path, alone: Path, steps: int, atol: float) -> None:
+    """The loss of each step, in the rows of either group, and the weights at the end."""
+    expected = {row["step"]: row["loss"] for row in rows(alone)}
+    found: dict[int, float] = {}
+    for group in (second, first):
+        found |= {row["step"]: row["loss"] for row in rows(group)}
+    assert found == pytest.approx(expected, rel=1e-5) and len(found) == steps
+    here, there, oracle = (weights(group, steps) for group in (first, second, alone))
     for name, tensor in oracle.items():
         assert torch.equal(here[name], there[name]), name
-        torch.testing.assert_close(here[name], tensor, rtol=0, atol=1e-5)
+        torch.testing.assert_close(here[name], tensor, rtol=0, atol=atol)
+
+
+def test_a_group_divides_its_part_of_the_rows_among_its_ranks() -> None:
+    corpus = build_corpus([Document("a", bytes(range(250)) * 3)], ByteTokenizer(), side="train")
+    windows = training_windows(corpus, 4)
+
+    def rows_of(rank: int, groups: int, group: int) -> list[int]:
+        feed = Feed(
+            windows, ShuffledSampler(windows, 5), lambda b: Count(b.tokens, b.tokens, 1.0),
+            micro_size=1, accumulation=4, data_rank=rank, data_size=2,
+        )  # fmt: skip
+        feed.divide(group, groups)
+        step = feed.take()
+        return [batch.inputs[0, 0].item() for batch in step.batches]
+
+    whole = [rows_of(rank, 1, 0) for rank in range(2)]
+    parts = [rows_of(rank, 2, group) for group in range(2) for rank in range(2)]
+    assert [len(each) for each in (*whole, *parts)] == [4, 4, 2, 2, 2, 2]
+    assert sorted(chain(*whole)) == sorted(chain(*parts))
+    # A third group has no part of four micro-batches, and counts as far as the others do.
+    assert [rows_of(rank, 3, 2) for rank in range(2)] == [[], []]
+
+
+def test_a_part_of_a_tensor_is_for_the_same_part_alone() -> None:
+    part = Part(torch.arange(6.0).view(2, 3), (4, 3), (2, 0))
+    assert part.box((2, 0), (2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]] and part.shape == (4, 3)
+    with pytest.raises(SetpointError, match="the same ranks in all groups"):
+        part.box((0, 0), (2, 3))
 
 
 @pytest.mark.parametrize(
@@ -63,8 +147,15 @@ def test_a_group_that_dies_is_not_waited_for_and_gets_the_state_when_it_is_back(
         (("seed=null",), "each replica group would draw another one"),
         (("parallel.torchft.replica_id=2",), "2 is no number of 2 groups"),
         (("parallel.torchft.min_replica_size=3",), "3 groups are more than there are, 2"),
-        (("parallel.world_size=2",), "a replica group has one rank so far, and there are 2"),
-        (("model.moe.experts=4",), "replica groups do not share how tokens choose experts"),
+        (
+            (
+                "parallel.world_size=2",
+                "parallel.pipeline=2",
+                "model.layers=2",
+                "batch.accumulation=2",
+            ),
+            "stages gather theirs",
+        ),
         (
             ("parallel.torchft.process_group=nccl", "parallel.device=cpu"),
             "nccl runs on GPUs, and the device is cpu",
@@ -108,7 +199,8 @@ def test_groups_that_train_something_else_are_refused(monkeypatch: pytest.Monkey
     fake = SimpleNamespace(Manager=Manager, ProcessGroupGloo=group, ProcessGroupNCCL=group)
     monkeypatch.setitem(sys.modules, "torchft", fake)
     monkeypatch.setattr("socket.gethostname", lambda: "localhost")
-    groups = ReplicaGroups(TorchFT(lighthouse="http://here:1"), 60.0, "3fa94c21 (2, 4, 2)")
+    section = TorchFT(lighthouse="http://here:1")
+    groups = ReplicaGroups(section, 60.0, "3fa94c21 (2, 4, 2)", World(torch.device("cpu")))
     counts, other = torch.tensor([3.0, 5.0], dtype=torch.float64), 0
     groups.sum_counts(counts)
     assert counts.tolist() == [6.0, 10.0]
@@ -120,7 +212,8 @@ def test_groups_that_train_something_else_are_refused(monkeypatch: pytest.Monkey
 def test_a_missing_lighthouse_or_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHFT_LIGHTHOUSE", raising=False)
     with pytest.raises(SetpointError, match="TORCHFT_LIGHTHOUSE is not set"):
-        ReplicaGroups(TorchFT(), 60.0, "")
+        ReplicaGroups(TorchFT(), 60.0, "", World(torch.device("cpu")))
     monkeypatch.setitem(sys.modules, "torchft", None)
     with pytest.raises(SetpointError, match="parallel.torchft needs the package 'torchft'"):
-        ReplicaGroups(TorchFT(lighthouse="http://localhost:1"), 60.0, "")
+        section = TorchFT(lighthouse="http://localhost:1")
+        ReplicaGroups(section, 60.0, "", World(torch.device("cpu")))

@@ -87,7 +87,7 @@ class Feed:
         self.accumulation = accumulation
         self.data_rank = data_rank
         self.data_size = data_size
-        self._all = accumulation
+        self._all, self._within = accumulation, (data_rank, data_size)
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
         self.spent = Spent()
@@ -111,12 +111,14 @@ class Feed:
         count as far as the others do.
 
         Arguments:
-            group: the number of this one among all that train together.
+            group: the number of this one among all that train together, of as many ranks.
         """
+        rank, size = self._within
         taking = max(each for each in range(1, groups + 1) if self._all % each == 0)
-        if (group, taking) != (self.data_rank, self.data_size):
+        place = group * size + rank, taking * size
+        if place != (self.data_rank, self.data_size):
             self.close()  # what was made ahead has another shape
-            self.data_rank, self.data_size = group, taking
+            self.data_rank, self.data_size = place
             self.accumulation = self._all // taking
 
     def take(self) -> StepBatch:

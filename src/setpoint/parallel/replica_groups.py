@@ -3,6 +3,9 @@
 See https://docs.pytorch.org/torchft. Each step begins with a quorum of the groups that are alive; a
 group that lacks steps gets the state of one that has them. Gradients are summed over the quorum; a
 step in which one of its groups is lost is taken again by the others.
+
+A group may have several ranks, alike in all groups. Each of them meets those of its own number in
+the other groups, sums what it holds with theirs, and gets its parts of the state from one of them.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ from torch import Tensor
 from torch.distributed import ReduceOp, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from setpoint.config import RunError, SetpointError
+from setpoint.shapes.placed import part_here
 
 if TYPE_CHECKING:
     from setpoint.parallel.config import TorchFT
+    from setpoint.parallel.world import World
 
 VARIABLE = "TORCHFT_LIGHTHOUSE"
 """Where torchft looks for the address of its lighthouse."""
@@ -37,13 +42,14 @@ class ReplicaGroups:
     Arguments:
         wait: seconds to wait for a quorum, in which other groups may evaluate or save.
         alike: what has to be the same in all groups, as a text.
+        world: the ranks of this group, all of which make one of these.
 
     Raises:
         SetpointError: torchft is not installed, or no lighthouse is named.
         RunError: the lighthouse does not answer.
     """
 
-    def __init__(self, section: TorchFT, wait: float, alike: str) -> None:
+    def __init__(self, section: TorchFT, wait: float, alike: str, world: World) -> None:
         lighthouse = section.lighthouse or os.environ.get(VARIABLE)
         if not lighthouse:
             raise SetpointError(
@@ -61,6 +67,7 @@ class ReplicaGroups:
                 f"which exists for Linux\nValid: null"
             ) from None
         self.section, self.lighthouse, self.wait = section, lighthouse, wait
+        self.world = world
         # So small that the sum over all groups is exact.
         digest = hashlib.sha256(alike.encode()).digest()
         self._alike = float(int.from_bytes(digest[:5], "big"))
@@ -76,10 +83,17 @@ class ReplicaGroups:
             if section.process_group == "nccl"
             else torchft.ProcessGroupGloo
         )
-        host = socket.gethostname()
+        made: list[TCPStore] = []
+
+        def meet() -> tuple[str, int]:
+            """Open where the groups of a quorum, and the ranks of this one, meet."""
+            host = socket.gethostname()
+            made.append(TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=within))
+            return host, made[0].port
+
         try:
-            # Where the groups of a quorum meet.
-            self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=within)
+            host, port = world.on_main(meet)
+            self._stores = made
             self._manager: Any = torchft.Manager(
                 pg=group(within),
                 load_state_dict=lambda state: self.restore(state),
@@ -90,10 +104,10 @@ class ReplicaGroups:
                 timeout=within,
                 quorum_timeout=timedelta(seconds=wait),
                 connect_timeout=within,
-                rank=0,
-                world_size=1,
+                rank=world.rank,
+                world_size=world.size,
                 store_addr=host,
-                store_port=self._store.port,
+                store_port=port,
                 lighthouse_addr=lighthouse,
                 replica_id=str(section.replica_id),
                 hostname=host,
@@ -120,8 +134,13 @@ class ReplicaGroups:
 
     @property
     def is_broken(self) -> bool:
-        """Whether an exchange of this step has failed, so that its numbers mean nothing."""
+        """Whether an exchange of this rank has failed: the numbers of its step mean nothing."""
         return self._manager.errored() is not None
+
+    @property
+    def breaks(self) -> bool:
+        """Whether an exchange of any rank of this group has failed; all of them ask."""
+        return self.world.any(self.is_broken)
 
     def begin(self, step: int) -> None:
         """Find the groups of the next step, and take the state of another one where this lacks it.
@@ -142,9 +161,10 @@ class ReplicaGroups:
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors of one dtype by their sums over the groups, in place.
 
-        Where a group is lost, `is_broken` says so.
+        Of those that ranks of a group divide, each sums its part. Where a group is lost,
+        `is_broken` says so.
         """
-        for bucket in _buckets(tensors):
+        for bucket in _buckets([part_here(tensor) for tensor in tensors]):
             together = torch.cat([tensor.reshape(-1) for tensor in bucket])
             self._manager.allreduce(together, reduce_op=ReduceOp.SUM).wait()
             parts = together.split([tensor.numel() for tensor in bucket])
@@ -154,6 +174,9 @@ class ReplicaGroups:
     def sum_counts(self, counts: Tensor) -> None:
         """Replace what the groups count of a step by their sums, in place; see `sum`.
 
+        Arguments:
+            counts: of all ranks of this group.
+
         Raises:
             SetpointError: the groups do not train the same.
         """
@@ -162,7 +185,7 @@ class ReplicaGroups:
         if not self.is_broken and own.item() != self._alike * self.size:
             raise SetpointError(
                 f"parallel.torchft: the {self.size} replica groups at {self.lighthouse} differ in "
-                f"their fingerprint, or in batch.micro_size, batch.accumulation or "
+                f"their fingerprint, their ranks, or in batch.micro_size, batch.accumulation or "
                 f"parallel.torchft.group_size.\nValid: the same configuration, and a lighthouse of "
                 f"its own for each run"
             )

@@ -58,7 +58,7 @@ def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
     if isinstance(full, Tensor):
         # src_data_rank=None: every rank has the same tensor, so nothing need be sent.
         return distribute_tensor(full.to(like.device), mesh, placements, src_data_rank=None)
-    shape, offset = _box_of(like)
+    shape, offset = box_of(like)
     local = full.box(offset, shape).to(like.device)
     return DTensor.from_local(
         local, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
@@ -76,7 +76,7 @@ def put(into: Tensor, full: Tensor | Placeable) -> None:
     elif _is_whole(into):
         full.fill(into, [0] * into.dim())
     else:
-        full.fill(part_here(into), _box_of(into)[1])
+        full.fill(part_here(into), box_of(into)[1])
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -88,7 +88,7 @@ def _is_whole(tensor: Tensor) -> bool:
     return not isinstance(tensor, DTensor)
 
 
-def _box_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def box_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and first element of what this rank holds of a DTensor."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

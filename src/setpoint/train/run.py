@@ -148,7 +148,9 @@ def train(
             )
             loops.append(loop)
             if job.parallel.torchft is not None:
-                groups = ReplicaGroups(job.parallel.torchft, job.parallel.timeout, alike(job))
+                groups = ReplicaGroups(
+                    job.parallel.torchft, job.parallel.timeout, alike(job), parts.world
+                )
                 parts.groups = ending.enter_context(groups)
                 heal_from_others(run, start, loop, groups)
             run_loop(run, loop)

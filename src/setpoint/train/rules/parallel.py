@@ -21,12 +21,19 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
     """Find what replica groups that die and come back cannot do."""
     section, batch = job.parallel.torchft, job.batch
     assert section is not None
-    if job.parallel.world_size > 1:
+    if job.parallel.degrees["pipeline"] > 1:
         yield Problem(
-            "parallel.torchft",
-            f"a replica group has one rank so far, and there are {job.parallel.world_size}",
-            valid=("null", "{} with one rank, and as many groups as there are GPUs"),
-            also=("parallel.world_size",),
+            "parallel.pipeline",
+            "the ranks of a replica group give each other their state, and stages gather theirs",
+            valid=("1",),
+            also=("parallel.torchft",),
+        )
+    if job.parallel.uses_deepspeed:
+        yield Problem(
+            "parallel.engine",
+            "DeepSpeed sums and holds gradients by itself, beside those of replica groups",
+            valid=("torch",),
+            also=("parallel.torchft",),
         )
     if batch.accumulation % section.group_size:
         sizes = [size for size in range(1, batch.global_size + 1)
@@ -44,13 +51,6 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
             "each replica group would draw another one",
             valid=("a number, the same in all groups",),
             also=("parallel.torchft",),
-        )
-    if isinstance(job.model, Transformer) and job.model.moe is not None:
-        yield Problem(
-            "parallel.torchft",
-            "replica groups do not share how tokens choose experts",
-            valid=("null",),
-            also=("model.moe",),
         )
     for field in job.resilience.rollbacks:
         yield Problem(

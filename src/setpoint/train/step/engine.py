@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.moe.layer import update_biases
 from setpoint.optim.clip import clip_gradients
 from setpoint.optim.unless import Undo, counts_of, step_unless, takes_flag
@@ -189,7 +190,10 @@ class PlainEngine:
         parts.weights.grads_to_master()
         if parts.groups is not None:
             with self.span("communication"):
-                sums = sum_over_groups(parts.groups, self.parameters, sums, self.sources)
+                like = (
+                    None if sums.routing is not None else no_routing(self.job.model, parts.device)
+                )
+                sums = sum_over_groups(parts.groups, self.parameters, sums, self.sources, like)
         for name in rates.frozen & parts.weights.held.keys():
             parts.weights.held[name].grad = None
         scaler.unscale_(optimizer)
@@ -295,9 +299,17 @@ class PlainEngine:
 
 @torch.no_grad()
 def sum_over_groups(
-    groups: ReplicaGroups, weights: Sequence[Tensor], sums: Sums, sources: int
+    groups: ReplicaGroups,
+    weights: Sequence[Tensor],
+    sums: Sums,
+    sources: int,
+    nothing: Routing | None = None,
 ) -> Sums:
-    """Add up gradients, in place, and what a step gave, over all replica groups."""
+    """Add up gradients, in place, and what a step gave, over all replica groups.
+
+    Arguments:
+        nothing: the routing of a group without a micro-batch in this step.
+    """
     for weight in weights:
         if weight.grad is None:  # of a group without a micro-batch in this step
             weight.grad = torch.zeros_like(weight)
@@ -306,11 +318,34 @@ def sum_over_groups(
     by_source = sums.by_source
     if sources > 1 and by_source is None:
         by_source = torch.zeros(sources, dtype=torch.float64, device=sums.losses.device)
-    own = (sums.losses.double(), *(() if by_source is None else (by_source,)))
+    routing = nothing if sums.routing is None else sums.routing
+    own = [
+        sums.losses.double(),
+        torch.zeros(0, dtype=torch.float64, device=sums.losses.device)
+        if by_source is None
+        else by_source,
+        *([] if routing is None else [numbers_of(routing)]),
+    ]
     together = torch.cat(own)
     groups.sum([together])
-    losses = together[:2].to(sums.losses.dtype)
-    return Sums(losses, sums.routing, None if by_source is None else together[2:])
+    losses, found, *chosen = together.split([len(each) for each in own])
+    return Sums(
+        losses.to(sums.losses.dtype),
+        None if routing is None else routing_of(chosen[0], routing),
+        None if by_source is None else found,
+    )
+
+
+def no_routing(model: ModelConfig, device: torch.device) -> Routing | None:
+    """The routing of no tokens; None without experts."""
+    moe = model.moe if isinstance(model, Transformer) else None
+    if moe is None:
+        return None
+    assert isinstance(model, Transformer)
+    layers = sum(moe.has_experts(layer) for layer in range(model.layers))
+    counts = torch.zeros(layers, moe.experts, dtype=torch.int64, device=device)
+    mean = torch.zeros((), device=device)
+    return Routing(counts, counts[:, 0], mean, mean, mean)
 
 
 def numbers_of(routing: Routing) -> Tensor:

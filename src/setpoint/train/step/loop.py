@@ -504,7 +504,7 @@ class Loop:
         """
         parts, at = self.parts, self.position
         assert self.job.seed is not None
-        group = 0 if parts.groups is None else parts.groups.rank
+        group = 0 if parts.groups is None else parts.groups.rank * parts.world.size
         seed_step(self.job.seed, self.position.step, parts.world.noise_rank + group)
         if parts.noise is not None:
             parts.noise.step = self.position.step
@@ -519,7 +519,7 @@ class Loop:
             whole, by_source = count_over_ranks(step, parts.world, parts.groups)
         # All ranks are here now, whatever each has done since the last step.
         step_begins(first=not self.stepping)
-        if parts.groups is not None and parts.groups.is_broken:
+        if parts.groups is not None and parts.groups.breaks:
             parts.groups.commits()  # it does not, and says so to the others
             return Launched(at, step, whole, by_source, lr, lambda: Finished(Verdict.RETAKEN))
         if not whole.weight:
