@@ -51,6 +51,9 @@ each field, whether it takes the value, each command, and whether the named test
 *Open*: not there yet. Their [weaknesses](weaknesses.md) are a list of their own. Keys with a star
 are not documented and were found in code.
 
+Whole recipes of the four are in `tests/recipes/`: each passes `check` at its own number of ranks,
+and in small trains on 2 or 4 ranks what one rank trains.
+
 """
 WEAKNESSES = """# Weaknesses that are not shared
 

@@ -27,6 +27,9 @@ from setpoint.precision.config import Precision
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
 
+from ..model.huggingface_families import FAMILIES
+from ..model.pretrained.ours import directory
+from ..model.pretrained.quantized_files import quantize_files
 from ..parallel.equal_ranks import Trained, assert_equal, trained
 from ..ranks import fork
 
@@ -36,10 +39,14 @@ ROWS = 8
 """Sequences of a step."""
 COMMON = (
     f"duration={STEPS} steps", "evaluation=null", "compile=null", "profiling=null",
-    "memory.empty_cache=never", "tracking.trackers=[jsonl]",
-    "tracking.progress=none", "model.layers=4", "model.dim=64", "model.heads=4", "model.kv_heads=2",
-    "model.head_dim=16", "model.pretrained=null", "model.vocab_size=512",
+    "memory.empty_cache=never", "tracking.trackers=[jsonl]", "tracking.progress=none",
+    "model.pretrained=null",
 )  # fmt: skip
+OURS = (
+    "model.layers=4", "model.dim=64", "model.heads=4", "model.kv_heads=2", "model.head_dim=16",
+    "model.vocab_size=512",
+)  # fmt: skip
+THEIRS = "model.max_sequence_length=64"
 TEXT = (
     "tokenizer=bytes", "data.sources=[{type: random, documents: 60, length: 100, alphabet: 8}]",
 )  # fmt: skip
@@ -47,8 +54,19 @@ CHATS = ("tokenizer=bytes", "data.sources.0.template=plain", "data.held_out=0")
 DENSE = ("model.ffn_dim=128",)
 EXPERTS = ("model.moe.experts=4", "model.moe.top_k=2", "model.moe.expert_dim=32")
 BALANCED = "model.moe.load_sequences=1"
+QUANTIZED: dict[str, Any] = {
+    "dim": 64, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn_dim": 128,
+    "vocab_size": 512, "qk_norm": True, "norm_eps": 1e-6, "rope_base": 1e6,
+    "max_sequence_length": 64,
+}  # fmt: skip
+"""The base of QLoRA, in files that hold NVFP4."""
 BF16, MUON = 3e-2, 5e-3
 """Sums of another order in bf16, and those that Muon takes in it."""
+
+
+def _theirs(kind: str) -> tuple[str, ...]:
+    """A tiny model of transformers."""
+    return THEIRS, f"model.config={kind}", f"model.overrides={{{FAMILIES[kind]}}}"
 
 
 class Small(NamedTuple):
@@ -104,7 +122,9 @@ RECIPES = {
     "d9d_lora": Small(2, {"shard": 2}, (*DENSE, *TEXT, "checkpoint.frozen=true")),
     "xorl_packed_sft": Small(4, {"ring": 2, "ulysses": 2}, (*DENSE, *CHATS)),
     "xorl_moe": Small(4, {"shard": 4, "expert": 4}, (*TEXT, *EXPERTS, BALANCED), precise=MUON),
-    "xorl_qlora": Small(2, {"shard": 2}, (*DENSE, *CHATS)),
+    "xorl_qlora": Small(2, {"shard": 2}, (*DENSE, *CHATS, "model.pretrained=base")),
+    "xorl_gpt_oss": Small(2, {"shard": 2}, (*_theirs("gpt_oss"), *CHATS)),
+    "xorl_qwen35_lora": Small(2, {"shard": 2}, (*_theirs("qwen3_5_text"), *CHATS)),
     "danling_hybrid": Small(
         2,
         {"shard": 2, "reshard": True},
@@ -122,6 +142,8 @@ def write_data() -> None:
         tokens = draw.integers(3, 20, 6000).astype(np.uint16)
         tokens[::97] = 2
         np.save(f"{name}/0.npy", tokens)
+    base = directory(Path("base"), **QUANTIZED)
+    quantize_files(base, "nvfp4")
     Path("chats").mkdir()
     lines: list[str] = []
     for number in range(80):
@@ -134,7 +156,8 @@ def write_data() -> None:
 def small(name: str, ranks: int, in_fp32: bool) -> Job:
     """A recipe in small; one rank recomputes nothing."""
     recipe = RECIPES[name]
-    flags = [*COMMON, *recipe.flags, *(recipe.in_fp32 if in_fp32 else ())]
+    own = () if THEIRS in recipe.flags else OURS
+    flags = [*COMMON, *own, *recipe.flags, *(recipe.in_fp32 if in_fp32 else ())]
     made = compose(Job, str(FOLDER / f"{name}.toml"), flags=flags)
     given = recipe.parallel if ranks > 1 else {}
     made.draft.parallel = Parallel(device="cpu", world_size=ranks, **given)
