@@ -29,7 +29,7 @@ from setpoint.train.config import Job
 
 from ..model.huggingface_families import FAMILIES
 from ..model.pretrained.ours import directory
-from ..model.pretrained.quantized_files import quantize_files
+from ..model.pretrained.quantized_files import FORMATS, quantize_files
 from ..parallel.equal_ranks import Trained, assert_equal, trained
 from ..ranks import fork
 
@@ -143,7 +143,7 @@ def write_data() -> None:
         tokens[::97] = 2
         np.save(f"{name}/0.npy", tokens)
     base = directory(Path("base"), **QUANTIZED)
-    quantize_files(base, "nvfp4")
+    quantize_files(base, FORMATS["nvfp4"])
     Path("chats").mkdir()
     lines: list[str] = []
     for number in range(80):
