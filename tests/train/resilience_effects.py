@@ -12,6 +12,7 @@ import torch
 
 from setpoint.config import RunError
 from setpoint.parallel.replica_groups import ReplicaGroups
+from setpoint.parallel.world import World
 from setpoint.resilience.limits import END_OF_JOB, Limits
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.events import NoEvents
@@ -207,7 +208,7 @@ def managed(job: Job) -> dict[str, Any]:
         patch.setitem(sys.modules, "torchft", fake)
         patch.setenv("TORCHFT_LIGHTHOUSE", "http://here:1")
         patch.setattr("socket.gethostname", lambda: "localhost")
-        ReplicaGroups(job.parallel.torchft, 60.0, "")
+        ReplicaGroups(job.parallel.torchft, 60.0, "", World(torch.device("cpu")))
     return {name: found[name] for name in ("lighthouse_addr", "min_replica_size", "pg")}
 
 
