@@ -198,6 +198,7 @@ def test_a_gpu_that_is_named_is_the_device(cli: CommandLine) -> None:
     on_cpu = cli.refused(f"check {float8} --gpu h100 --parallel.device cpu")
     assert "has kernels for GPUs alone" in on_cpu
     cli.ok(f"plan {float8} --gpu h100 --world-size 4 --batch.global_size 16 --top 1")
+    cli.ok("check small.toml --gpu h100 --precision.compute bf16 --using torch")
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,7 @@ GPU_JOBS: dict[str, tuple[str, ...]] = {
 }
 JOBS |= {name: (2, 1, (*ON_GPU, *flags)) for name, flags in GPU_JOBS.items()}
 QUICK = (
-    "documents",
     "chunks, documents, whole layers again",
-    "a dense mask",
-    "a window, as a kernel hides it",
     "attention dropout under a mask",
     "matrices and sequences",
     "whole layers again",

@@ -102,6 +102,8 @@ def run(arguments: Arguments) -> int:
         for problem in report.problems:
             hint = "For a job of another machine, --world-size N leaves this one out."
             problem.hint = f"{problem.hint} {hint}".lstrip()
+    if arguments.has(GPU.name):  # which is not this machine's
+        report.problems = [each for each in report.problems if each.path != "parallel.device"]
     if report.problems:
         raise ConfigError(report.problems)
     if isinstance(config, Job):
