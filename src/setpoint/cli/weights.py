@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -346,4 +346,14 @@ def _training(job: Job, arguments: Arguments) -> str:
     for option in COMMON:
         for value in arguments.options.get(option.name, []):
             words += [option.name, value]
-    return variables_of(job) + shlex.join([*words, *arguments.overrides])
+    return variables_of(job) + shlex.join([*words, *_of_training(arguments.overrides)])
+
+
+def _of_training(overrides: Sequence[str]) -> Iterator[str]:
+    """Overrides without those of `parallel`, which are about inference here."""
+    is_layout = False
+    for word in overrides:
+        if word.startswith("-") or "=" in word:
+            is_layout = within(word.lstrip("-").partition("=")[0].replace("-", "_"), "parallel")
+        if not is_layout:
+            yield word
