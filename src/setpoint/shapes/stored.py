@@ -17,8 +17,8 @@ class Coded(NamedTuple):
     """A matrix (outputs, inputs) that a file holds quantized.
 
     Arguments:
-        values: numbers, `float8`, `int8`, `e2m1` (two in a byte, the first in its low half) or
-            places in `levels` (two in a byte, the first in its high half).
+        values: numbers, `float8`, `int8`, `int4`, `e2m1` (two in a byte, the first in its low half)
+            or places in `levels` (two in a byte, the first in its high half).
         block: rows and columns with one scale; of `levels`, of the flattened matrix.
         parts: codes, scales, and the factor that multiplies these; of `levels`, absmax, and where
             these are places themselves nested_levels and nested_absmax.

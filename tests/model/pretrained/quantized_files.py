@@ -137,6 +137,19 @@ def integers(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Tenso
     return parts, squares(shifted, of_blocks.float(), 1, 32)
 
 
+def int4(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Tensor]:
+    """compressed-tensors: eight numbers from -8 on in an int32, the first in its lowest bits."""
+    numbers = torch.randint(0, 16, shape, generator=draw(seed))
+    words = (numbers.unflatten(1, (-1, 8)) << (4 * torch.arange(8))).sum(2)
+    of_blocks = scales((shape[0], shape[1] // 32), seed).bfloat16()
+    parts = {
+        f"{name}.weight_packed": (words - (words >= 2**31) * 2**32).int(),
+        f"{name}.weight_scale": of_blocks,
+        f"{name}.weight_shape": torch.tensor(shape),
+    }
+    return parts, squares(numbers - 8, of_blocks.float(), 1, 32)
+
+
 def nf4(
     name: str,
     shape: tuple[int, int],
@@ -185,6 +198,7 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "mxfp4": (mxfp4, {**COMPRESSED, "format": "mxfp4-pack-quantized"}),
     "channels": (channels, {**COMPRESSED, "format": "float-quantized"}),
     "integers": (integers, {**COMPRESSED, "format": "int-quantized"}),
+    "int4": (int4, {**COMPRESSED, "format": "pack-quantized"}),
     "modelopt": (modelopt, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
     "nf4": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
 }

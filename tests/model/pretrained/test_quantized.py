@@ -147,6 +147,14 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for keys, said in (
         ({"quant_method": "gptq"}, r"quant_method = 'gptq' .* Valid: fp8 \(.*; mxfp4 .*; modelopt"),
         ({"quant_method": "compressed-tensors", "format": "marlin-24"}, r"format = 'marlin-24'"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "pack-quantized",
+                "config_groups": {"group_0": {"weights": {"num_bits": 3}}},
+            },
+            "num_bits = 3 .* Valid: 4",
+        ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "Valid: load_in_4bit"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "Valid: NVFP4, FP8"),
     ):

@@ -20,6 +20,12 @@ AT_ONCE: Final = 2**22
 E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Magnitudes of a 4-bit float; the fourth bit is the sign."""
 
+LEVELS: Final = {
+    "e2m1": (*E2M1, *(-each for each in E2M1)),
+    "int4": tuple(float(each) for each in range(-8, 8)),
+}
+"""Numbers of four bits."""
+
 
 def dequantize(
     encoding: Encoding, shape: Shape, rows: tuple[int, int] | None, dtype: torch.dtype, read: Read
@@ -65,7 +71,8 @@ class _Rows:
         codes = self.read(self.parts["codes"], (start, end))
         if codes.dim() == 4:  # blocks apart
             codes = codes.flatten(2)
-        values = _e2m1(codes) if self.encoding.values == "e2m1" else codes.float()
+        levels = LEVELS.get(self.encoding.values)
+        values = codes.float() if levels is None else _looked_up(codes, levels)
         scales = self._of_blocks("scales", start, end, values.dim())
         if self.parts["scales"].dtype == "U8":  # exponents of powers of two
             scales = torch.exp2(scales - 127)
@@ -112,7 +119,7 @@ class _Rows:
         return self.levels[places.int()] * self.absmax[blocks]
 
 
-def _e2m1(codes: Tensor) -> Tensor:
-    """Two numbers of a byte, the first in its low half."""
-    levels = torch.tensor((*E2M1, *(-each for each in E2M1)))
-    return levels[torch.stack((codes & 15, codes >> 4), -1).flatten(-2).int()]
+def _looked_up(codes: Tensor, levels: tuple[float, ...]) -> Tensor:
+    """Two numbers of each byte, the first in its low half."""
+    codes = codes.view(torch.uint8)
+    return torch.tensor(levels)[torch.stack((codes & 15, codes >> 4), -1).flatten(-2).int()]

@@ -63,7 +63,8 @@ class Encoding(NamedTuple):
     """What a dense tensor is made of.
 
     Arguments:
-        values: numbers, `float8`, `int8`, `e2m1` (two in a byte) or places in `levels` (the same).
+        values: numbers, `float8`, `int8`, `int4` (from -8 on, two in a byte), `e2m1` or places in
+            `levels` (the same).
         block: rows and columns with one scale.
         parts: tensors by what they are: codes, scales (uint8: exponents of two), the factor of all
             of these, zeros.

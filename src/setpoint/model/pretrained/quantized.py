@@ -25,15 +25,15 @@ MODELOPT: Final = "hf_quant_config.json"
 FORMATS: Final[Mapping[str, str]] = {
     "fp8": "E4M3 with an fp32 scale for a square of weights or for all (DeepSeek-V3, Qwen3-FP8)",
     "mxfp4": "E2M1 with a power of two for 32 weights (GPT-OSS)",
-    "compressed-tensors": "float-quantized, int-quantized, nvfp4-pack-quantized, "
+    "compressed-tensors": "float-quantized, int-quantized, pack-quantized, nvfp4-pack-quantized, "
     "mxfp4-pack-quantized",
     "modelopt": "NVFP4 and FP8",
     "bitsandbytes": "nf4 and fp4 (load_in_4bit)",
 }
 """The methods, and what can be read of each."""
 _COMPRESSED: Final = (
-    "float-quantized", "int-quantized", "naive-quantized", "nvfp4-pack-quantized",
-    "mxfp4-pack-quantized", "mixed-precision",
+    "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
+    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision",
 )  # fmt: skip
 _FP8: Final = ("F8_E4M3", "F8_E5M2")
 _ACTIVATIONS: Final = (
@@ -66,6 +66,10 @@ def unread_quantization(keys: Mapping[str, Any]) -> str | None:
         return f"sparsity_config.format = {sparsity['format']!r} cannot be read. Valid: dense"
     if method == "bitsandbytes" and bits:
         return "load_in_8bit = true cannot be read. Valid: load_in_4bit"
+    groups: Any = keys.get("config_groups") or {}
+    bits = {(group.get("weights") or {}).get("num_bits", 4) for group in groups.values()}
+    if method == "compressed-tensors" and form == "pack-quantized" and bits - {4}:
+        return f"weights.num_bits = {max(bits - {4})} cannot be unpacked. Valid: 4"
     algorithm = keys.get("quant_algo")
     if method == "modelopt" and algorithm not in (None, "NVFP4", "FP8"):
         return f"quant_algo = {algorithm!r} is not known here. Valid: NVFP4, FP8"
@@ -191,7 +195,7 @@ def _scaled(
     codes, of_blocks = files.held[name], files.part(scales, name)
     if len(codes.shape) < 2:
         raise _Misfit(f"{name} {codes.shape} is no matrix")
-    width = 2 if values == "e2m1" else 1
+    width = {"e2m1": 2, "int4": 8}.get(values, 1)
     shape = (*codes.shape[:-1], codes.shape[-1] * width)
     sizes = of_blocks.shape if len(of_blocks.shape) >= 2 else (*of_blocks.shape, 1)
     sizes = (1, 1) if sizes in ((1,), (1, 1)) or not of_blocks.shape else sizes
@@ -251,9 +255,11 @@ def _compressed(files: _Directory, name: str, codes: TensorInfo) -> View | None:
     if f"{base}.weight_g_idx" in files.held and last in ("weight", "weight_packed"):
         raise _Misfit(f"{base}.weight_g_idx reorders columns, which is not known here")
     if last == "weight_packed":
-        if codes.dtype != "U8":
-            raise _Misfit(f"{name} packs numbers in {codes.dtype} (pack-quantized), not in U8")
         dense = f"{base}.weight"
+        if codes.dtype == "I32":
+            if zeros in files.held:
+                raise _Misfit(f"{zeros} packs zero points, which is not known here: symmetric is")
+            return _scaled(files, name, "int4", scales, dense=dense)
         if f"{base}.weight_global_scale" in files.held:
             factor = f"{base}.weight_global_scale"
             return _scaled(
