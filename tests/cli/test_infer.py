@@ -146,7 +146,6 @@ def test_training_and_inference_have_layouts_of_their_own(cli: CommandLine, run:
     text = (cli.folder / "small.toml").read_text()
     cli.file("small.toml", f"{text}\n[parallel]\nshard = 2\n")
     expected = cli.ok(f"evaluate {run}")
-    assert cli.ok("evaluate small.toml") == expected
     assert cli.ok("evaluate small.toml --parallel.timeout 9 --parallel.replicate 1") == expected
     wrong = cli.refused("evaluate small.toml --nproc 2 --parallel.shard 3")
     assert "1 (replicate) * 3 (shard) = 3, not 2" in wrong

@@ -104,6 +104,7 @@ GROWING = {"generation": "generation.prompts", "harness": "harness.tasks"}
 """Tasks whose sequences grow, and a field of each."""
 ATTENTION = ("model", "parallel", "precision", "weights")
 TRAINING = "setpoint.train.rules."
+"""Where checks are that ask `model`, `parallel`, `tokenizer` and `batch` alone, of both jobs."""
 
 
 def _is_transformer(job: Any) -> bool:
