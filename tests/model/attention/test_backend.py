@@ -7,8 +7,11 @@ import torch
 
 from setpoint.model.attention.backend import SDPA, Eager, Scores
 from setpoint.model.attention.flex import Flex
+from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.attention.selection import make_backend, missing
 from setpoint.model.attention.varlen import Flash, Varlen
+from setpoint.model.huggingface.attention import chunked
+from setpoint.shapes.batch import Lengths
 
 from . import kernels
 from .layouts import BATCH, LAYOUTS, LENGTH, counting
@@ -143,3 +146,26 @@ def test_kernels_of_a_gpu(name, layout, window):
     inputs = draw(size=64, value_size=64, dtype=torch.bfloat16)
     inputs = [x.detach().to(device).requires_grad_() for x in inputs]
     compare(make_backend(name), places, window, inputs=inputs, atol=3e-2)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_sinks_take_their_share_of_the_weights(window):
+    """By the log of the sums of exponentials, as eager does by a column for them."""
+    sinks = torch.tensor([-1.0, 0.0, 1.0, 4.0])
+    inputs = draw(size=16, value_size=16, grad=False)
+    compare(Flex(), LAYOUTS["documents"], window, inputs=inputs, sinks=sinks)
+
+
+def test_chunks_are_documents_to_kernels_of_lengths():
+    """Those of each document begin with it, in lengths of the host as in the mask."""
+    numbers = torch.tensor([[0] * 4 + [1] * 7, [0] * 8 + [-1] * 3])
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6], [*range(8), -1, -1, -1]])
+    lengths = Lengths.of_runs(numbers.numpy())
+    whole = Layout(LENGTH, LENGTH, BATCH, numbers.device, positions, True, numbers, lengths)
+    places = chunked(whole, 3, 0)
+    assert places.lengths is not None
+    assert places.lengths.starts.tolist() == [0, 3, 4, 7, 10, 11, 14, 17, 19, 22]
+    compare(BACKENDS["varlen"], places, inputs=draw())
+    alone = visible(places, None)[0, 0]
+    assert alone[3].nonzero().flatten().tolist() == [3]
+    assert alone[9].nonzero().flatten().tolist() == [7, 8, 9]

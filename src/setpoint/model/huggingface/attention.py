@@ -243,7 +243,7 @@ def make_mask(
         # Queries that see nothing are padding; they see all, as a softmax needs a key.
         dense = seen | ~seen.any(dim=-1, keepdim=True)
     elif chunk is not None and chunk < kv_offset + kv_length:
-        layout = _chunked(layout, chunk, kv_offset)
+        layout = chunked(layout, chunk, kv_offset)
     cached = q_length != kv_length and groups is None
     mask = AttentionMask(layout, window, groups, dense, cached)
     autocast = torch.is_autocast_enabled(device.type)
@@ -331,7 +331,7 @@ def _layout(
     )
 
 
-def _chunked(layout: Layout, chunk: int, first: int) -> Layout:
+def chunked(layout: Layout, chunk: int, first: int) -> Layout:
     """A layout in which chunks of a document are documents of their own (Llama 4)."""
     positions = layout.positions
     if positions is None:
