@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from setpoint.adapter.low_rank import EmbeddingAdapter, ExpertAdapter, LinearAdapter, LowRank
 from setpoint.adapter.quantize.apply import make_dense
 from setpoint.config import SetpointError
+from setpoint.shapes.placed import part_here
 from setpoint.shapes.stored import CHILD as QUANTIZED
 
 
@@ -26,7 +27,7 @@ class MergedExperts:
         module: Any = self
         # Before the parameters of a module, attributes of its own are found.
         for name, adapter in self.adapter.items():
-            module.__dict__[name] = merged_weight(module._parameters[name], adapter)
+            module.__dict__[name] = merged_weight(part_here(module._parameters[name]), adapter)
         try:
             above: Any = super()
             return above.forward(*args, **named)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
+from setpoint.config import SetpointError
 from setpoint.parallel.config import AXES
 from setpoint.parallel.sharding import offloading
 from setpoint.parallel.world import ranks_by
@@ -80,10 +81,19 @@ def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
 
     Arguments:
         parts: the same on all ranks; on the meta device, where they have no values yet.
+
+    Raises:
+        SetpointError: there are not as many experts for each rank.
     """
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     for module, widths in parts:
+        count, size = next(module.parameters()).shape[0], ranks.mesh["expert"].size()
+        if count % size:
+            raise SetpointError(
+                f"parallel.expert = {size}: as many ranks cannot divide {count} experts\n"
+                f"Valid: a divisor of {count}"
+            )
         inner = _inner_widths(ranks, module, widths) if ranks.divides else {}
         for name, parameter in list(module.named_parameters()):
             mesh, placements = ranks.mesh["expert"], [Shard(0)]

@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 from setpoint.config import SetpointError
 from setpoint.parallel.split import balanced, ranks_of_stages
 from setpoint.shapes.outcome import supports_head
-from setpoint.shapes.stages import Part, Staged
+from setpoint.shapes.stages import NamesParts, Part, Staged
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -128,8 +128,11 @@ def parts_of(model: nn.Module) -> list[str]:
 
 def _measured(model: nn.Module, part: str) -> Part:
     """A part, with its parameters for the time that it takes."""
-    held = dict(model.named_modules()).get(part)
-    size = 0 if held is None else sum(each.numel() for each in held.parameters())
+    if isinstance(model, NamesParts):
+        modules = model.part_modules(part)
+    else:
+        modules = [module for name, module in model.named_modules() if name == part]
+    size = sum(each.numel() for module in modules for each in module.parameters())
     return Part(part, size, size)
 
 

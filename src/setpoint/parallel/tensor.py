@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 BY_ROWS = ("column", "column_gathered", "vocabulary_columns", "vocabulary_rows")
+ROWS = ("row", "row_whole_input")
 AT_ONCE = 2**23
 """Numbers of gradients that are summed at a time, at least."""
 SEQUENCE = 1
@@ -142,12 +143,14 @@ class _Plan(NamedTuple):
         pieces: of a `column`; none where any outputs can be apart.
         is_inside: whether it stands in a module whose parts are divided.
         sequence: whether its input and output are parts of the sequence.
+        parts: names of its own parameters that are divided.
     """
 
     word: str = ""
     pieces: tuple[_Piece, ...] = ()
     is_inside: bool = False
     sequence: bool = False
+    parts: tuple[str, ...] = ()
 
 
 def _words(model: nn.Module, size: int) -> dict[str, str]:
@@ -159,7 +162,8 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
             f"Valid: 1, or a model with a method tensor_plan() that gives words by the names of "
             f"modules, such as column and row"
         )
-    paths = [path for path, _ in model.named_modules()]
+    modules = [path for path, _ in model.named_modules()]
+    parameters = [path for path, _ in model.named_parameters()]
     found: dict[str, str] = {}
     for pattern, word in plan.items():
         if word.partition(" ")[0] not in WORDS:
@@ -167,13 +171,14 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
                 f"parallel.tensor = {size}: the tensor_plan() of the model gives {word!r} for "
                 f"{pattern}.{did_you_mean(word, list(WORDS), ' ')}\nValid: {', '.join(WORDS)}"
             )
+        what, paths = ("parameter", parameters) if word == "part" else ("module", modules)
         matches = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
         named = [path for path in paths if matches.fullmatch(path)]
         if not named:
             raise SetpointError(
                 f"parallel.tensor = {size}: the tensor_plan() of the model names {pattern}, and "
-                f"no module is called so.{did_you_mean(pattern, paths, ' ')}\nValid: names of "
-                f"modules, in which * stands for one part, such as {', '.join(paths[1:4])}"
+                f"no {what} is called so.{did_you_mean(pattern, paths, ' ')}\nValid: names of "
+                f"{what}s, in which * stands for one part, such as {', '.join(paths[1:4])}"
             )
         found |= dict.fromkeys(named, word)
     for owners in _shared_parameters(model):
@@ -190,7 +195,9 @@ def _planned(path: str, words: dict[str, str], sequence_parallel: bool) -> _Plan
     around = [words.get(".".join(names[:end]), "") for end in range(len(names))]
     is_inside = "shared_input" in around
     sequence = sequence_parallel and "whole" not in around
-    return _Plan(word, pieces, is_inside, sequence)
+    named = (name.rpartition(".") for name, word in words.items() if word == "part")
+    parts = tuple(name for owner, _, name in named if owner == path)
+    return _Plan(word, pieces, is_inside, sequence, parts)
 
 
 def _piece(text: str) -> _Piece:
@@ -220,9 +227,12 @@ def _divide_module(
         if not rows:
             _require_fit(path, _shape(module)[0], plan.word, peers.size)
         divided = {} if rows else dict.fromkeys(held, 0)
-    elif plan.word == "row":
+    elif plan.word in ROWS:
         _require_fit(path, _shape(module)[1], plan.word, peers.size)
         divided = {"weight": 1}
+    for name in plan.parts:
+        _require_fit(f"{path}.{name}", held[name].shape[0], plan.word, peers.size)
+        divided[name] = 0
     for name, weight in held.items():
         if id(weight) not in made:
             made[id(weight)] = _placed(weight, mesh, divided.get(name))
@@ -261,7 +271,8 @@ def _divide_follower(
     peers: Peers,
 ) -> None:
     """Divide the parameters of a module as those of the one around it, which is divided already."""
-    divided, of_rows = module.follow(plan.word, rows, peers)
+    word = "row" if plan.word in ROWS else plan.word
+    divided, of_rows = module.follow(word, rows, peers)
     held = {
         name: weight
         for name, weight in module._parameters.items()
@@ -281,7 +292,7 @@ def _has_terms(plan: _Plan) -> bool:
     """Whether each rank finds a term of the gradient of what is whole in a module."""
     return (
         plan.is_inside
-        or plan.word in ("row", "sum_gradients", *BY_ROWS)
+        or plan.word in (*ROWS, "sum_gradients", *BY_ROWS)
         or (plan.sequence and plan.word != "whole")
     )
 
@@ -338,7 +349,7 @@ def _require_fit(path: str, count: int, word: str, size: int) -> None:
                 f"rank\nValid: fewer ranks"
             )
     elif count % size:
-        what = "inputs" if word == "row" else "outputs"
+        what = "inputs" if word in ROWS else "outputs"
         raise SetpointError(
             f"parallel.tensor = {size}: the {count} {what} of {path} cannot be divided among as "
             f"many ranks\nValid: a divisor of {count}"
@@ -428,8 +439,14 @@ def _leave(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
 
 
 class _SharedInput(_Part):
-    def forward(self, x: Tensor, *rest: Any, **named: Any) -> Any:
-        return super().forward(_enter(x, self._peers, self._sequence), *rest, **named)
+    def forward(self, *given: Any, **named: Any) -> Any:
+        # Layers of transformers are called by keywords, the input first.
+        if given:
+            given = (_enter(given[0], self._peers, self._sequence), *given[1:])
+        else:
+            name = next(iter(named))
+            named = {**named, name: _enter(named[name], self._peers, self._sequence)}
+        return super().forward(*given, **named)
 
 
 class _SharedOutput(_Part):
@@ -463,6 +480,11 @@ class _Row(_Part):
         return part * 0.0 if name == "bias" and self._peers.rank else part
 
 
+class _RowWholeInput(_Row):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(keep_part(x, -1, self._peers))
+
+
 class _VocabularyRows(_Part):
     def forward(self, tokens: Tensor) -> Tensor:
         weight: Any = self.weight  # type: ignore[attr-defined]
@@ -490,6 +512,7 @@ _BEHAVIORS: dict[str, type[_Part]] = {
     "shared_input": _SharedInput,
     "shared_output": _SharedOutput,
     "row": _Row,
+    "row_whole_input": _RowWholeInput,
     "vocabulary_rows": _VocabularyRows,
     "sequence": _Sequence,
     "whole": _Whole,

@@ -16,6 +16,8 @@ WORDS: dict[str, str] = {
     "column_gathered": "the same, and all outputs are put together",
     "vocabulary_columns": "linear layer: each rank has the logits of some tokens",
     "row": "linear layer: each rank has some of its inputs, and outputs are summed",
+    "row_whole_input": "the same, of inputs that all ranks have",
+    "part": "parameter: each rank has its share of the first dimension",
     "vocabulary_rows": "embedding: each rank has the vectors of some tokens",
     "sequence": "each rank keeps its part of the sequence of what it gives (sequence parallel)",
     "whole": "all ranks compute the same with the whole sequence",

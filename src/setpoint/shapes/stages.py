@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class Part(NamedTuple):
@@ -43,4 +43,13 @@ class Staged(Protocol):
         parts that stay keep their names, and with them their initialization and place in
         checkpoints.
         """
+        ...
+
+
+@runtime_checkable
+class NamesParts(Protocol):
+    """A staged model whose parts are not modules of their names."""
+
+    def part_modules(self, part: str) -> Sequence[Any]:
+        """Return the modules of a part, by whose parameters stages are balanced."""
         ...

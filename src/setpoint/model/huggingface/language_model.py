@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from setpoint.config import RunError, SetpointError
 from setpoint.model.attention.layout import Layout
 from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing
+from setpoint.model.huggingface import experts, stages
 from setpoint.model.huggingface.division import tensor_plan
 from setpoint.model.huggingface.logits import (
     Logits,
@@ -28,11 +29,15 @@ from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head
 from setpoint.shapes.adapted import weight_in_use
-from setpoint.shapes.outcome import Outcome, VocabularyPart
+from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart
+from setpoint.shapes.peers import Peers, sum_gradients
 
 if TYPE_CHECKING:
     from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
+    from setpoint.model.moe.dispatch import Exchange
     from setpoint.shapes.batch import Lengths
+    from setpoint.shapes.expert_parts import ExpertPart
+    from setpoint.shapes.sequence_parts import ContextGroups
 
 Isolation = Literal["mask", "positions", "rows"]
 """How documents of a row are kept apart; see `HuggingFaceModel`."""
@@ -68,6 +73,10 @@ class HuggingFaceModel(nn.Module):
         self.isolation: Isolation = "rows"
         self.logits: Logits | None = None
         self.vocabulary_part: VocabularyPart | None = None
+        self.groups: ContextGroups | None = None
+        """The ranks that divide sequences with this one; None: sequences are whole."""
+        self.is_part = False
+        """Whether stages of a pipeline before or after have other parts."""
         self._take(model)
         self.balances = bool(getattr(self._keys, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
@@ -76,7 +85,7 @@ class HuggingFaceModel(nn.Module):
     def supports_head(self) -> bool:
         """See `setpoint.shapes.outcome.supports_head`: where the way to logits is known."""
         if self.logits is None or self.output is None:
-            return False
+            return self.is_part
         # Ranks that divide the matrix without saying so give the logits of all tokens.
         return self.vocabulary_part is not None or (
             weight_in_use(self.output).shape[0] == self.logits.rows
@@ -171,17 +180,33 @@ class HuggingFaceModel(nn.Module):
             used: takes up what Setpoint's attention was given.
         """
         given: dict[str, Any] = {"use_cache": False}
-        rows = None
+        rows, groups = None, self.groups
+        batch, count = self._shape(tokens)
         if positions is not None:
-            positions = positions.expand(tokens.shape)
+            positions = positions.expand(batch, count)
             if self.isolation == "rows" and documents is not None:
                 rows = rows_apart(documents, positions)
                 tokens, positions = rows.put(tokens), rows.put(positions + 1) - 1
                 documents = lengths = None
-            given["attention_mask"] = (positions >= 0).long()
+        known = positions
+        if groups is not None:
+            known = torch.arange(count, device=tokens.device) if positions is None else positions
+            known = groups.parts.take(known.expand(batch, count))
+        if known is not None:
+            # Without a mask, transformers would look for documents in the position ids.
+            given["attention_mask"] = (known >= 0).long()
             if self.isolation != "rows":
-                given["position_ids"] = positions.clamp(min=0)
+                given["position_ids"] = known.clamp(min=0)
         with self._placed(tokens, positions, documents, lengths, used):
+            if self.is_part:
+                name = "input_ids" if tokens.dim() == 2 else "inputs_embeds"
+                hidden = decoder_of(self.model)(**{name: tokens}, **given)[0]
+                hidden = hidden if rows is None else rows.take(hidden)
+                if self.output is None:
+                    return hidden, None
+                return self.finish(hidden, head or _logits_of), None
+            if head is None and self.vocabulary_part is not None:
+                head = _logits_of
             if head is None:
                 outputs = self.model(input_ids=tokens, **given)
                 logits = outputs.logits if rows is None else rows.take(outputs.logits)
@@ -201,7 +226,8 @@ class HuggingFaceModel(nn.Module):
         """Make what keeps texts that grow; None where the model knows no such thing."""
         model: Any = self.model
         can_keep = model.can_generate() and model._supports_default_dynamic_cache()
-        return TextCache(model) if can_keep else None
+        is_divided = self.is_part or self.groups is not None
+        return TextCache(model) if can_keep and not is_divided else None
 
     def _go_on(
         self, tokens: Tensor, positions: Tensor | None, cache: TextCache, head: Head | None
@@ -213,9 +239,11 @@ class HuggingFaceModel(nn.Module):
             "use_cache": True,
         }
         with placing(Places(None, self.demands)):
-            if head is None:
+            if head is None and self.vocabulary_part is None:
                 return self.model(input_ids=tokens, **given).logits
             hidden = decoder_of(self.model)(input_ids=tokens, **given)[0]
+        if head is None:
+            return self.finish(hidden, _logits_of)
         return Outcome(self.finish(hidden, head))
 
     @property
@@ -223,10 +251,17 @@ class HuggingFaceModel(nn.Module):
         """Whether a row may begin with padding, by positions that are negative there."""
         return self.isolation == "mask"
 
+    def _shape(self, tokens: Tensor) -> tuple[int, int]:
+        """(B, S) of whole sequences, of which these tokens may be a part."""
+        batch, count = tokens.shape[:2]
+        return batch, count if self.groups is None else count * self.groups.parts.size
+
     def finish(self, hidden: Tensor, head: Head) -> Any:
         """What a head makes of (B, S, dim) states behind the last norm."""
         assert self.logits is not None
         output, logits, part = self.output, self.logits, self.vocabulary_part
+        if part is not None:
+            hidden = sum_gradients(hidden, part.peers)
         # By the module, so that a sharding engine has its weight gathered.
         return output(hidden, lambda states: head(states, logits.projection(output, part)))
 
@@ -243,11 +278,11 @@ class HuggingFaceModel(nn.Module):
         if self.attention != NAME:
             yield
             return
-        batch, count = tokens.shape
+        batch, count = self._shape(tokens)
         layout = Layout(
             count, count, batch, tokens.device, positions, positions is not None, documents, lengths
         )
-        places = Places(layout, self.demands)
+        places = Places(layout, self.demands, self.groups)
         if used is not None:
             used.append(places)
         with placing(places):
@@ -348,6 +383,8 @@ class HuggingFaceModel(nn.Module):
     def units_around_layers(self) -> list[list[nn.Module]]:
         """See `setpoint.shapes.division.HasUnits`; none where others than usual are there."""
         model: Any = self.model
+        if self.is_part:
+            return []
         decoder, output, embedding = decoder_of(model), self.output, model.get_input_embeddings()
         layers = {layer for _, layer in layers_of(model)}
         around = [
@@ -363,13 +400,72 @@ class HuggingFaceModel(nn.Module):
             return []
         return [[embedding], around[1:]]
 
+    def use_context(self, groups: ContextGroups) -> None:
+        """See `setpoint.shapes.division.SequenceDivisible`.
+
+        Raises:
+            SetpointError: its layers do not know what other ranks have of a sequence.
+        """
+        axis = "ring" if groups.ring is not None else "ulysses"
+        if self.attention != NAME or self.isolation != "mask":
+            why = (
+                f"attention is computed by {self.attention} of transformers"
+                if self.attention != NAME
+                else "its layers keep a state from token to token"
+            )
+            raise SetpointError(
+                f"parallel.{axis}: {type(self.model).__name__} takes whole sequences, as {why}\n"
+                f"Valid: 1"
+            )
+        if self.balances:
+            raise SetpointError(
+                f"parallel.{axis}: model.overrides.output_router_logits = true asks for a balance "
+                f"loss over whole sequences, of which each rank has a part\n"
+                f"Valid: 1, or output_router_logits = false"
+            )
+        self.groups = groups
+
+    def use_experts(self, exchange: Exchange) -> list[ExpertPart]:
+        """See `setpoint.shapes.expert_parts.HasExperts`."""
+        return experts.use_experts(self.model, exchange)
+
+    @property
+    def stream_width(self) -> int:
+        """See `setpoint.shapes.stages.Staged`."""
+        return self._keys.get_text_config().hidden_size
+
+    def stage_parts(self) -> list[str]:
+        """See `setpoint.shapes.stages.Staged`; `output` is the norm before it, too."""
+        return stages.parts_of(self.model)
+
+    def part_modules(self, part: str) -> list[nn.Module]:
+        """The modules of a part, by whose size stages are balanced."""
+        return stages.modules_of(self.model, part)
+
+    def keep_parts(self, parts: Sequence[str]) -> None:
+        """See `setpoint.shapes.stages.Staged`."""
+        self.is_part = True
+        self.model = stages.keep_parts(self.model, parts)
+
+    def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
+        """See `setpoint.shapes.division.VocabularyDivisible`."""
+        logits, output = self.logits, self.output
+        if logits is None or output is None or weight_in_use(output).shape[0] == logits.rows:
+            return  # which gives the logits of all tokens, or is tied to an embedding that is whole
+        self.vocabulary_part = VocabularyPart(peers, -(-logits.rows // peers.size), gathers)
+
     def tensor_plan(self) -> dict[str, str]:
         """See `setpoint.shapes.division.TensorDivisible`: the plan that transformers has.
 
         Raises:
             SetpointError: it has none, or one with modules that are divided in other ways.
         """
-        return {f"model.{path}": word for path, word in tensor_plan(self.model).items()}
+        plan = {f"model.{path}": word for path, word in tensor_plan(self.model).items()}
+        if self.logits is not None:
+            output = next(f"model.{n}" for n, m in self.model.named_modules() if m is self.output)
+            plan = {path: word for path, word in plan.items() if path != output}
+            plan[output] = "vocabulary_columns"
+        return plan
 
     def fill(self, load: Callable[[], None], tokens: int | None) -> None:
         """Fill it from weights; rows for tokens that these do not have are the mean of theirs.
@@ -418,6 +514,13 @@ class HuggingFaceModel(nn.Module):
     @property
     def _keys(self) -> Any:
         return self.model.config
+
+
+def _logits_of(hidden: Tensor, projection: Projection) -> Tensor:
+    """The logits of all tokens, as a head."""
+    if projection.part is not None:
+        projection = projection._replace(part=projection.part._replace(gathers=True))
+    return projection.logits(hidden)
 
 
 def _without_mask(

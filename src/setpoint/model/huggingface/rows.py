@@ -22,8 +22,8 @@ class Rows(NamedTuple):
     shape: tuple[int, int]
 
     def put(self, packed: Tensor) -> Tensor:
-        """Lay (B, S) values into rows of documents, with zeros as padding."""
-        apart = packed.new_zeros(self.shape)
+        """Lay (B, S, ...) values into rows of documents, with zeros as padding."""
+        apart = packed.new_zeros(*self.shape, *packed.shape[2:])
         apart[self.row, self.column] = packed[self.valid]
         return apart
 

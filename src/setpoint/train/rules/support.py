@@ -327,7 +327,7 @@ CONFLICTS = (
         "a loss of type = {loss.type} needs the logits of the whole vocabulary", ("null", "false"),
         where=lambda job: not type(job.loss).takes_columns and not type(job.loss).from_hidden),
     Conflict(
-        "parallel.loss_parallel = true", ("model = import or huggingface",),
+        "parallel.loss_parallel = true", ("model = import",),
         "a model of type = {model.type} gives the logits of the whole vocabulary", ("null",)),
     Conflict(
         "parallel.sequence_parallel = true", ("model = import or huggingface",),
@@ -363,11 +363,6 @@ CONFLICTS = (
         "model.attention_backend = flex_attention", (NO_GPU,),
         "computes no gradients on a CPU, and {device}", ("sdpa", "eager")),
     Conflict(
-        "model = huggingface", (IN_CONTEXT,),
-        "type = {model.type} takes whole sequences, and ranks divide them", ("transformer",),
-        where=_divides_sequences, also=BOTH,
-        hint="Or set parallel.ring and parallel.ulysses to 1."),
-    Conflict(
         "model.moe.capacity_factor = set", (IN_CONTEXT,),
         "drops the last choices of whole sequences, of which each rank has a part", ("null",),
         where=_divides_sequences, also=BOTH),
@@ -394,11 +389,6 @@ CONFLICTS = (
         "would fail: graphs end at the messages between ranks", ("false",),
         where=_divides_sequences, also=BOTH),
     Conflict(
-        "parallel.expert that divides experts", ("model = huggingface",),
-        "divides the experts of Setpoint's transformer, or of a model that has use_experts, and a "
-        "model of transformers keeps its own", ("1",),
-        where=_divides_experts),
-    Conflict(
         "parallel.expert that divides experts", ("model.moe = null",),
         "has nothing to divide: the model has no experts", ("1",),
         where=_divides_experts, hint="Or set model.moe."),
@@ -419,6 +409,9 @@ CONFLICTS = (
         "parallel.dispatch = deepep", (NO_GPU,), "needs GPUs, and {device}", ("all_to_all",)),
     Conflict(
         "resilience.gpu_health = set", (NO_GPU,), "looks at GPUs, and {device}", ("null",)),
+    Conflict(
+        "parallel.dispatch = deepep", ("model = huggingface",),
+        "sends the rows of experts of model.moe", ("all_to_all",)),
     Conflict(
         "parallel.dispatch = deepep", ("precision.compute = fp32 or fp16",),
         "sends bf16, and the model computes in {precision.compute}", ("all_to_all",),
@@ -448,10 +441,6 @@ CONFLICTS = (
         "adapter.merge = set", ("optimizer = schedule_free_adamw",),
         "replaces weights that type = {optimizer.type} averages over the whole run", ("null",),
         hint="Or choose optimizer.type = adamw."),
-    Conflict(
-        PIPELINE, ("model = huggingface",),
-        "is {parallel.pipeline}, and a model of type = {model.type} does not say how it is cut "
-        "into stages", ("1",), where=_is_cut),
     Conflict(
         "parallel.pipelining.transfer = fp32", ("precision.params = bf16",),
         "has no effect: the residual stream is in bf16", ("null", "bf16"), where=_is_cut),

@@ -1,0 +1,226 @@
+"""Packed experts of transformers' models on several ranks, by Setpoint's exchange of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.model.moe.assign import Assignments, assign
+from setpoint.model.moe.dispatch import OverTensor
+from setpoint.model.moe.product import grouped_product, looped_product, why_not_grouped
+from setpoint.model.moe.rows import gather, spread, sum_choices
+from setpoint.shapes.expert_parts import ExpertPart
+from setpoint.shapes.placed import part_here
+
+if TYPE_CHECKING:
+    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.shapes.peers import Peers
+
+BLOCKS = ("Llama4TextMoe",)
+"""Blocks whose experts take all tokens, weighted, and whose forward pass is replaced."""
+
+
+def use_experts(model: nn.Module, exchange: Exchange) -> list[ExpertPart]:
+    """See `setpoint.shapes.expert_parts.HasExperts`.
+
+    Raises:
+        SetpointError: the model has no packed experts, or ranks cannot divide their width.
+    """
+    over = exchange.peers if isinstance(exchange, OverTensor) and exchange.divides else None
+    parts: list[ExpertPart] = []
+    for path, module in list(model.named_modules()):
+        if type(module).__name__ in BLOCKS:
+            _change(module, _Block, {})
+            block: Any = module
+            block.exchange = exchange
+            parts.append(_part(f"{path}.experts", block.experts, _Scaled, over))
+        elif isinstance(getattr(module, "_is_expert_parallel", None), bool):
+            parts.append(_part(path, module, _Weighted, over))
+            experts: Any = module
+            experts.exchange = exchange
+    if not parts:
+        raise SetpointError(
+            f"parallel.expert: {type(model).__name__} of transformers has no experts in one tensor "
+            f"for each projection\nValid: 1"
+        )
+    return parts
+
+
+class _Layout(NamedTuple):
+    """Where the inner width of experts lies.
+
+    Arguments:
+        widths: by parameter, the dimension that ranks divide.
+        halves: by parameter, the dimension with all gates before all values of the other
+            projection; ranks have all of it, and compute with their part of each half.
+    """
+
+    widths: dict[str, int]
+    halves: dict[str, int]
+
+
+def _layout(experts: Any) -> _Layout:
+    names = experts._parameters.keys()
+    transposed = getattr(experts, "is_transposed", True)
+    into, out = (2, 1) if transposed else (1, 2)
+    dims = {name: into for name in names if name in ("gate_up_proj", "up_proj")}
+    dims |= {name: 1 for name in names if name in ("gate_up_proj_bias", "up_proj_bias")}
+    widths = {"down_proj": out}
+    halves: dict[str, int] = {}
+    for name, dim in dims.items():
+        has_halves = name.startswith("gate") and getattr(experts, "is_concatenated", True)
+        (halves if has_halves else widths)[name] = dim
+    return _Layout(widths, halves)
+
+
+def _part(path: str, experts: Any, behaves: type[_Experts], over: Peers | None) -> ExpertPart:
+    layout = _layout(experts)
+    if over is not None:
+        unknown = experts._parameters.keys() - {*layout.widths, *layout.halves, "down_proj_bias"}
+        width = experts.down_proj.shape[layout.widths["down_proj"]]
+        if unknown or experts._modules or width % over.size:
+            why = (
+                f"{', '.join(sorted(unknown)) or 'an adapter'}"
+                if unknown or experts._modules
+                else f"a width of {width}, which {over.size} ranks cannot divide"
+            )
+            raise SetpointError(
+                f"parallel.expert_tensor = {over.size}: the experts of {path} have {why}\nValid: 1"
+            )
+    own = dict(experts._parameters)
+    readers = {name: _reader(name, layout.halves.get(name), over) for name in own}
+    experts._first = next(iter(own))
+    _change(experts, behaves, readers)
+    whole = tuple(name for name in own if name not in layout.widths)
+    experts._summed = whole if over is not None else ()
+    return ExpertPart(experts, layout.widths)
+
+
+def _change(module: nn.Module, behaves: type, readers: dict[str, property]) -> None:
+    module.__class__ = _class_of(type(module), behaves, tuple(readers.items()))
+
+
+@cache
+def _class_of(cls: type, behaves: type, readers: tuple[tuple[str, property], ...]) -> type:
+    # What adapts experts stands before what divides them: it changes what they compute with.
+    *adapts, own = cls.__bases__ if len(cls.__bases__) > 1 else (cls,)
+    bases = (*adapts, behaves, own)
+    return type(cls.__name__, bases, {**dict(readers), "__module__": cls.__module__})
+
+
+@cache
+def _reader(name: str, halves: int | None, over: Peers | None) -> property:
+    """A parameter as this rank computes with it."""
+
+    def read(experts: Any) -> Tensor:
+        if name in experts.__dict__:
+            return experts.__dict__[name]  # with what an adapter adds
+        part = part_here(experts._parameters[name])
+        if over is not None and halves is not None:
+            both = part.unflatten(halves, (2, -1))
+            return over.part(both, halves + 1).flatten(halves, halves + 1)
+        if over is not None and name == "down_proj_bias" and over.rank:
+            return part * 0.0  # what each rank adds would be added as often as there are ranks
+        return part
+
+    return property(read)
+
+
+class _Experts:
+    """Experts of which this rank has some, called with rows as `PackedExperts` are.
+
+    What subclasses add stands before the module's own class.
+    """
+
+    _first: str
+    exchange: Any
+
+    @property
+    def num_experts(self) -> int:
+        """The number of experts on this rank."""
+        return getattr(self, self._first).shape[0]
+
+    @num_experts.setter
+    def num_experts(self, count: int) -> None:
+        del count
+
+    def compute(
+        self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
+    ) -> Tensor:
+        """See `PackedExperts.forward`; gradients are not scaled by `factors`."""
+        assert factors is None
+        slots, ends = assigned.slots, assigned.ends
+        rows = gather(x, slots, weights.shape[1])
+        own = weights.flatten().index_select(0, slots).unsqueeze(1)
+        if len(rows):
+            results = self.rows(rows, own, ends)
+        else:
+            # One row of nothing, so that gradients go the same way on all ranks.
+            results = self.rows(
+                rows.sum(0, keepdim=True), own.sum(0, keepdim=True), ends.clamp(min=1)
+            )[:0]
+        choices = spread(results, slots, weights.numel()).unflatten(0, weights.shape)
+        return sum_choices(choices)
+
+    def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        """Compute weighted results of rows, those of an expert after those of the one before."""
+        raise NotImplementedError
+
+
+class _Weighted(_Experts):
+    """Experts whose results are weighted."""
+
+    def forward(self, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        module: Any = self
+        total = module._parameters[self._first].shape[0]
+        assigned = assign(index, total)
+        return self.exchange(self.compute, hidden_states, weights, assigned)()
+
+    def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        places = torch.arange(len(rows), device=rows.device)
+        index = torch.searchsorted(ends.to(places.dtype), places, right=True)
+        above: Any = super()
+        return above.forward(rows, index.unsqueeze(1), weights).to(rows.dtype)
+
+
+class _Scaled(_Experts):
+    """Experts whose input is weighted (Llama 4)."""
+
+    gate_up_proj: Tensor
+    down_proj: Tensor
+    act_fn: Callable[[Tensor], Tensor]
+
+    def forward(self, x: Tensor, weights: Tensor, index: Tensor, exchange: Any) -> Tensor:
+        module: Any = self
+        total = module._parameters[self._first].shape[0]
+        return exchange(self.compute, x, weights, assign(index, total))()
+
+    def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        product = looped_product
+        if why_not_grouped(self.gate_up_proj) is None and why_not_grouped(self.down_proj) is None:
+            product, ends = grouped_product, ends.to(torch.int32)
+        gate, up = product(rows * weights, self.gate_up_proj, ends).chunk(2, dim=-1)
+        return product(up * self.act_fn(gate), self.down_proj, ends)
+
+
+class _Block:
+    """A block of Llama 4 whose experts get the tokens that chose them, and not all."""
+
+    router: nn.Module
+    shared_expert: nn.Module
+    experts: nn.Module
+    exchange: Any
+    hidden_dim: int
+    top_k: int
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = hidden_states.reshape(-1, self.hidden_dim)
+        scores, logits = self.router(tokens)
+        index = logits.topk(self.top_k, dim=1).indices
+        routed = self.experts(tokens, scores.gather(1, index), index, self.exchange)
+        return self.shared_expert(tokens) + routed, logits
