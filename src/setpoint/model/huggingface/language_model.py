@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from setpoint.config import RunError, SetpointError
 from setpoint.model.attention.layout import Layout
-from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing
 from setpoint.model.huggingface import experts, stages
+from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing
 from setpoint.model.huggingface.division import tensor_plan
 from setpoint.model.huggingface.logits import (
     Logits,

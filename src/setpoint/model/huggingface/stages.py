@@ -56,7 +56,8 @@ def modules_of(model: Any, part: str) -> list[nn.Module]:
     middle = names.index(LAYERS)
     if part == "embedding":
         return [getattr(decoder, name) for name in names[:middle]]
-    return [*(getattr(decoder, name) for name in names[middle + 1 :]), model.get_output_embeddings()]
+    after = [getattr(decoder, name) for name in names[middle + 1 :]]
+    return [*after, model.get_output_embeddings()]
 
 
 def keep_parts(model: Any, parts: Sequence[str]) -> Any:
