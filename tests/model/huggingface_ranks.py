@@ -1,7 +1,7 @@
-"""Run by test_huggingface_families.py in a process of its own: two ranks train as one does.
+"""Run by tests of families in a process of its own: several ranks train as one does.
 
-Its arguments are families of `FAMILIES`, with an adapter as in `gpt_oss+lora`, and shapes such as
-`shard=2`.
+Its arguments are the number of ranks, unless it is 2; families of `FAMILIES`, with an adapter as in
+`gpt_oss+lora`; and shapes such as `shard=2`.
 """
 
 import sys
@@ -17,28 +17,34 @@ from setpoint.model.layers import layers_of
 from setpoint.parallel.world import World
 from setpoint.train.build.components import build_components
 
-from ..parallel.equal_ranks import assert_equal, trained
+from ..parallel.equal_ranks import Trained, assert_equal, trained
 from ..ranks import fork
 from .huggingface_families import family_job
 
-WORLD = 2
+WORLD = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdecimal() else 2
 FLAGS = ("duration=6 steps", "memory.activation_checkpointing=full")
 
 
-def compare(folder: Path, kind: str, shape: str) -> None:
-    """One rank, and both of them in a shape."""
+def compare(folder: Path, kind: str, shape: str, alone: dict[str, Trained]) -> None:
+    """One rank, and all of them in a shape.
+
+    Arguments:
+        alone: what one rank has trained, by the kind.
+    """
     degrees = [f"parallel.{degree}" for degree in shape.split(",")]
     family, _, adapter = kind.partition("+")
     flags = (*FLAGS, f"adapter={{type: {adapter}, rank: 2, b_std: 0.1}}") if adapter else FLAGS
     ranks = (*flags, f"parallel.world_size={WORLD}", *degrees)
     job = family_job(folder, family, *ranks)
-    if "shard=2" in shape:
+    if shape == "shard=2":
         units_are_gathered_apart(build_components(job).model)
-    told: list[Any] = [None]
-    if dist.get_rank() == 0:
-        told = [trained(family_job(folder, family, *flags), World(torch.device("cpu")))]
-    dist.broadcast_object_list(told)
-    assert_equal(trained(job), told[0], 1e-5, f"{kind}, {shape}")
+    if kind not in alone:
+        told: list[Any] = [None]
+        if dist.get_rank() == 0:
+            told = [trained(family_job(folder, family, *flags), World(torch.device("cpu")))]
+        dist.broadcast_object_list(told)
+        alone[kind] = told[0]
+    assert_equal(trained(job), alone[kind], 1e-5, f"{kind}, {shape}")
     print(f"{kind}, {shape}: equal")
 
 
@@ -55,9 +61,10 @@ def one_rank(rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     shapes = [each for each in sys.argv[1:] if "=" in each]
     with tempfile.TemporaryDirectory() as folder:
-        for kind in (each for each in sys.argv[1:] if "=" not in each):
+        alone: dict[str, Trained] = {}
+        for kind in (each for each in sys.argv[1:] if "=" not in each and not each.isdecimal()):
             for shape in shapes:
-                compare(Path(folder), kind, shape)
+                compare(Path(folder), kind, shape, alone)
     dist.destroy_process_group()
 
 
