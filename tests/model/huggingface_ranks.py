@@ -34,7 +34,11 @@ def compare(folder: Path, kind: str, shape: str, alone: dict[str, Trained]) -> N
     degrees = [f"parallel.{degree}" for degree in shape.split(",")]
     family, _, adapter = kind.partition("+")
     flags = (*FLAGS, f"adapter={{type: {adapter}, rank: 2, b_std: 0.1}}") if adapter else FLAGS
+    if WORLD > 2:
+        flags = (*flags, "batch.global_size=4")
     ranks = (*flags, f"parallel.world_size={WORLD}", *degrees)
+    if "pipeline=2,shard=2" in shape:  # a micro-batch for each stage
+        ranks += ("batch.micro_size=1",)
     job = family_job(folder, family, *ranks)
     if shape == "shard=2":
         units_are_gathered_apart(build_components(job).model)

@@ -33,22 +33,29 @@ def use_experts(model: nn.Module, exchange: Exchange) -> list[ExpertPart]:
     """
     over = exchange.peers if isinstance(exchange, OverTensor) and exchange.divides else None
     parts: list[ExpertPart] = []
-    for path, module in list(model.named_modules()):
-        if type(module).__name__ in BLOCKS:
-            _change(module, _Block, {})
-            block: Any = module
+    for path, experts, block in experts_of(model):
+        if block is not None:
+            _change(block, _Block, {})
             block.exchange = exchange
-            parts.append(_part(f"{path}.experts", block.experts, _Scaled, over))
-        elif isinstance(getattr(module, "_is_expert_parallel", None), bool):
-            parts.append(_part(path, module, _Weighted, over))
-            experts: Any = module
-            experts.exchange = exchange
+        parts.append(_part(path, experts, _Weighted if block is None else _Scaled, over))
+        experts.exchange = exchange
     if not parts:
         raise SetpointError(
             f"parallel.expert: {type(model).__name__} of transformers has no experts in one tensor "
             f"for each projection\nValid: 1"
         )
     return parts
+
+
+def experts_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
+    """Find packed experts: path, module, and the block around them where it is one of `BLOCKS`."""
+    found: list[tuple[str, Any, Any]] = []
+    for path, module in model.named_modules():
+        if type(module).__name__ in BLOCKS:
+            found.append((f"{path}.experts", module.experts, module))
+        elif isinstance(getattr(module, "_is_expert_parallel", None), bool):
+            found.append((path, module, None))
+    return found
 
 
 class _Layout(NamedTuple):

@@ -461,7 +461,7 @@ class HuggingFaceModel(nn.Module):
             SetpointError: it has none, or one with modules that are divided in other ways.
         """
         plan = {f"model.{path}": word for path, word in tensor_plan(self.model).items()}
-        if self.logits is not None:
+        if self.logits is not None and self.output is not None:
             output = next(f"model.{n}" for n, m in self.model.named_modules() if m is self.output)
             plan = {path: word for path, word in plan.items() if path != output}
             plan[output] = "vocabulary_columns"

@@ -90,6 +90,16 @@ def dense_on_gpu(job: Any) -> Dense | None:
     return find_dense(model, job.precision.compute, length, documents=documents, ring=ring)
 
 
+def divides_model(job: Any) -> bool:
+    """Whether ranks divide matrices, layers, sequences or experts of a model."""
+    parallel = job.parallel
+    return (
+        parallel.divides_experts
+        or parallel.context > 1
+        or any(parallel.degrees[axis] > 1 for axis in ("tensor", "pipeline"))
+    )
+
+
 def is_cut(job: Any) -> bool:
     """Whether the layers are divided among the ranks of a pipeline."""
     return job.parallel.degrees["pipeline"] > 1
@@ -141,6 +151,10 @@ RULES = (
     Rule(f"{HERE}context:context_problems", ("batch", "model", "parallel"),
          "Whether the ranks of a sequence get as many of its tokens, and as many heads",
          when=lambda job: job.parallel.context > 1),
+    Rule(f"{HERE}parallel:family_problems", ("model", "parallel"),
+         "Whether a model of transformers can be divided by tensor, pipeline, sequence and expert",
+         needs="torch", when=lambda job: isinstance(job.model, HuggingFaceModel)
+         and divides_model(job)),
     Rule(f"{HERE}batch:load_problems", ("model", "batch"),
          "Whether micro-batches fall into the parts that experts are balanced over",
          when=lambda job: isinstance(job.model, Transformer) and job.model.moe is not None),
