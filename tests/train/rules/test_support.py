@@ -98,7 +98,6 @@ MET: tuple[tuple[str, ...], ...] = (
     (*ZERO, "precision.optimizer_state=bf16", "memory.activation_offload={}"),
     (*ZERO, *(f"tracking.metrics.{name}=[layers]" for name in NORMS)),
     (*SHARDED, "parallel.read_weights=rank_0_broadcasts"),
-    (*RING, "model={type=huggingface, config=org/theirs}"),
     (*RING, "model.moe={experts: 4, capacity_factor: 1.0}"),
     (*RING, "model.attention_dropout=0.1", "model.attention_backend=flex"),
     (
@@ -108,7 +107,7 @@ MET: tuple[tuple[str, ...], ...] = (
         "precision.compute=bf16",
     ),
     (*RING, "compile={scope: model, fullgraph: true}"),
-    (*EXPERT, "model={type=huggingface, config=org/theirs}"),
+    (*EXPERT, "model={type=huggingface, config=org/theirs}", "parallel.dispatch=deepep"),
     EXPERT,
     (*EXPERT, "model.moe={experts: 4, packed: false}"),
     (*EXPERT, *MOE, "parallel.reshard=2", "compile={fullgraph: true}"),
@@ -130,7 +129,6 @@ MET: tuple[tuple[str, ...], ...] = (
     (*TENSOR, "parallel.async_tensor_parallel=true", "parallel.sequence_parallel=false"),
     (*TENSOR, "parallel.async_tensor_parallel=true", "compile.backend=aot_eager"),
     (*TENSOR, "model.attention_dropout=0.1", "parallel.sequence_parallel=false"),
-    (*CUT, "model={type=huggingface, config=org/theirs}"),
     (
         *CUT,
         f"{PIPELINING}=zbv_zero_bubble",

@@ -146,6 +146,8 @@ class _Experts:
 
     _first: str
     exchange: Any
+    rows: Any
+    """Computes weighted results of rows, those of an expert after those of the one before."""
 
     @property
     def num_experts(self) -> int:
@@ -173,10 +175,6 @@ class _Experts:
             )[:0]
         choices = spread(results, slots, weights.numel()).unflatten(0, weights.shape)
         return sum_choices(choices)
-
-    def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-        """Compute weighted results of rows, those of an expert after those of the one before."""
-        raise NotImplementedError
 
 
 class _Weighted(_Experts):
