@@ -185,6 +185,8 @@ ISOLATING = {
                    "moe_intermediate_size=8, shared_expert_intermediate_size=8, "
                    "linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=8, "
                    "linear_value_head_dim=8, layer_types=[linear_attention, full_attention]"),
+    "lfm2": ("rows", "setpoint", f"{SMALL}, num_key_value_heads=1, "
+             "layer_types=[conv, full_attention]"),
     "mamba": ("rows", "eager", "vocab_size=257, hidden_size=16, state_size=4, "
               "num_hidden_layers=2"),
 }  # fmt: skip
