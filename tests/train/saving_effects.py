@@ -162,8 +162,9 @@ ROWS: dict[str, tuple[Any, ...]] = {
         "checkpoint.export.when=each_save", exported, EXPORT,
         [("step-00000002", {"torch.float32"}), ("step-00000004", {"torch.float32"})],
     ),
-    "Export.dtype": (
-        "checkpoint.export.dtype=bf16", exported, EXPORT, [("step-00000004", {"torch.bfloat16"})]
+    "Export.stored_dtype": (
+        "checkpoint.export.stored_dtype=bf16", exported, EXPORT,
+        [("step-00000004", {"torch.bfloat16"})],
     ),
     "Export.keep": (
         "checkpoint.export.keep=1", exported, (*EXPORT, "checkpoint.export.when=each_save"),

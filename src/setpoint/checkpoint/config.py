@@ -61,7 +61,7 @@ class Export(Config, role=RUNTIME):
 
     when: Literal["end", "each_save"] = "end"
     """Checkpoints to export. end: the one after the last step; each_save: each that is saved."""
-    dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = None
+    stored_dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = None
     """Dtype of the exported weights; null: as they are saved."""
     keep: int | None = field(default=None, ge=1)
     """Number of latest exports to keep; null keeps all."""

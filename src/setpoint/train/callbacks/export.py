@@ -174,7 +174,8 @@ class ExportCallback(Callback):
 
     def _started(self, task: Task) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "setpoint", "export", str(task.source), str(task.target)]
-        command += [] if self.section.dtype is None else ["--dtype", self.section.dtype]
+        dtype = self.section.stored_dtype
+        command += [] if dtype is None else ["--dtype", dtype]
         command += ["--parallel.device", "cpu"]
         environment = {k: v for k, v in os.environ.items() if k not in OF_RANKS}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
