@@ -418,3 +418,21 @@ def test_without_transformers_it_is_said_at_check_what_to_install(
     assert told == ["model.attention_backend", "model.config"]
     with pytest.raises(SetpointError, match=r"needs the package .*: install 'setpoint\[hugg"):
         build_components(made)
+
+
+def test_attention_that_computes_something_else_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First weights are so small that it would not show in the logits."""
+    from transformers.models.llama import modeling_llama
+
+    real = modeling_llama.eager_attention_forward
+
+    def capped(module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> Any:
+        return real(module, torch.tanh(query / 50) * 50, key, value, mask, **named)
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", capped)
+    flags = ("model.config=llama", f"model.overrides={{{SMALL}, {HEADS}}}")
+    assert build_components(job(tmp_path, *flags)).model.attention == "sdpa"
+    with pytest.raises(SetpointError, match="or computes something else with it"):
+        build_components(job(tmp_path, *flags, "model.attention_backend=setpoint"))

@@ -8,6 +8,7 @@ sequences. `placing` says the documents for the forward passes within.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 
 NAME: Final = "setpoint"
 """Name of the attention in transformers."""
+
+SCORES = 4.0
+"""Standard deviation of the scores that attention is tried with."""
+AGREES = 1e-5
+"""Share of the largest value that rounding may change in attention."""
 
 DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 """Names that transformers' configs have for the share of attention weights that are dropped."""
@@ -66,6 +72,20 @@ def placing(places: Places) -> Iterator[None]:
         yield
     finally:
         _given.pop()
+
+
+_tried: list[list[bool]] = []
+"""Whether layers that are tried compute what the eager function of their family does."""
+
+
+@contextmanager
+def trying() -> Iterator[list[bool]]:
+    """Let each layer within be tried with large scores, at which caps and sinks show."""
+    _tried.append([])
+    try:
+        yield _tried[-1]
+    finally:
+        _tried.pop()
 
 
 class Prepared(NamedTuple):
@@ -155,7 +175,7 @@ def attend(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
-    **_: Any,
+    **more: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention as transformers asks for it.
 
@@ -178,6 +198,9 @@ def attend(
             f"model.attention_backend = {NAME}: {type(module).__name__} hands it {what}\n"
             f"Valid: sdpa, eager"
         )
+    if _tried:
+        options = {**more, "scaling": scaling, "softcap": softcap, "s_aux": s_aux}
+        _tried[-1].append(_agrees(module, query, key, value, attention_mask, options))
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     scores = Scores(scaling, softcap or None, dropout, s_aux)
     return attention_mask.attend(query, key, value, scores), None
@@ -286,6 +309,32 @@ def demands_of(config: Any, model: nn.Module | None = None) -> Demands:
         any((getattr(config, name, None) or 0) > 0 for name in DROPOUTS),
         any(name.endswith(".sinks") for name in names),
     )
+
+
+def _agrees(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: AttentionMask,
+    options: dict[str, Any],
+) -> bool:
+    """Whether a layer's attention is that of the eager function beside its class, if it has one."""
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        return True
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        size * torch.randn(x.shape, generator=generator)
+        for size, x in ((SCORES, query), (1.0, key), (1.0, value))
+    )
+    seen = visible(mask.layout, mask.window) if mask.dense is None else mask.dense
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    wanted = eager(module, query, key, value, added, dropout=0.0, **options)[0]
+    scores = Scores(options["scaling"], options["softcap"] or None, 0.0, options["s_aux"])
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    found = mask.attend(query, key, value, scores)
+    return bool((found - wanted).abs().max() <= AGREES * wanted.abs().max())
 
 
 def _kind_of(mask_function: Any) -> str | None:

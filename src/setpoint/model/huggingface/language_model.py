@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from setpoint.config import RunError, SetpointError
 from setpoint.model.attention.layout import Layout
 from setpoint.model.huggingface import experts, stages
-from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing
+from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing, trying
 from setpoint.model.huggingface.division import tensor_plan
 from setpoint.model.huggingface.logits import (
     Logits,
@@ -348,7 +348,8 @@ class HuggingFaceModel(nn.Module):
             if isolation != "rows" and not ATTENDING.issuperset(types):
                 return False
             try:
-                logits, balance = found(isolation, tokens)
+                with trying() as agreed:
+                    logits, balance = found(isolation, tokens)
                 changed, _ = found(isolation, others)
             except Exception:  # whatever its layers raise, they cannot
                 return False
@@ -358,7 +359,8 @@ class HuggingFaceModel(nn.Module):
             moved = (logits - changed).abs()
             leak, within = moved[documents > 0].max(), moved[0, 1].max()
             return (
-                bool(off <= ISOLATED * apart.abs().max())
+                all(agreed)
+                and bool(off <= ISOLATED * apart.abs().max())
                 and bool(leak <= LEAK * within)
                 and (not self.balances or bool((balance - wanted).abs() <= ISOLATED * wanted.abs()))
             )
