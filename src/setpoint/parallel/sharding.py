@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 from setpoint.config import SetpointError
 from setpoint.parallel.pipeline import Stage
@@ -38,6 +41,7 @@ def shard(
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
+    allow_integers()
     # One axis is plain sharding; two are HSDP: shards within, copies across.
     mesh = mesh["replicate", "shard"] if config.copies > 1 else mesh["shard"]
     given: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, **offloading(config.sharding, mesh)}
@@ -58,6 +62,22 @@ def shard(
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
     prefetch(config.sharding, model, units, isinstance(part, HasUnits))
+
+
+def allow_integers() -> None:
+    """Let FSDP2 shard integers, such as the codes of quantized weights, on any torch.
+
+    Before 2.13 it lets each shard require gradients first, which integers cannot.
+    """
+    if TorchVersion(torch.__version__) >= "2.13":
+        return
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    def parameter(data: Tensor, requires_grad: bool = True) -> nn.Parameter:
+        return nn.Parameter(data, requires_grad and data.is_floating_point())
+
+    names: Any = SimpleNamespace(Module=nn.Module, Parameter=parameter)
+    _fsdp_param.nn = names  # pyright: ignore[reportPrivateImportUsage]
 
 
 def units_of(

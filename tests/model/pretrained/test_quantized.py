@@ -200,12 +200,8 @@ def test_bases_beneath_adapters_keep_their_bytes(name: str, tmp_path: Path) -> N
             assert torch.equal(matrices[index].bfloat16(), dense[f"{base}.weight"]), own
 
 
-def test_ranks_start_from_quantized_files_as_one() -> None:
-    forked("tests.model.pretrained.quantized_ranks", "sharded base, one reads")
-
-
 @pytest.mark.slow
-def test_ranks_start_from_quantized_files_as_one_in_every_case() -> None:
+def test_ranks_start_from_quantized_files_as_one() -> None:
     forked("tests.model.pretrained.quantized_ranks")
 
 
