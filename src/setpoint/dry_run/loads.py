@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from setpoint.model.moe.dispatch import AllToAll, OverTensor
-from setpoint.model.moe.layer import MoELayer
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -17,13 +19,29 @@ if TYPE_CHECKING:
 def even_loads(model: nn.Module) -> None:
     """Let as many rows of each layer go to the experts of each rank; those left to the first."""
     # Layers share one exchange.
-    for exchange in {each.exchange for each in model.modules() if isinstance(each, MoELayer)}:
+    used = (getattr(module, "exchange", None) for module in model.modules())
+    for exchange in {each for each in used if each is not None}:
         inner = exchange
         if isinstance(exchange, OverTensor):
             inner = exchange.inner
             cast("Any", exchange).share = _share_of(exchange.peers)
         if isinstance(inner, AllToAll):
             cast("Any", inner).rows_by_rank = rows_by_rank(inner.group.rank(), inner.ranks)
+
+
+@contextmanager
+def plain_products() -> Iterator[None]:
+    """Let experts of transformers multiply by an operator that has a shape in any dtype."""
+    moe: Any = sys.modules.get("transformers.integrations.moe")
+    if moe is None:
+        yield
+        return
+    before = moe._can_use_grouped_mm
+    moe._can_use_grouped_mm = lambda *_, **__: False
+    try:
+        yield
+    finally:
+        moe._can_use_grouped_mm = before
 
 
 def rows_by_rank(rank: int, ranks: int) -> Any:

@@ -30,7 +30,7 @@ from setpoint.dry_run.extend import (
     extended,
     few_layers,
 )
-from setpoint.dry_run.loads import even_loads
+from setpoint.dry_run.loads import even_loads, plain_products
 from setpoint.dry_run.meter import Meter, Peak, axes_of, metering, size_of
 from setpoint.model.attention.backend import SHARE_NO_HEADS
 from setpoint.model.attention.support import LIMITS
@@ -159,6 +159,7 @@ def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Me
 
         parts = build_trained(job, vocabulary, world, empty=empty)
         even_loads(parts.model)
+        stack.enter_context(plain_products())
         converter.tensor_memo = memo
         buckets = _buckets(parts)
         if not meter.now:

@@ -83,6 +83,8 @@ def build_huggingface(
         _require_causal(made)
         made.choose_attention(name == NAME)
         made.choose_head()
+    else:
+        made.suppose_usual()
     return made
 
 

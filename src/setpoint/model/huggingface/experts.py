@@ -127,7 +127,12 @@ def _reader(name: str, halves: int | None, over: Peers | None) -> property:
     def read(experts: Any) -> Tensor:
         if name in experts.__dict__:
             return experts.__dict__[name]  # with what an adapter adds
-        part = part_here(experts._parameters[name])
+        weight = experts._parameters[name]
+        mesh = getattr(weight, "device_mesh", None)
+        if mesh is not None and mesh.ndim > (1 if over is None else 2):
+            # FSDP2 shards it now, and looks for the parameter that it has put there.
+            return weight
+        part = part_here(weight)
         if over is not None and halves is not None:
             both = part.unflatten(halves, (2, -1))
             return over.part(both, halves + 1).flatten(halves, halves + 1)

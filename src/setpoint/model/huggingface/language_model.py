@@ -294,6 +294,11 @@ class HuggingFaceModel(nn.Module):
         with placing(places):
             yield
 
+    def suppose_usual(self) -> None:
+        """Take for granted what a model without values cannot be tried for, as in a dry run."""
+        self.logits = read_logits(self.model)
+        self.isolation = "mask" if self.attention == NAME else "positions"
+
     def choose_head(self) -> None:
         """Find the way from the hidden states to logits, as the model computes them."""
         model: Any = self.model

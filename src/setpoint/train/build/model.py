@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.model.build import build_model
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.exchange import build_exchange
@@ -116,7 +117,10 @@ def build_first_model(
                 initialize(model, job.seed, adapter_rules(model))
                 start_magnitudes(model)
     else:
-        model = build_model(job.model, vocab_size, keys)
+        # Without memory where it gets no weights, as only a family of transformers can begin.
+        is_planned = empty is not None and isinstance(job.model, HuggingFaceModel)
+        with torch.device("meta") if is_planned else nullcontext():
+            model = build_model(job.model, vocab_size, keys)
         if empty is None and isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:
@@ -126,7 +130,9 @@ def build_first_model(
         if empty is None:
             start_adapter(model, job.seed)
         described = trained_parameters(model) if cut else None
-        stages = division(model.to(begins))
+        stages = division(model if is_planned else model.to(begins))
+        if empty is not None and is_planned:
+            empty(model, begins, DType(job.precision.params).torch())
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_parts_fit
 
