@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from setpoint.dry_run.step import dry_run
 from setpoint.train.rules.parallel import family_problems
 
-from ..forks import forked
+from ..forks import ENVIRONMENT, forked
 from .huggingface_families import FAMILIES, family_job
 
 DIVIDED = {
@@ -76,8 +81,52 @@ def test_what_a_family_cannot_is_refused_by_check(
     assert why in problem.message
 
 
-def test_a_family_that_fits_is_not_refused(tmp_path: Path) -> None:
-    degrees = ("tensor=2", "pipeline=2", "expert=2")
+def test_a_step_on_several_axes_is_not_refused_and_is_planned(tmp_path: Path) -> None:
+    degrees = ("tensor=2", "shard=2", "pipeline=2", "expert=2")
     named = [f"parallel.{each}" for each in degrees]
-    job = family_job(tmp_path, "gpt_oss", "parallel.world_size=4", *named, "batch.micro_size=1")
+    batch = ("batch.micro_size=1", "batch.global_size=4")
+    job = family_job(tmp_path, "gpt_oss", "parallel.world_size=8", *named, *batch)
     assert list(family_problems(job)) == []
+    sent = {(row.kind, row.axes) for row in dry_run(job, 0).traffic}
+    assert {("all_to_all", "tensor"), ("send", "pipeline"), ("all_gather", "shard")} <= sent
+
+
+JOB = """
+name = "tiny"
+seed = 1
+duration = "4 steps"
+evaluation = "null"
+model = {type = "huggingface", config = "gpt_oss", max_sequence_length = 64}
+data.sources = [{type = "random", documents = 60, length = 12, alphabet = 8}]
+data.packing.method = "first_fit_decreasing"
+batch = {global_size = 4, micro_size = 1, sequence_length = 32}
+"""
+
+
+def setpoint(folder: Path, *words: str) -> None:
+    command = [sys.executable, "-m", "setpoint", *words]
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **ENVIRONMENT}, check=False)
+    assert done.returncode in (0, 75)  # 75: stopped, to go on
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_another_layout_and_is_exported_by_ranks(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    (tmp_path / "job.toml").write_text(JOB)
+    overrides = f"model.overrides={{{FAMILIES['gpt_oss']}}}"
+    train = ("train", "job.toml", overrides)
+    divided = ("parallel.tensor=2", "parallel.expert=2", "workspace=divided")
+    setpoint(tmp_path, *train, *divided, "--nproc", "2", "--until", "2")
+    setpoint(tmp_path, *train, "parallel.pipeline=2", "workspace=divided", "--nproc", "2")
+    setpoint(tmp_path, *train, "workspace=whole")
+    (run,) = (tmp_path / "divided").glob("tiny-*")
+    (whole,) = (tmp_path / "whole").glob("tiny-*")
+    setpoint(tmp_path, "export", str(run), "by-ranks", "--nproc", "2", "--parallel.tensor", "2")
+    setpoint(tmp_path, "export", str(whole), "alone")
+    tokens = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8]])
+    found, expected = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name)(tokens).logits
+        for name in ("by-ranks", "alone")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
