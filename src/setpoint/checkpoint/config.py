@@ -83,7 +83,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     )
     """Checkpoint interval; Ctrl-C and SIGTERM save one in any case. SIGUSR2 saves one, too, and
     training goes on."""
-    also_every: Period | None = field(default=None, tags=("cadence",), also_called=("save_epochs",))
+    also_every: Period | None = field(default=None, also_called=("save_epochs",))
     """Second checkpoint interval, as by epochs beside one by steps; null: none."""
     at: Literal["powers_of_two"] | tuple[int, ...] | None = field(
         default=None, item_ge=1, also_called=("dyn_ckpt_window", "save_at_steps")
