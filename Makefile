@@ -1,5 +1,5 @@
 # make demo     train the preset `tiny` and let it write
-# make test     the tests, in two processes: at most six minutes on two cores
+# make test     the tests, in three processes: about eight minutes on two cores
 # make quick    those of the configuration and of what needs no run: under a minute
 # make lint     style, formatting and types
 # make golden   show what has changed in the resolved presets and their losses, and write it down
@@ -36,7 +36,7 @@ FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 0
 TORTURE ?=
 TORCH_INDEX ?=
-PROCESSES ?= 2
+PROCESSES ?= 3
 QUICK := $(addprefix tests/,config data loss plan report resilience sweep track \
   test_golden.py test_layers.py test_structure.py)
 TORCH := 2.13.0

@@ -7,6 +7,7 @@ import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any, ClassVar
 
 import fsspec
@@ -376,6 +377,25 @@ def test_an_outage_is_waited_for(tmp_path: Path) -> None:
         assert uploads.wait(10)
         assert uploads.failure == ""
         assert 4 in wholes(RemoteRun(URL))
+    finally:
+        uploads.close()
+
+
+def test_a_record_is_waited_for_until_it_is_sent(tmp_path: Path) -> None:
+    began, may_end = Event(), Event()
+
+    class Slow(RemoteRun):
+        def send_record(self, *_: object) -> None:
+            began.set()
+            assert may_end.wait(10)
+
+    uploads = Uploads(Slow(URL), tmp_path)
+    try:
+        uploads.add_record()
+        assert began.wait(10) and not uploads.wait(0)
+        uploads.add_record()  # it has changed meanwhile
+        may_end.set()
+        assert uploads.wait(10)
     finally:
         uploads.close()
 

@@ -30,7 +30,7 @@ COMBINED = ("shard=2,tensor=2,expert=4", "pipeline=2,tensor=2", "pipeline=2,shar
 
 
 def test_two_ranks_divide_a_family_by_every_axis() -> None:
-    shapes = ("tensor=2,expert=2", "pipeline=2", "ulysses=2")
+    shapes = ("tensor=2,expert=2", "pipeline=2")
     said = forked("tests.model.huggingface_ranks", "gpt_oss", *shapes)
     assert all(f"gpt_oss, {shape}: equal" in said for shape in shapes)
 

@@ -106,7 +106,6 @@ QUICK = (
     "attention dropout under a mask",
     "matrices and sequences",
     "whole layers again",
-    "float8 gathered",
 )
 SMALL = 1024
 """Bytes of a row: sums of losses, norms and counts are one row in the arithmetic."""

@@ -338,10 +338,11 @@ def test_the_next_job_is_not_compiled_and_finds_nothing_changed(tmp_path: Path) 
     "model",
     [
         ("model=import", f"model.target={__name__}.Table"),
-        pytest.param(("model.layers=2", "model.dropout=0"), marks=pytest.mark.slow),
+        ("model.layers=2", "model.dropout=0"),
     ],
     ids=["small", "transformer"],
 )
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_inductor")
 def test_inductor_with_a_cache_of_its_own(tmp_path: Path, model: tuple[str, ...]) -> None:
     """The whole way, with a C++ compiler; the second run finds its code in the folder."""

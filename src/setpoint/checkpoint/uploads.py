@@ -80,7 +80,8 @@ class Uploads:
         self._sent: dict[int, Manifest] = {}
         self._sending: int | None = None
         self._aside: int | None = None
-        self._wants_record = False
+        # How often the record was to be sent, and how many of these a transfer that ended serves.
+        self._asked, self._answered = 0, 0
         self._failure = ""
         self._is_closed = False
         self._thread = Thread(target=self._work, name="setpoint-uploads", daemon=True)
@@ -123,7 +124,7 @@ class Uploads:
     def add_record(self) -> None:
         """Let the files of the run be sent once more."""
         with self._changed:
-            self._wants_record = True
+            self._asked += 1
             self._changed.notify_all()
 
     @property
@@ -166,7 +167,7 @@ class Uploads:
         self._thread.join(timeout=5.0)
 
     def _is_due(self) -> bool:
-        return bool(self._steps) or self._aside is not None or self._wants_record
+        return bool(self._steps) or self._aside is not None or self._asked > self._answered
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -201,7 +202,7 @@ class Uploads:
 
     def _do_next(self) -> None:
         with self._changed:
-            aside = self._aside
+            aside, asked = self._aside, self._asked
             step = self._sending = self._steps[0] if self._steps and aside is None else None
         try:
             if aside is not None:
@@ -209,12 +210,8 @@ class Uploads:
             elif step is not None:
                 self._send(step)
             else:
-                self._wants_record = False
-                try:
-                    self.run.send_record(self.record)
-                except Exception:
-                    self._wants_record = True
-                    raise
+                self.run.send_record(self.record)
+                self._answered = asked
         finally:
             with self._changed:
                 self._sending = None
