@@ -17,8 +17,8 @@ from ..forks import ENVIRONMENT, forked
 from .huggingface_families import FAMILIES, family_job
 
 DIVIDED = {
-    "tensor=2": (),
-    "pipeline=2": ("phi",),
+    "tensor=2": ("gpt2",),
+    "pipeline=2": ("phi", "gpt2"),
     "ulysses=2": ("qwen3_next", "qwen3_5_text"),
     "ring=2": ("qwen3_next", "qwen3_5_text", "gpt_oss"),
 }

@@ -90,10 +90,11 @@ def _part(path: str, experts: Any, behaves: type[_Experts], over: Peers | None) 
     if over is not None:
         unknown = experts._parameters.keys() - {*layout.widths, *layout.halves, "down_proj_bias"}
         width = experts.down_proj.shape[layout.widths["down_proj"]]
-        if unknown or experts._modules or width % over.size:
+        adapted = any(True for part in experts.children() for _ in part.parameters())
+        if unknown or adapted or width % over.size:
             why = (
                 f"{', '.join(sorted(unknown)) or 'an adapter'}"
-                if unknown or experts._modules
+                if unknown or adapted
                 else f"a width of {width}, which {over.size} ranks cannot divide"
             )
             raise SetpointError(
