@@ -39,6 +39,8 @@ def test_two_ranks_divide_a_family_by_every_axis() -> None:
 @pytest.mark.parametrize("shape", DIVIDED)
 def test_two_ranks_divide_all_families(shape: str) -> None:
     kinds = [kind for kind in FAMILIES if kind not in DIVIDED[shape]]
+    # Updates of packed experts are added to tensors that the axes hold whole.
+    kinds += ["gpt_oss+lora"] if shape == "tensor=2" else []
     said = forked("tests.model.huggingface_ranks", *kinds, shape)
     assert all(f"{kind}, {shape}: equal" in said for kind in kinds)
 

@@ -380,6 +380,8 @@ def _reader(behaves: type[_Part], name: str) -> Callable[[Any], Tensor]:
     from torch.distributed.tensor import DTensor
 
     def read(module: Any) -> Tensor:
+        if name in module.__dict__:
+            return module.__dict__[name]  # with what an adapter adds to packed experts
         weight = module._parameters[name]
         if not isinstance(weight, DTensor) or weight.device_mesh.ndim > 1:
             # FSDP2 shards it now, and looks for the parameter that it has put there.

@@ -22,7 +22,7 @@ from setpoint.model import config_from_pretrained, load_pretrained, save_pretrai
 from setpoint.model.foreign import HuggingFaceModel
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize
-from setpoint.model.pretrained.quantized import dense_tensors
+from setpoint.model.pretrained.quantized import dense_tensors, unread_quantization
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.start import start_from
@@ -244,3 +244,18 @@ def theirs_of(ours: str, experts: int) -> list[str]:
         own = part.rpartition(".")[2]
         return [f"model.{layer}.mlp.experts.{e}.{own}_proj" for e in range(experts)]
     return [f"model.{layer}.{NAMES[part]}"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ("fp8", "is 'fp8', and must be a table with quant_method"),
+        ({"quant_method": "fp9"}, "quant_method = 'fp9' is not known here"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size = 128 is no block"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "= [0, 128] is no block"),
+        ({"quant_method": "fp8", "weight_block_size": ["32", "32"]}, "= ['32', '32'] is no block"),
+    ],
+)
+def test_wrong_keys_are_named(keys: Any, reason: str) -> None:
+    assert reason in (unread_quantization(keys) or "")
+    assert unread_quantization({"quant_method": "fp8", "weight_block_size": [128, 128]}) is None

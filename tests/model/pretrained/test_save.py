@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
+from setpoint.data.tokenizers.config import TokenIds
+from setpoint.data.tokenizers.ids import IdTokenizer
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
 from setpoint.model.config import MuP
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.pretrained.save import ends_of
 from setpoint.model.rope.config import Yarn
 
 from ...snapshots import compare
@@ -223,3 +226,9 @@ def test_the_configuration_comes_back(tmp_path: Path) -> None:
     back = config_from_pretrained(tmp_path / "out")
     assert back.rope_scaling == ours.config.rope_scaling
     assert (back.kv_heads, back.rope_base, back.vocab_size) == (1, 500.0, 20)
+
+
+def test_ids_without_a_separator_end_no_text(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert ends_of(tmp_path, IdTokenizer(resolve(TokenIds(count=20)))) == ()
+    assert ends_of(tmp_path, IdTokenizer(resolve(TokenIds(count=20, separator=19)))) == (19,)

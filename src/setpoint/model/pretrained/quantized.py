@@ -45,7 +45,7 @@ _BITS: Final = ("nf4", "fp4")
 _STATE: Final = ".quant_state.bitsandbytes__"
 
 
-def unread_quantization(keys: Mapping[str, Any]) -> str | None:
+def unread_quantization(keys: Any) -> str | None:
     """Say why weights that are quantized so cannot be read.
 
     Arguments:
@@ -54,10 +54,18 @@ def unread_quantization(keys: Mapping[str, Any]) -> str | None:
     Returns:
         the reason; None if they can.
     """
+    if not isinstance(keys, dict):
+        return f"is {keys!r}, and must be a table with quant_method"
     method = keys.get("quant_method")
     known = "; ".join(f"{name} ({what})" for name, what in FORMATS.items())
     if method not in FORMATS:
         return f"quant_method = {method!r} is not known here. Valid: {known}"
+    block = keys.get("weight_block_size")
+    sides = block if isinstance(block, list) else ()
+    if block is not None and (len(sides) != 2 or any(type(n) is not int or n < 1 for n in sides)):
+        return (
+            f"weight_block_size = {block!r} is no block. Valid: [rows, columns], such as [128, 128]"
+        )
     form, bits = keys.get("format", "dense"), keys.get("load_in_8bit")
     if method == "compressed-tensors" and form not in _COMPRESSED:
         return f"format = {form!r} is not known here. Valid: {', '.join(_COMPRESSED)}"

@@ -263,7 +263,9 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
         read_keys(directory, GENERATION) if settings.is_file() else {},
         {} if is_checkpoint else _described(directory),
     )
-    separators = [] if tokenizer is None else [tokenizer.separator]
+    # Ids without a tokenizer may have no separator.
+    has_one = getattr(tokenizer, "separates", True)
+    separators = [tokenizer.separator] if tokenizer is not None and has_one else []
     return tuple(dict.fromkeys([*found, *separators]))
 
 
