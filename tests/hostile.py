@@ -9,7 +9,6 @@ in words. It prints one line of JSON: how many traps there were, and how many co
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import resource
@@ -24,6 +23,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from blake3 import blake3
 
 from setpoint.cli.main import main
 from setpoint.train.run import train
@@ -60,10 +61,10 @@ Plant = Callable[[Path, Path], None]
 
 def sealed(content: dict[str, Any]) -> bytes:
     """A manifest as Setpoint writes it: an attacker can compute its checksum as well."""
-    content.pop("sha256", None)
+    content.pop("blake3", None)
     bare = (json.dumps(content, indent=1) + "\n").encode()
-    digest = hashlib.sha256(bare).hexdigest()
-    return (json.dumps({**content, "sha256": digest}, indent=1) + "\n").encode()
+    digest = blake3(bare).hexdigest()
+    return (json.dumps({**content, "blake3": digest}, indent=1) + "\n").encode()
 
 
 def with_file(name: str) -> Plant:
@@ -81,8 +82,8 @@ def with_file(name: str) -> Plant:
             target.write_bytes(data)
         elif target.is_file():
             data = target.read_bytes()
-        digest = hashlib.sha256(data).hexdigest()
-        content["files"][given] = {"bytes": len(data), "sha256": digest}
+        digest = blake3(data).hexdigest()
+        content["files"][given] = {"bytes": len(data), "blake3": digest}
         path.write_bytes(sealed(content))
 
     return plant
@@ -98,8 +99,8 @@ def resealed(file: str, change: Callable[[bytes], bytes]) -> Plant:
         path.write_bytes(data)
         manifest = run / STEP / "manifest.json"
         content = json.loads(manifest.read_bytes())
-        digest = hashlib.sha256(data).hexdigest()
-        content["files"][file] = {"bytes": len(data), "sha256": digest}
+        digest = blake3(data).hexdigest()
+        content["files"][file] = {"bytes": len(data), "blake3": digest}
         manifest.write_bytes(sealed(content))
 
     return plant

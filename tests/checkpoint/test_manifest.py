@@ -10,9 +10,7 @@ import pytest
 
 from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.manifest import (
-    CHUNKED,
     FORMAT,
-    WHOLE,
     DamagedCheckpoint,
     Manifest,
     _seal,
@@ -22,40 +20,21 @@ from setpoint.checkpoint.manifest import (
 from setpoint.config import SetpointError
 
 
-@pytest.mark.parametrize(("method", "version"), [("sha256", WHOLE), ("blake3", FORMAT)])
-def test_round_trip(tmp_path: Path, method: str, version: int) -> None:
-    manifest = Manifest(5, 0.1, {"b": Written(1, "x", method), "a": Written(2, "y", method)})
+def test_round_trip(tmp_path: Path) -> None:
+    manifest = Manifest(5, 0.1, {"b": Written(1, "x"), "a": Written(2, "y")})
     (tmp_path / "manifest.json").write_bytes(manifest.render())
     assert read_manifest(tmp_path) == manifest
-    assert json.loads(manifest.render())["format"] == version
+    assert json.loads(manifest.render())["format"] == FORMAT == 1
 
 
-def test_chunks_of_files(tmp_path: Path) -> None:
-    manifest = Manifest(
-        5, None, {"a": Written(20, "x", "sha256/8"), "b": Written(2, "y", "sha256")}
-    )
-    (tmp_path / "manifest.json").write_bytes(manifest.render())
-    assert read_manifest(tmp_path) == manifest
-    content = json.loads(manifest.render())
-    assert content.pop("sha256") and content["format"] == CHUNKED
-    for chunk in (0, -8, 20, "8", True, 8.0):
-        content["files"]["a"]["chunk"] = chunk
-        (tmp_path / "manifest.json").write_bytes(_seal(content))
-        with pytest.raises(DamagedCheckpoint, match=f"has chunks of {chunk!r} for a"):
-            read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [{"bytes": 20}, {"sha256": "x"}, {"bytes": 20, "blake3": "x", "chunk": 8}, [], None, "x"],
-)
+@pytest.mark.parametrize("entry", [{"bytes": 20}, {"blake3": "x"}, [], None, "x"])
 def test_entries_that_none_writes(tmp_path: Path, entry: object) -> None:
     """Sealed rightly, by whom nobody knows."""
     content = {"format": FORMAT, "step": 5, "metric": None, "files": {"a": entry}}
     (tmp_path / "manifest.json").write_bytes(_seal(content))
     with pytest.raises(DamagedCheckpoint):
         read_manifest(tmp_path)
-    (tmp_path / "manifest.json").write_bytes(_seal({**content, "format": "6", "files": {}}))
+    (tmp_path / "manifest.json").write_bytes(_seal({**content, "format": "1", "files": {}}))
     with pytest.raises(DamagedCheckpoint):
         read_manifest(tmp_path)
 
@@ -70,7 +49,7 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
     assert not isinstance(caught.value, DamagedCheckpoint)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "1", '{"sha256": 1}', "\xff", "{" * 100])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "1", '{"blake3": 1}', "\xff", "{" * 100])
 def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedCheckpoint, match=r"manifest.json"):

@@ -178,9 +178,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) 
             failed.append(path.name)
             raise OSError(code, os.strerror(code))
 
-    def digest_file(path: Path, method: str) -> Written:
+    def digest_file(path: Path) -> Written:
         fails(path)
-        return digest(path, method)
+        return digest(path)
 
     def read_bytes(path: Path) -> bytes:
         fails(path)

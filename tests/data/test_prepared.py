@@ -242,9 +242,9 @@ def _wrong_dtype(folder: Path) -> str:
     # Even where the manifest was written to fit.
     manifest = next(folder.glob(f"*/{MANIFEST}"))
     facts = json.loads(manifest.read_text())
-    from setpoint.checkpoint.durable import SHA256, digest_file
+    from setpoint.checkpoint.durable import digest_file
 
-    facts["files"][path.name] = list(digest_file(path, SHA256)[:2])
+    facts["files"][path.name] = list(digest_file(path))
     manifest.write_text(json.dumps(facts, indent=1) + "\n")
     return "train-00001.tokens.npy has the dtype uint32, and the manifest says uint16"
 
@@ -334,13 +334,13 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_half(
     writes = 0
     original = pieces.write_file
 
-    def full(path: Path, chunks: Any, method: str) -> Any:
+    def full(path: Path, chunks: Any) -> Any:
         nonlocal writes
         writes += 1
         if writes == at:
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return original(path, chunks, method)
+        return original(path, chunks)
 
     data = data_of(tmp_path, [SMALL])
     with monkeypatch.context() as patch:

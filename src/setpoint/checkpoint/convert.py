@@ -107,7 +107,7 @@ def _write(
         tensors["model"] = {**tensors["model"], **frozen}
     for name in manifest.files.keys() - held:
         expected = manifest.files[name]
-        written[name] = write_file(folder / name, _chunks(source / name), expected.method)
+        written[name] = write_file(folder / name, _chunks(source / name))
         if written[name] != expected:
             raise DamagedCheckpoint(source, f"{name} has changed while it was read")
     for stem, named in tensors.items():

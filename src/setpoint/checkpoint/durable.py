@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
+
+from blake3 import blake3
 
 from .background import in_threads
 
@@ -23,99 +24,39 @@ PIECE = 256 << 10
 PART = 16 << 20
 """Bytes that are worth a thread of their own."""
 
-BLAKE3 = "blake3"
-"""Method of digests of what is written: several times as fast as SHA-256, which keeps a good disk
-waiting. `b3sum` computes it."""
-SHA256 = "sha256"
-
 
 class Written(NamedTuple):
     """What was written to one file, as the manifest records it.
 
     Arguments:
-        digest: of the content, in hexadecimal digits.
-        method: of the digest: `blake3`; in older checkpoints and prepared data `sha256`; and
-            `sha256/N`, that of the SHA-256 of each N bytes.
+        digest: BLAKE3 of the content in hexadecimal digits, as `b3sum` prints it: several times as
+            fast as SHA-256, which would keep a good disk waiting.
     """
 
     size: int
     digest: str
-    method: str = BLAKE3
 
     @staticmethod
-    def of(content: bytes | memoryview, method: str = BLAKE3) -> Written:
+    def of(content: bytes | memoryview) -> Written:
         """Size and digest of bytes in memory."""
-        digest = Digest(method)
+        digest = Digest()
         digest.update(content)
         return digest.end()
-
-    @property
-    def name(self) -> str:
-        """What the digest is called."""
-        return "BLAKE3" if self.method == BLAKE3 else "SHA-256"
 
     def difference(self, expected: Written) -> str:
         """In what a file that has this differs from what was expected; empty where it does not."""
         if self.size != expected.size:
             return f"has {self.size} bytes, not {expected.size}"
         if self != expected:
-            return f"has the {self.name} {self.digest[:12]}.., not {expected.digest[:12]}.."
+            return f"has the BLAKE3 {self.digest[:12]}.., not {expected.digest[:12]}.."
         return ""
 
 
-class _State(Protocol):
-    def update(self, data: bytes | memoryview, /) -> object: ...
-
-    def hexdigest(self) -> str: ...
-
-
-def _state_of(method: str) -> _State:
-    if method == BLAKE3:
-        # Imported here: the kernel's record has no need of it.
-        from blake3 import blake3
-
-        return blake3()
-    name, _, chunk = method.partition("/")
-    assert name == SHA256
-    return _OfChunks(int(chunk)) if chunk else hashlib.sha256()
-
-
-class _OfChunks:
-    """SHA-256 of the SHA-256 of each chunk, as checkpoints of format 5 have it."""
-
-    def __init__(self, chunk: int) -> None:
-        self.chunk, self.filled = chunk, 0
-        self.whole, self.state = hashlib.sha256(), hashlib.sha256()
-
-    def update(self, data: bytes | memoryview, /) -> None:
-        rest = memoryview(data)
-        while rest:
-            if self.filled == self.chunk:
-                self._end_chunk()
-            part = rest[: self.chunk - self.filled]
-            self.state.update(part)
-            self.filled += len(part)
-            rest = rest[len(part) :]
-
-    def hexdigest(self) -> str:
-        self._end_chunk()
-        return self.whole.hexdigest()
-
-    def _end_chunk(self) -> None:
-        self.whole.update(self.state.digest())
-        self.state, self.filled = hashlib.sha256(), 0
-
-
 class Digest:
-    """Size and digest of a stream.
+    """Size and digest of a stream."""
 
-    Arguments:
-        method: see `Written`.
-    """
-
-    def __init__(self, method: str = BLAKE3) -> None:
-        self.size, self.method = 0, method
-        self._state = _state_of(method)
+    def __init__(self) -> None:
+        self.size, self._state = 0, blake3()
 
     def update(self, piece: bytes | memoryview) -> None:
         """Take the next bytes."""
@@ -124,10 +65,10 @@ class Digest:
 
     def end(self) -> Written:
         """Size and digest of what was given."""
-        return Written(self.size, self._state.hexdigest(), self.method)
+        return Written(self.size, self._state.hexdigest())
 
 
-def write_file(path: Path, pieces: Iterable[bytes | memoryview], method: str = BLAKE3) -> Written:
+def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
     """Write a new file and wait until the disk has it.
 
     The digest is taken from memory while writing, so what the disk returns later is compared with
@@ -136,7 +77,6 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview], method: str = B
     Arguments:
         path: the file; it must not exist.
         pieces: the content in pieces of bytes (a memoryview must have the format `B`).
-        method: see `Written`.
 
     Returns:
         size and digest of the content.
@@ -144,7 +84,7 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview], method: str = B
     Raises:
         OSError: if the file cannot be created or the disk is full; a part of it may remain.
     """
-    digest = Digest(method)
+    digest = Digest()
     with open(path, "xb") as file:
         flushed = 0
         for piece in map(memoryview, pieces):
@@ -185,16 +125,13 @@ def retried(read: Callable[..., T], *given: object) -> T:
         return read(*given)
 
 
-def digest_file(path: Path, method: str = BLAKE3) -> Written:
+def digest_file(path: Path) -> Written:
     """Size and digest of a file as it is on the disk.
-
-    Arguments:
-        method: see `Written`.
 
     Raises:
         OSError: if it cannot be read.
     """
-    digest, piece = Digest(method), memoryview(bytearray(PIECE))
+    digest, piece = Digest(), memoryview(bytearray(PIECE))
     with open(path, "rb", buffering=0) as file:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)

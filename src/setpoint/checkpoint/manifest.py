@@ -9,31 +9,18 @@ import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from setpoint.config import RunError, SetpointError
 
 from .background import in_threads
-from .durable import BLAKE3, SHA256, Written, digest_file, retried
-from .layout import BASE, INDEX, MANIFEST
+from .durable import Written, digest_file, retried
+from .layout import MANIFEST
 
-FORMAT = 6
-"""The newest version of the checkpoint format that this code reads. Format 1 held all options of
-the optimizer's groups; 2 holds what the optimizer has counted in them; 3, which is written where
-there are such, tensors in parts of several files; 4 leaves out frozen parameters; 5 has files whose
-SHA-256 is that of those of their chunks; 6 may have all of that, and BLAKE3 in place of SHA-256."""
-CHUNKED = 5
-"""The version of checkpoints with SHA-256 of chunks."""
-PARTIAL = 4
-"""The version of checkpoints that leave out frozen parameters."""
-DIVIDED = 3
-"""The version of checkpoints that hold all of their tensors, some in parts."""
-WHOLE = 2
-"""The version of checkpoints whose tensors are whole."""
-
-
+FORMAT = 1
+"""The version of the checkpoint format."""
 MOST = 64 << 20
 """Bytes that a manifest has at most; that of a million files has as many."""
 _PLAIN = re.compile(r"[^/\\\0]+").fullmatch
@@ -58,13 +45,11 @@ class Manifest:
         metric: what selects the best checkpoint, lower is better (what is to rise is negated); None
             if it was not measured.
         files: file name to size and checksum; the manifest itself is not among them.
-        format: in which it was read; None for one that is to be written.
     """
 
     step: int
     metric: float | None
     files: dict[str, Written]
-    format: int | None = field(default=None, compare=False)
 
     def render(self) -> bytes:
         """The text of the file; one content has one text, so that any other text is damage.
@@ -73,11 +58,7 @@ class Manifest:
             JSON in UTF-8 with a line break at its end.
         """
         files = {name: encode_written(written) for name, written in sorted(self.files.items())}
-        version = DIVIDED if any(name.endswith(INDEX) for name in files) else WHOLE
-        version = PARTIAL if BASE in files else version
-        version = CHUNKED if any("chunk" in entry for entry in files.values()) else version
-        version = FORMAT if any(SHA256 not in entry for entry in files.values()) else version
-        return _seal({"format": version, "step": self.step, "metric": self.metric, "files": files})
+        return _seal({"format": FORMAT, "step": self.step, "metric": self.metric, "files": files})
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -117,7 +98,7 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
     """
     try:
         content = json.loads(text)
-        del content["sha256"]
+        del content["blake3"]
         whole = _seal(content) == text
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedCheckpoint(directory, f"{MANIFEST} is not a manifest") from error
@@ -132,29 +113,21 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
             )
         files: dict[str, Written] = {}
         for name, entry in content["files"].items():
-            files[name] = written = decode_written(entry)
+            files[name] = decode_written(entry)
             # Files get these names, and a checksum does not say who wrote it.
             if name in (".", "..") or not _PLAIN(name):
                 raise DamagedCheckpoint(directory, f"{MANIFEST} names the file {name!r}")
-            chunk = entry.get("chunk")
-            good = type(chunk) is int and 0 < chunk < written.size and SHA256 in entry
-            if chunk is not None and not good:
-                raise DamagedCheckpoint(directory, f"{MANIFEST} has chunks of {chunk!r} for {name}")
-        return Manifest(content["step"], content["metric"], files, content["format"])
+        return Manifest(content["step"], content["metric"], files)
 
 
 def encode_written(written: Written) -> dict[str, Any]:
     """What files of a checkpoint say of another file."""
-    method, _, chunk = written.method.partition("/")
-    entry = {"bytes": written.size, method: written.digest}
-    return {**entry, "chunk": int(chunk)} if chunk else entry
+    return {"bytes": written.size, "blake3": written.digest}
 
 
 def decode_written(entry: Mapping[str, Any]) -> Written:
     """Read what `encode_written` made."""
-    method = BLAKE3 if BLAKE3 in entry else SHA256
-    digest, chunk = entry[method], entry.get("chunk")
-    return Written(entry["bytes"], digest, method if chunk is None else f"{method}/{chunk}")
+    return Written(entry["bytes"], entry["blake3"])
 
 
 @contextmanager
@@ -189,7 +162,7 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
         name = order[number]
         try:
             _compare_size(directory, name, manifest)
-            found = retried(digest_file, directory / name, manifest.files[name].method)
+            found = retried(digest_file, directory / name)
         except OSError as error:
             raise unreadable(directory, name, error) from error
         _compare(directory, name, found, manifest.files[name])
@@ -210,7 +183,7 @@ def read_verified(directory: Path, manifest: Manifest, name: str) -> bytes:
     except OSError as error:
         raise unreadable(directory, name, error) from error
     expected = manifest.files[name]
-    _compare(directory, name, Written.of(content, expected.method), expected)
+    _compare(directory, name, Written.of(content), expected)
     return content
 
 
@@ -256,6 +229,5 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
 def _seal(content: dict[str, object]) -> bytes:
     """The manifest's text: its content and the checksum of it, so that it vouches for itself."""
     bare = (json.dumps(content, indent=1) + "\n").encode()
-    return (
-        json.dumps({**content, "sha256": Written.of(bare, SHA256).digest}, indent=1) + "\n"
-    ).encode()
+    digest = Written.of(bare).digest
+    return (json.dumps({**content, "blake3": digest}, indent=1) + "\n").encode()

@@ -6,7 +6,6 @@ can be read by people and does not depend on the order in which the groups were 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
@@ -153,7 +152,7 @@ def restore_optimizer(
     content = {
         "state": {numbers[name]: value for name, value in saved.items()},
         "param_groups": [
-            {**built, **join_tensors(_counts(optimizer, entry), tensors), "params": members}
+            {**built, **join_tensors(entry["counts"], tensors), "params": members}
             for built, entry, members in zip(
                 options_of(optimizer),
                 state["groups"],
@@ -219,19 +218,6 @@ def _begin_maxima(optimizer: Optimizer) -> None:
                 state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
 
 
-def _counts(optimizer: Optimizer, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What the optimizer has counted in a group, as the checkpoint has it."""
-    if "counts" in entry:
-        return entry["counts"]
-    # Checkpoints of format 1 hold all options; those that the optimizer is built with are ours.
-    given = inspect.signature(type(optimizer)).parameters
-    return {
-        key: value
-        for key, value in entry["options"].items()
-        if key not in given and key not in SET_FROM_OUTSIDE
-    }
-
-
 def _is_same(one: Any, other: Any) -> bool:
     """Whether two options are equal, tensors inside them included."""
     mine: dict[str, Tensor] = {}
@@ -281,8 +267,7 @@ def _refuse_other(optimizer: Optimizer, groups: list[list[str]], state: Mapping[
 
 def _moved(optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, Any]) -> list[str]:
     """The parameters that are in another group than they were, with both groups."""
-    options = [entry.get("options", entry) for entry in state["groups"]]
-    before = _places([entry["parameters"] for entry in state["groups"]], options)
+    before = _places([entry["parameters"] for entry in state["groups"]], state["groups"])
     today = _places(groups, optimizer.param_groups)
     return [
         f"{name} ({before.get(name, 'none')} -> {today.get(name, 'none')})"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .durable import BLAKE3, Digest, Written
+from .durable import Digest, Written
 from .manifest import DamagedCheckpoint
 
 PIECE = 2 << 20
@@ -23,14 +23,11 @@ class Pieces:
 
     Arguments:
         size: how much of it.
-        method: of the digest, see `durable.Written`.
         block: the size of the parts in which a service stores it, if it does.
     """
 
-    def __init__(
-        self, file: Path, size: int, alive: Callable[[], None], method: str = BLAKE3
-    ) -> None:
-        self.file, self.size, self.alive, self.method = file, size, alive, method
+    def __init__(self, file: Path, size: int, alive: Callable[[], None]) -> None:
+        self.file, self.size, self.alive = file, size, alive
         self.block: int | None = None
         self.written = Written(0, "")
         self.md5s: set[str] = set()
@@ -38,7 +35,7 @@ class Pieces:
     def __iter__(self) -> Iterator[bytes]:
         md5, part, parts = _md5(), _md5(), []
         size = 0
-        digest = Digest(self.method)
+        digest = Digest()
         with self._opened() as file:
             while piece := file.read(min(PIECE, self.size - size)):
                 self.alive()

@@ -185,7 +185,7 @@ class RemoteRun(RemoteFolder):
         """
         for name, written in sorted(found.manifest.files.items()):
             with self._reading(found.step, name):
-                arrived = self._digest(self._path(found.step, name), written.method)
+                arrived = self._digest(self._path(found.step, name))
             _compare(found.step, name, arrived, written)
 
     def pointer(self, name: PointerName) -> int | None:
@@ -370,7 +370,7 @@ class RemoteRun(RemoteFolder):
                 (into / name).unlink(missing_ok=True)
                 with self._reading(found.step, name):
                     pieces = self._pieces(self._path(found.step, name))
-                    return write_file(into / name, pieces, expected.method)
+                    return write_file(into / name, pieces)
 
             _compare(found.step, name, repeated(fetch), expected)
 
@@ -438,7 +438,7 @@ def _compare(step: int, name: str, found: Written, expected: Written) -> None:
 def _position_in(content: bytes | None, found: Found | None) -> dict[str, float]:
     """The position in a state, as it was written; nothing where that is not what is there."""
     expected = None if found is None else found.manifest.files.get(STATE)
-    if content is None or expected is None or Written.of(content, expected.method) != expected:
+    if content is None or expected is None or Written.of(content) != expected:
         return {}
     position = decode_state(content).get("position")
     return position if isinstance(position, dict) else {}

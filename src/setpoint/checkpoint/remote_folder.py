@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from setpoint.config import RunError, SetpointError
 from setpoint.hub.urls import open_file_system, reason_of
 
-from .durable import BLAKE3, Digest, Written, sync_directory, write_file
+from .durable import Digest, Written, sync_directory, write_file
 from .manifest import DamagedCheckpoint
 from .pieces import PIECE, Pieces, md5_in
 
@@ -82,7 +82,7 @@ class RemoteFolder:
     def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
         """Send a file unless it is there; `written` is None for one that may grow meanwhile."""
         size = file.stat().st_size if written is None else written.size
-        pieces = Pieces(file, size, self.alive, BLAKE3 if written is None else written.method)
+        pieces = Pieces(file, size, self.alive)
         if self._sure.get(path) == (written or pieces.look()):
             return []
         if written is not None and self._arrived(path, written, pieces) is not None:
@@ -115,11 +115,11 @@ class RemoteFolder:
             if theirs in pieces.md5s:
                 return "md5"
         # No MD5, or not that of the content, as where the service encrypts with keys of its own.
-        return "digest" if self._digest(path, written.method) == written else None
+        return "digest" if self._digest(path) == written else None
 
-    def _digest(self, path: str, method: str) -> Written:
+    def _digest(self, path: str) -> Written:
         """Read a file for its checksum alone."""
-        digest = Digest(method)
+        digest = Digest()
         for piece in self._pieces(path):
             digest.update(piece)
         return digest.end()

@@ -95,7 +95,7 @@ def _lines(run: Path, found: Comparison) -> Iterator[str]:
         compared = f"{found.rows} rows of metrics"
         if found.weights is not None:
             compared += " and the weights"
-        digest = "" if found.digest is None else f", {found.digest.name} {found.digest.digest}"
+        digest = "" if found.digest is None else f", BLAKE3 {found.digest.digest}"
         yield f"{steps}: {compared} are {bits}{digest * (found.weights is not None)}"
     else:
         yield f"{steps}: not {bits}"

@@ -105,7 +105,6 @@ def _facts(found: Found, names: list[str]) -> dict[str, Any]:
         "step": found.step,
         "written": found.written,
         "bytes": found.size,
-        "format": None if manifest is None else manifest.format,
         "ranks": found.ranks,
         "tensors": found.stems,
         "leaves_out_frozen": found.leaves_out,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import SHA256, Written, sync_directory, write_file
+from setpoint.checkpoint.durable import Written, sync_directory, write_file
 from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import Show, documents_of, source_of
 from setpoint.data.prepared.key import Key, Request
@@ -122,7 +122,7 @@ def _not_written(partial: Path, error: OSError) -> str:
 
 def _write(path: Path, data: bytes) -> Written:
     path.unlink(missing_ok=True)
-    return write_file(path, [data], SHA256)
+    return write_file(path, [data])
 
 
 def _tokenize(

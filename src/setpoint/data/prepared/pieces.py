@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import SHA256, Written, write_file
+from setpoint.checkpoint.durable import Written, write_file
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
 
@@ -187,7 +187,7 @@ def _bytes(array: npt.NDArray[Any]) -> memoryview:
 
 def _replace(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
     path.unlink(missing_ok=True)  # half of one, from a process that was killed
-    return write_file(path, chunks, SHA256)
+    return write_file(path, chunks)
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> Written:

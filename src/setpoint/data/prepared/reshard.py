@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import SHA256, Written, write_file
+from setpoint.checkpoint.durable import Written, write_file
 from setpoint.config import RunError
 from setpoint.data.prepared.names import MANIFEST
 from setpoint.data.prepared.pieces import write_array, write_parts
@@ -54,7 +54,7 @@ def reshard(
         for name, written in manifest.files.items():
             if f"{name.partition('.')[0]}." not in before:
                 shutil.copyfile(folder / name, target / name)
-                files[name] = Written(*written, SHA256)
+                files[name] = Written(*written)
         named = {name: (each.size, each.digest) for name, each in sorted(files.items())}
         made = replace(manifest, sides=tuple(sides), files=named)
         write_file(target / MANIFEST, [made.text().encode()])
@@ -87,7 +87,7 @@ def _write_side(
         stem = shard_name(side.name, number)
         files[f"{stem}.tokens.npy"] = _copy(target, f"{stem}.tokens.npy", corpus.tokens, start, end)
         files[f"{stem}.index.npy"] = write_array(target / f"{stem}.index.npy", index)
-        files[f"{stem}.names"] = write_file(target / f"{stem}.names", [names], SHA256)
+        files[f"{stem}.names"] = write_file(target / f"{stem}.names", [names])
         if corpus.trained is not None:
             name = f"{stem}.mask.npy"
             files[name] = _copy(target, name, corpus.trained, start, end)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import SHA256, digest_file
+from setpoint.checkpoint.durable import digest_file
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import Document, FileRecord
@@ -32,7 +32,7 @@ from setpoint.data.token_row import JoinedRow
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 4
+FORMAT = 1
 SEEN = "verified.json"
 """What a machine has verified: modification time of each file then."""
 INPUTS = "inputs.txt"
@@ -68,7 +68,7 @@ class Manifest:
         key: fingerprint of what determines the content.
         described: the same for people, such as the sources.
         tokenizer: `Tokenizer.name`.
-        files: by name, size and SHA-256.
+        files: by name, size and BLAKE3.
         notes: as `Corpus.notes`.
     """
 
@@ -119,7 +119,9 @@ def read_manifest(folder: Path) -> Manifest:
         sides = tuple(
             Side(**{**side, "sources": tuple(side["sources"])}) for side in found.pop("sides")
         )
-        files = {name: (int(size), str(sha)) for name, (size, sha) in found.pop("files").items()}
+        files = {
+            name: (int(size), str(digest)) for name, (size, digest) in found.pop("files").items()
+        }
         for name in files:  # they are copied and pushed under these names
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise ValueError(f"it names the file {name!r}, which lies elsewhere")
@@ -148,12 +150,12 @@ def verify(folder: Path, manifest: Manifest) -> None:
     """
     seen = _read_seen(folder, manifest)
     now: dict[str, int] = {}
-    for name, (size, sha256) in manifest.files.items():
+    for name, (size, digest) in manifest.files.items():
         path = folder / name
         try:
             status = path.stat()
             if status.st_size == size and seen.get(name) != status.st_mtime_ns:
-                same = digest_file(path, SHA256).digest == sha256
+                same = digest_file(path).digest == digest
             else:
                 same = True
         except OSError as error:

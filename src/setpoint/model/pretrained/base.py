@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.checkpoint.base import Base, read_base
-from setpoint.checkpoint.durable import BLAKE3, Written, digest_file
+from setpoint.checkpoint.durable import Written, digest_file
 from setpoint.checkpoint.layout import BASE, files_of_stems
 from setpoint.checkpoint.loading import Checkpoint, load_directory
 from setpoint.checkpoint.manifest import read_manifest, verify
@@ -391,14 +391,11 @@ def verify_base(directory: Path) -> None:
         verify(place.directory, read_manifest(place.directory), files_at(place))
 
 
-def files_at(place: Place, like: Mapping[str, Written] | None = None) -> dict[str, Written]:
+def files_at(place: Place) -> dict[str, Written]:
     """The files of weights, by which these are known again.
 
     Of a checkpoint they are those that its manifest names, of which every byte is compared when
     they are read; others are read.
-
-    Arguments:
-        like: what they are to be compared with, which says how they are digested.
 
     Raises:
         SetpointError: if there are none.
@@ -413,11 +410,7 @@ def files_at(place: Place, like: Mapping[str, Written] | None = None) -> dict[st
         paths = sorted({info.file for info in list_tensors(place.directory).values()})
 
     def measure(path: Path) -> Written:
-        there = known.get(path.name)
-        method = like[path.name].method if like and path.name in like else None
-        if there is not None and method in (None, there.method):
-            return there
-        return digest_file(path, method or BLAKE3)
+        return known.get(path.name) or digest_file(path)
 
     try:
         with ThreadPoolExecutor(4) as pool:
@@ -465,7 +458,7 @@ def _difference(place: Place, files: Mapping[str, Written]) -> str:
             size = paths[name].stat().st_size if name in paths else None
             if size not in (None, written.size):
                 return f"{name} has {size} bytes, not {written.size}"
-    there = files_at(place, files)
+    there = files_at(place)
     for name, written in files.items():
         if name not in there:
             return f"it has no {name}"

@@ -91,8 +91,7 @@ def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
     """Build the tokenizer of a checkpoint, from the files that it keeps of it.
 
     Raises:
-        SetpointError: if a checkpoint of an older version keeps no files, and they are not where
-            the section says.
+        SetpointError: if the checkpoint keeps no files, and they are not where the section says.
     """
     if isinstance(section, HuggingFace) and holds(checkpoint, TOKENIZER_FILES[0]):
         return section.build(directory=checkpoint)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import ENTRIES, OF_OPTIMIZER
-from setpoint.checkpoint.durable import SHA256, digest_file
+from setpoint.checkpoint.durable import digest_file
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.layout import MANIFEST, directory_name
 from setpoint.checkpoint.loading import ALONE, Checkpoint, Readers, load_directory
@@ -57,7 +57,7 @@ class Loaded:
 
     Arguments:
         source: where it is, at a URL if that was given.
-        digest: SHA-256 of the manifest, which names that of every file.
+        digest: BLAKE3 of the manifest, which names that of every file.
         weights, parameters: how many weights were loaded, and how many parameters' optimizer state.
         left: weights that were not, with the reason.
         anew: parameters whose optimizer state starts anew, with the reason.
@@ -275,7 +275,7 @@ def _select(
         path,
         source,
         saved.step,
-        digest_file(path / MANIFEST, SHA256).digest,
+        digest_file(path / MANIFEST).digest,
         len(tensors["model"]),
         parameters,
         left,
