@@ -37,7 +37,7 @@ from setpoint.optim.config import AdamW, Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.callback import Callback  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.step.loop import Loop, StepResult  # noqa: E402
+from setpoint.train.loop import Loop, StepResult  # noqa: E402
 from support.session import training_loop  # noqa: E402
 
 TARGET = 0.98

@@ -26,8 +26,8 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 
 FOLDER = Path(__file__).parent / "golden" / "curves"
 # Data that is the same everywhere, which the library of the running Python is not; and few tokens.

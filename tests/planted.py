@@ -220,7 +220,7 @@ BREAKS = [
         "model",
     ),
     Break(
-        "train/step/loop.py",
+        "train/loop.py",
         "seed_step(self.job.seed, self.position.step,",
         "seed_step(self.job.seed, 0,",
         "train/step/test_loop.py",
@@ -373,25 +373,25 @@ BREAKS = [
         "data train/step/test_loop_accumulation.py train/step/test_loop.py",
     ),
     Break(
-        "train/step/engine.py",
+        "train/engine.py",
         'group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)',
         'group["lr"] = rates.lr',
         "train/step/test_loop.py train/build/test_parameter_groups.py",
     ),
     Break(
-        "train/step/engine.py",
+        "train/engine.py",
         "numbers = (whole.weight, whole.targets, whole.weight * count.tokens / whole.tokens)",
         "numbers = (whole.weight, whole.targets, whole.weight)",
         "train/step/test_loop_accumulation.py train/step/test_loop.py train/step/test_routing.py",
     ),
     Break(
-        "train/step/engine.py",
+        "train/engine.py",
         "update_biases(parts.model, counts, rates.done, rates.frozen, stays)",
         "update_biases(parts.model, counts, rates.done, rates.frozen, stays * 0)",
         "train/step/test_routing.py train/step/test_loop.py",
     ),
     Break(
-        "train/step/position.py",
+        "train/position.py",
         "return period.multiples_in(done) > period.multiples_in(earlier)",
         "return done - earlier >= period.count",
         "train/step/test_position.py",

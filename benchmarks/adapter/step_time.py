@@ -27,8 +27,8 @@ from setpoint.model import save_pretrained  # noqa: E402
 from setpoint.resilience.signals import StopRequest  # noqa: E402
 from setpoint.train.build.components import build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.step.loop import Loop  # noqa: E402
-from setpoint.train.step.position import Position  # noqa: E402
+from setpoint.train.loop import Loop  # noqa: E402
+from setpoint.train.position import Position  # noqa: E402
 from support.turns import clocks_in_turns, ratio  # noqa: E402
 
 TOLERANCE = 1e-3

@@ -30,8 +30,8 @@ from setpoint.parallel.world import World  # noqa: E402
 from setpoint.resilience.signals import StopRequest  # noqa: E402
 from setpoint.train.build.components import build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.step.loop import Loop  # noqa: E402
-from setpoint.train.step.position import Position  # noqa: E402
+from setpoint.train.loop import Loop  # noqa: E402
+from setpoint.train.position import Position  # noqa: E402
 from support.turns import ratio  # noqa: E402
 
 BOUND = 1 / 1.03

@@ -13,9 +13,9 @@ from setpoint.train.build.components import Components
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.build import build_callbacks
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
 from setpoint.train.record.refuse import refuse
 from setpoint.train.record.session import open_run, resume
-from setpoint.train.step.loop import Loop
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.layers import layers_of  # noqa: E402
 from setpoint.shapes.batch import Batch  # noqa: E402
-from setpoint.train.step.objective import Objective  # noqa: E402
+from setpoint.train.objective import Objective  # noqa: E402
 from setpoint.units import ByteSize  # noqa: E402
 from support.memory import peak_bytes  # noqa: E402
 from support.turns import ratio, seconds_in_turns  # noqa: E402

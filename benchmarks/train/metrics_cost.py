@@ -29,8 +29,8 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from support.turns import clocks_in_turns, ratio
 
 LIMIT = 1.01

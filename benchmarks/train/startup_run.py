@@ -85,7 +85,7 @@ def instrument(marks: Marks) -> None:
     """Put marks around what a run does before its second step."""
     from setpoint.data.config import Data
     from setpoint.train import run
-    from setpoint.train.step.loop import Loop
+    from setpoint.train.loop import Loop
 
     run.build_components = between(marks, run.build_components, "open", "build")
     Data.build = between(marks, Data.build, "build", "data")

@@ -31,8 +31,8 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 
 from ..train.small import small_job
 from . import plain_model

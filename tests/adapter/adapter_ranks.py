@@ -17,8 +17,8 @@ from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import part_here
 from setpoint.train.build.components import build_components
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ..ranks import fork
 from ..train.small import small_job

@@ -14,10 +14,10 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import as_placed
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.merging import merge_adapters, merge_if_due
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.merging import merge_adapters, merge_if_due
-from setpoint.train.step.position import Position
 
 from ..train.small import small_job
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import build_components
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ..ranks import fork
 from ..train.small import small_job

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.shapes.outcome import Outcome
-from setpoint.train.step.objective import Objective
+from setpoint.train.objective import Objective
 
 from ..batches import make_batch
 from ..model.families import FAMILIES, sparse

@@ -12,7 +12,7 @@ from setpoint.model.initialize import initialize
 from setpoint.model.moe.layer import update_biases
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.batch import IGNORE_INDEX
-from setpoint.train.step.objective import Objective
+from setpoint.train.objective import Objective
 
 from ..batches import make_batch
 from .families import FAMILIES, SPARSE

@@ -9,7 +9,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Outcome
-from setpoint.train.step.objective import Objective
+from setpoint.train.objective import Objective
 
 from ..batches import make_batch
 from .families import FAMILIES, sparse

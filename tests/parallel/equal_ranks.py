@@ -27,8 +27,8 @@ from setpoint.train.build.process import settings_of
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 from setpoint.units.dtype import DType
 
 from ..ranks import fork

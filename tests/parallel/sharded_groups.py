@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 import setpoint.train.run as running
-from setpoint.train.step.loop import Loop
+from setpoint.train.loop import Loop
 
 from ..ranks import fork
 from ..train.small import small_job

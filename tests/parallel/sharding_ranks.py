@@ -22,8 +22,8 @@ from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ..ranks import fork
 from ..train.small import small_job

@@ -13,8 +13,8 @@ from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ..ranks import fork
 from ..train.small import small_job

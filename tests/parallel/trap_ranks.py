@@ -13,8 +13,8 @@ from setpoint.shapes.placed import part_here, whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ..ranks import fork
 from ..train.small import small_job

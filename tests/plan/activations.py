@@ -43,7 +43,7 @@ from setpoint.shapes.batch import Batch  # noqa: E402
 from setpoint.shapes.outcome import Outcome  # noqa: E402
 from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.step.objective import Objective  # noqa: E402
+from setpoint.train.objective import Objective  # noqa: E402
 from setpoint.units.dtype import DType  # noqa: E402
 
 MORE = 4

@@ -15,7 +15,7 @@ from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossE
 from setpoint.loss.linear import missing
 from setpoint.model import load_pretrained
 from setpoint.precision.weights import cast_parameters
-from setpoint.train.step.objective import Objective
+from setpoint.train.objective import Objective
 
 from ..batches import make_batch
 from ..model.families import FAMILIES

@@ -83,7 +83,7 @@ def die_at(folder: Path, kind: str, count: int, happens: Callable[[], object] = 
             reached("evaluate")
 
     if kind == "merge":
-        from setpoint.train.step import merging
+        from setpoint.train import merging
 
         fill_by = merging.fill_by
 

@@ -14,8 +14,8 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Projection
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ..loss.liger_stand_in import liger_stand_in
 

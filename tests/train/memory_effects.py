@@ -20,11 +20,11 @@ from setpoint.memory.optimizer_offload import StateOnHost
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.build.process import settings_of
-from setpoint.train.callbacks.memory import EmptyCacheCallback
+from setpoint.train.callbacks.profile import EmptyCacheCallback
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from ..memory.meter import Meter
 from ..memory.spared import spared_device

@@ -15,9 +15,9 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.objective import Objective, Share
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.objective import Objective, Share
+from setpoint.train.position import Position
 
 from .small import rows
 

@@ -21,9 +21,9 @@ from setpoint.shapes.sharded import ShardedWeight
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.rules.precision import linear_layers
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from ..precision.gpu_stand_in import gpu_stand_in
 

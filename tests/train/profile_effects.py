@@ -16,12 +16,12 @@ from setpoint.config import RunError
 from setpoint.profile.profiler import StepProfiler
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.callbacks.gc import CollectCallback
+from setpoint.train.callbacks.profile import CollectCallback
 from setpoint.train.config import Job
+from setpoint.train.engine import Verdict
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.engine import Verdict
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
 
 from ..profile.traces import read_trace, spans
 from .poison import Poisoned

@@ -22,11 +22,11 @@ from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.gpu_health import GpuHealthCallback
 from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.record.limits import watch_limits
 from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from ..parallel.nvml_stand_in import nvml_stand_in
 from .poison import Poisoned, poison_runs

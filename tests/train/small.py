@@ -13,9 +13,9 @@ from setpoint.train.build.components import Components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.metrics import LossMean
 from setpoint.train.record.state import States, states_of
 from setpoint.train.run import train
-from setpoint.train.step.loss_mean import LossMean
 
 TEXT = """
 name = "small"

@@ -46,11 +46,11 @@ from setpoint.train.build.components import build_components
 from setpoint.train.build.model import build_first_model, divide_model
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.record.summary import print_summary
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from ..cuda_autocast import cuda_autocast
 from ..data.tokenizers_here import byte_level

@@ -18,8 +18,8 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 
 from ..cuda_autocast import cuda_autocast, operators
 from ..forks import forked

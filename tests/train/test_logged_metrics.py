@@ -21,8 +21,8 @@ from setpoint.sweep.compare import Entry, cell_of
 from setpoint.sweep.metrics import MetricPath, Metrics
 from setpoint.train.callback import Callback, Phase
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop, StepResult
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, StepResult
 
 from ..variants import forget, known
 from .small import rows, small_job

@@ -19,9 +19,9 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch
+from setpoint.train.loop import Loop
+from setpoint.train.objective import Count, Objective
 from setpoint.train.run import Outcome, train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.objective import Count, Objective
 
 from .commands import Command, Commands
 from .small import assert_same_run, events, rows, small_job, write_config

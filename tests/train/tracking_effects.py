@@ -16,9 +16,9 @@ from setpoint.track.tracker import Tracker
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from .small import rows
 

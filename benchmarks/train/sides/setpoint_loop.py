@@ -8,7 +8,7 @@ from pathlib import Path
 
 from setpoint.train.build.process import settings_of
 from setpoint.train.callback import Callback
-from setpoint.train.step.loop import Loop, StepResult
+from setpoint.train.loop import Loop, StepResult
 from support.session import training_loop
 from train.turns import Turns
 from train.work import Work

@@ -18,7 +18,7 @@ from setpoint.report.status import ENDED, RUNNING, last_word
 from setpoint.track.heartbeat import Beat, read_heartbeats
 from setpoint.track.lock import is_locked
 from setpoint.track.run_directory import CONFIG
-from setpoint.train.step.position import Position, share_done
+from setpoint.train.position import Position, share_done
 from setpoint.units import Duration
 
 if TYPE_CHECKING:

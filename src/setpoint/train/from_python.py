@@ -28,7 +28,7 @@ from setpoint.data.sources.remote import IN_MEMORY
 from setpoint.hub.urls import open_file_system
 from setpoint.parallel.rank import launched, require_launch
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Callback
+from setpoint.train.loop import Callback
 
 CONVERSATION_KEYS = (
     "messages",

@@ -32,16 +32,16 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
+from setpoint.train.engine import PlainEngine
 from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.loop import Loop
+from setpoint.train.metrics import LossMean
+from setpoint.train.position import Position
 from setpoint.train.record.bad_batches import SavedStep, read_bad_batch
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.kept import kept_files
 from setpoint.train.record.load import load_other
 from setpoint.train.record.state import WEIGHTS_ONLY, restore, states_of
-from setpoint.train.step.engine import PlainEngine
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.loss_mean import LossMean
-from setpoint.train.step.position import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,4 +287,4 @@ def _within_model(trace: str) -> str:
 
 FRAME = re.compile(r'  File "[^\n]*\n(?:    [^\n]*\n)*')
 OF_MODULES = f'  File "{inspect.getsourcefile(torch.nn.Module)}"'
-OF_STEPS = f"{os.sep}train{os.sep}step{os.sep}"
+OF_STEPS = f"{os.sep}setpoint{os.sep}train{os.sep}"

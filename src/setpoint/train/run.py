@@ -26,6 +26,9 @@ from setpoint.train.callbacks.watching import AlertCallback
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
+from setpoint.train.loop import Callback, Loop
+from setpoint.train.metrics import LossMean
+from setpoint.train.position import Position, is_over
 from setpoint.train.record.accepted import describe_accepted
 from setpoint.train.record.bad_batches import BadBatches
 from setpoint.train.record.context import Outcome
@@ -53,10 +56,7 @@ from setpoint.train.record.session import (
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import report_uploads
 from setpoint.train.record.watching import alerts_of
-from setpoint.train.step.loop import Callback, Loop
-from setpoint.train.step.loss_mean import LossMean
-from setpoint.train.step.out_of_memory import explain_oom
-from setpoint.train.step.position import Position, is_over
+from setpoint.train.step_errors import explain_oom
 
 
 def train(

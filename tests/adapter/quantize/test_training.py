@@ -27,10 +27,10 @@ from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.components import Components, build_components
+from setpoint.train.loop import Loop
+from setpoint.train.merging import merge_adapters
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.merging import merge_adapters
-from setpoint.train.step.position import Position
 from tests.tensors import read
 
 from ...train.small import assert_same_run, small_job

@@ -22,9 +22,9 @@ from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
 from setpoint.train.build.parameter_groups import freeze
 from setpoint.train.build.parameters import least_weights, trained_and_frozen
+from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Callback, Loop, StepResult
-from setpoint.train.step.position import Position
 
 from ...few import few
 from ..small import small_job

@@ -13,9 +13,9 @@ from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.build.parameter_groups import groups_of, rows_of, trained_parameters
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from ..small import events, small_job
 

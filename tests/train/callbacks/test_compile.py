@@ -11,7 +11,7 @@ import pytest
 from setpoint.compile.watch import News
 from setpoint.config import RunError
 from setpoint.track.progress import Progress
-from setpoint.train.callbacks.compile import CompileCallback
+from setpoint.train.callbacks.profile import CompileCallback
 
 
 class Events:

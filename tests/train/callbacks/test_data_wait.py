@@ -15,9 +15,9 @@ from setpoint.data.config import Loader
 from setpoint.data.feed import Spent
 from setpoint.track.progress import Progress
 from setpoint.train.callbacks.data_wait import SECONDS, STEPS, DataWaitCallback
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from ..small import small_job
 

@@ -12,11 +12,10 @@ import pytest
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback, Phase
-from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.evaluation.score import scores_in
+from setpoint.train.evaluation.evaluate import evaluate, scores_in
+from setpoint.train.loop import Loop, StepResult
 from setpoint.train.record.context import Run
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, StepResult
 
 from ..small import events, rows, small_job, snapshot
 

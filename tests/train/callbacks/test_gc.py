@@ -12,10 +12,10 @@ import pytest
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback, Phase
-from setpoint.train.callbacks.gc import CollectCallback
+from setpoint.train.callbacks.profile import CollectCallback
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
 
 from ..small import essence, small_job
 

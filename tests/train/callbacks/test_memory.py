@@ -7,10 +7,10 @@ import torch
 
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.callbacks.memory import EmptyCacheCallback
+from setpoint.train.callbacks.profile import EmptyCacheCallback
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 from setpoint.units import Period
 
 from ..small import events, small_job

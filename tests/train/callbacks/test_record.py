@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from setpoint.train.callbacks.record import RecordCallback
+from setpoint.train.callbacks.log import RecordCallback
 
 
 def test_the_record_is_changed_once_and_not_before_the_first_update() -> None:

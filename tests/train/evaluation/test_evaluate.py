@@ -28,9 +28,9 @@ from setpoint.train.build.components import Components, build_components, data_l
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import measure_of
 from setpoint.train.evaluation.evaluate import eval_slice, evaluate
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from ...few import few
 from ..small import rows, small_job

@@ -28,10 +28,10 @@ from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.save import stands_still
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.ranks import SharedStore
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
 
 from ...forks import forked
 from ..saving_effects import late_copies

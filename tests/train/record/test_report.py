@@ -8,9 +8,9 @@ import pytest
 
 from setpoint.config import RunError
 from setpoint.resilience.signals import StopRequest
+from setpoint.train.loop import Loop
 from setpoint.train.record import report
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
 
 from ...report.page.test_content import data_of
 from ..small import events, small_job

@@ -13,9 +13,9 @@ from setpoint.config import Config, RunError, SetpointError, field, log_of
 from setpoint.config.schema.tree import add_section
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop, StepResult
 from setpoint.train.record.outlook import standing
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, StepResult
 
 from ..small import events, small_job
 

@@ -15,9 +15,9 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.record.state import restore, snapshot
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 
 from ..small import small_job, states
 

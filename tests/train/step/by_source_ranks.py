@@ -11,8 +11,8 @@ from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import BySource
 from setpoint.train.build.components import build_components
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ...ranks import fork
 from .test_by_source import job_of

@@ -13,8 +13,8 @@ from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ...ranks import fork
 from ..small import small_job

@@ -20,8 +20,8 @@ from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import world_of
 from setpoint.shapes.batch import BySource, Count, StepBatch
 from setpoint.shapes.outcome import Outcome
-from setpoint.train.step.engine import numbers_of, routing_of
-from setpoint.train.step.objective import count_over_ranks
+from setpoint.train.engine import numbers_of, routing_of
+from setpoint.train.objective import count_over_ranks
 
 from ...ranks import fork
 

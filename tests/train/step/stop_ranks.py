@@ -21,9 +21,9 @@ from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.stragglers import StragglersCallback
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 from setpoint.train.record.bad_batches import BadBatches, read_bad_batch
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
 
 from ...ranks import fork
 from ..poison import Poisoned

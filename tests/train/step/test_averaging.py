@@ -15,14 +15,14 @@ from setpoint.infer.config import Inference, Weights
 from setpoint.infer.load import load
 from setpoint.infer.tasks import Generation
 from setpoint.resilience.signals import StopRequest
+from setpoint.train.averaging import TRAINING, evaluation_point, go_on_from
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.record.state import restore, snapshot
 from setpoint.train.run import train
-from setpoint.train.step.averaging import TRAINING, evaluation_point, go_on_from
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
 from tests.tensors import read
 
 from ..small import rows, small_job, states

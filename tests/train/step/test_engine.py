@@ -16,7 +16,7 @@ from setpoint.config import resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.step.engine import Finished, PlainEngine, Rates, Verdict
+from setpoint.train.engine import Finished, PlainEngine, Rates, Verdict
 
 from ..small import small_job
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from setpoint.config import RunError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.train.run import train
-from setpoint.train.step.errors import explain, stepping
+from setpoint.train.step_errors import explain, stepping
 
 from ..small import events, small_job
 

@@ -30,7 +30,7 @@ from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import build_components
-from setpoint.train.step.objective import Objective
+from setpoint.train.objective import Objective
 
 from ...few import few
 from ..small import small_job

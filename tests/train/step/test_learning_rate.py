@@ -16,11 +16,11 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
+from setpoint.train.learning_rate import LearningRate
+from setpoint.train.loop import Loop
+from setpoint.train.position import UNITS as EVERY
+from setpoint.train.position import Position, is_over
 from setpoint.train.run import train
-from setpoint.train.step.learning_rate import LearningRate
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import UNITS as EVERY
-from setpoint.train.step.position import Position, is_over
 
 from ...few import few
 from ..small import assert_same_run, rows, small_job
@@ -251,7 +251,7 @@ def test_a_stopped_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
 
 def interrupted(job: Job, at: int) -> Path:
     """Train with a break."""
-    from setpoint.train.step import loop as module
+    from setpoint.train import loop as module
 
     real = module.Loop.advance
 

@@ -21,9 +21,9 @@ from setpoint.shapes.outcome import Outcome
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
 
 from ..small import events, rows, small_job
 

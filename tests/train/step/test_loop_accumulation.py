@@ -17,8 +17,8 @@ from setpoint.shapes.batch import StepBatch, total_count
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 
 from ...few import few
 from ...loss.liger_stand_in import liger_stand_in

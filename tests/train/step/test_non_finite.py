@@ -18,10 +18,10 @@ from setpoint.track.events import EventLog
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
+from setpoint.train.engine import PlainEngine, Rates, Verdict
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.engine import PlainEngine, Rates, Verdict
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
 
 from ..poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same, weights
 from ..small import events, rows, small_job

@@ -25,9 +25,9 @@ from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.objective import Objective, add_routing
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.objective import Objective, add_routing
+from setpoint.train.position import Position
 
 from ...batches import make_batch
 from ...model.small import small_model

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.train.loop import Loop
 from setpoint.train.rules.memory import levers
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.out_of_memory import explain_oom, is_out_of_memory
+from setpoint.train.step_errors import explain_oom, is_out_of_memory
 
 from ..small import small_job
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.train.step.position import Position, is_due, is_over, share_done
+from setpoint.train.position import Position, is_due, is_over, share_done
 from setpoint.units import Duration, Period
 
 MINUTE = 60.0

@@ -16,9 +16,9 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop, StepResult
+from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.position import Position
 from setpoint.units import Duration
 
 from ..small import rows, small_job

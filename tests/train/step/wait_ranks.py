@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from setpoint.parallel import replicas
 from setpoint.resilience.signals import StopRequest
+from setpoint.train import step_times as times
 from setpoint.train.build.components import build_components
-from setpoint.train.step import times
-from setpoint.train.step.loop import Loop
-from setpoint.train.step.position import Position
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ...ranks import fork
 from ..small import small_job

@@ -1,4 +1,4 @@
-"""What is trained on: sequences and the order of their rows, by source where they are mixed."""
+"""The data of a job: rows of training and evaluation, and what is said of them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from setpoint.data.evaluation import EvaluationRows, evaluation_rows
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
 from setpoint.data.packed import ConcatenatedSequences, PackedSequences, build_packed
 from setpoint.data.place import place_in_words
+from setpoint.data.prepared.use import named_corpus
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.streamed import build_streamed
 from setpoint.data.windows import require_one_window, training_windows
 from setpoint.model.config import marks_padding
+from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 
 if TYPE_CHECKING:
     from setpoint.data.corpus import Corpus
     from setpoint.data.sources.config import SourceConfig
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
 
@@ -191,3 +194,53 @@ def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
             f"Valid: duration up to {have // size:.0f} steps, more epochs, or epochs = null for a "
             "source."
         )
+
+
+COMPARED = 10_000_000
+"""Documents up to which it is looked up whether a text is trained on as well."""
+
+
+def build_datasets(
+    job: Job, tokenizer: Tokenizer, show: Work = no_work
+) -> dict[str, EvaluationRows]:
+    """Read and tokenize them, whole.
+
+    Returns:
+        each by its name, in the order given; empty without an evaluation.
+
+    Raises:
+        SetpointError: a source cannot be read, a text is empty, or none of its documents is left.
+    """
+    built: dict[str, EvaluationRows] = {}
+    section = job.evaluation
+    for index, each in enumerate(section.datasets if section is not None else ()):
+        where = f"evaluation.datasets.{index}.sources"
+        corpus = named_corpus(
+            each.name, each.sources, tokenizer, job.data.prepare, where=where, show=show
+        )
+        built[each.name] = build_evaluation_rows(job, corpus, each.sources)
+    return built
+
+
+def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[str]:
+    """Look for documents that are both evaluated and trained on."""
+    if not datasets:
+        return
+    if train.identity.tokens is None:
+        yield "evaluation: whether its texts are trained on is not looked up in streamed data"
+        return
+    if len(train.identity.files) > COMPARED:
+        yield (
+            f"evaluation: whether its texts are trained on is not looked up in "
+            f"{len(train.identity.files):,} documents, more than {COMPARED:,}"
+        )
+        return
+    known = {file.sha256 for file in train.identity.files}
+    for name, each in datasets.items():
+        files = each.identity.files
+        shared = [file for file in files if file.sha256 in known]
+        if shared:
+            yield (
+                f"caution: {len(shared):,} of {len(files):,} evaluated documents of {name} "
+                f"are also trained on, such as {shared[0].name}"
+            )

@@ -22,9 +22,8 @@ from setpoint.train.build.model import (
 )
 from setpoint.train.build.parameter_groups import groups_of, trained_parameters
 from setpoint.train.build.parameters import adapter_report
-from setpoint.train.build.pipeline import PipelineObjective, build_pipeline
 from setpoint.train.build.zero import build_zero
-from setpoint.train.step.objective import Objective
+from setpoint.train.objective import Objective, PipelineObjective, build_pipeline
 
 if TYPE_CHECKING:
     import torch

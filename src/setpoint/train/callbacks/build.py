@@ -6,26 +6,27 @@ from functools import partial
 
 from setpoint.config import SetpointError, added_sections
 from setpoint.resilience.config import SkipStep
-from setpoint.train.callbacks.bad_steps import BadStepsCallback
-from setpoint.train.callbacks.compile import watch_compiler
 from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.export import FOLDER, ExportCallback
-from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.callbacks.gpu_health import GpuHealthCallback
 from setpoint.train.callbacks.limits import LimitsCallback
-from setpoint.train.callbacks.log import LogCallback
-from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
-from setpoint.train.callbacks.profile import ProfileCallback
-from setpoint.train.callbacks.record import RecordCallback
+from setpoint.train.callbacks.log import BadStepsCallback, LogCallback, RecordCallback
+from setpoint.train.callbacks.profile import (
+    CollectCallback,
+    EmptyCacheCallback,
+    MemoryCallback,
+    ProfileCallback,
+    watch_compiler,
+)
 from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
 from setpoint.train.callbacks.seal import SealCallback
 from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.callbacks.upload import UploadCallback
 from setpoint.train.callbacks.watching import SystemCallback
+from setpoint.train.loop import Callback
 from setpoint.train.record.context import Run, Start
 from setpoint.train.record.start import change_record
-from setpoint.train.step.loop import Callback
 
 
 def build_callbacks(run: Run, start: Start) -> list[Callback]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from setpoint.data.feed import Spent
-from setpoint.train.step.loop import Callback, Phase
+from setpoint.train.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.data.config import Loader
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 TOO_MUCH = 0.05
 """Share of the time of the steps from which on waiting for data is worth a warning."""

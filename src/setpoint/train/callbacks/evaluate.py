@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 from setpoint.resilience.signals import Abandoned
 from setpoint.track.console import now
 from setpoint.track.trackers import Trackers
+from setpoint.train.build.data import trained_on
 from setpoint.train.evaluation.best_metric import BestMetric, value_of
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.datasets import trained_on
-from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.evaluation.score import row_of
-from setpoint.train.step.loop import Callback, Phase
-from setpoint.train.step.position import is_due
+from setpoint.train.evaluation.evaluate import evaluate, row_of
+from setpoint.train.loop import Callback, Phase
+from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 
 class EvaluateCallback(Callback):

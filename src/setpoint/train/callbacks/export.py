@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from setpoint.checkpoint.layout import directory_name, list_checkpoints
 from setpoint.config import RunError
 from setpoint.parallel.world import ToldByMain
-from setpoint.train.step.loop import Callback, Phase
+from setpoint.train.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.config import Export
     from setpoint.parallel.world import World
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 FOLDER = "exports"
 """Where exports lie in a run directory."""

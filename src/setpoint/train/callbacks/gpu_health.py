@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from setpoint.parallel.gpu_health import GpuHealth
-from setpoint.train.step.loop import Callback, Phase
-from setpoint.train.step.position import is_due
+from setpoint.train.loop import Callback, Phase
+from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
     from setpoint.resilience.config import GpuHealthCheck
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 
 class GpuHealthCallback(Callback):

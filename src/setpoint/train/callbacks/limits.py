@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from setpoint.train.step.loop import Callback, Phase
+from setpoint.train.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.resilience.signals import Limiting
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 
 class LimitsCallback(Callback):

@@ -1,10 +1,10 @@
-"""Writes a row of metrics, and shows it."""
+"""Callbacks that report: rows of metrics, skipped steps, and the changed record."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,17 +13,20 @@ from setpoint.memory.report import process_peak
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
 from setpoint.track.trackers import Trackers
-from setpoint.train.step.bad_steps import skipped_metrics
-from setpoint.train.step.loop import Callback, Phase
-from setpoint.train.step.loss_mean import LossMean
-from setpoint.train.step.position import is_due, share_done
-from setpoint.train.step.times import PARTS
+from setpoint.train.bad_steps import skipped_metrics
+from setpoint.train.loop import Callback, Phase
+from setpoint.train.metrics import LossMean
+from setpoint.train.position import is_due, share_done
+from setpoint.train.step_times import PARTS
 
 if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.shapes.logged import MetricLog
-    from setpoint.train.step.loop import Loop, StepResult
-    from setpoint.train.step.position import Position
+    from setpoint.track.events import EventLog
+    from setpoint.track.progress import Progress
+    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.position import Position
+
 
 SKIPPED = "skipped_steps"
 SECONDS, SHARES = (
@@ -245,3 +248,39 @@ def _metrics(loop: Loop) -> dict[str, Any]:
     if scaler and skipped:  # gradients that overflow in fp16, and steps that are passed over
         found[SKIPPED] = scaler[SKIPPED] + skipped[SKIPPED]
     return found
+
+
+class BadStepsCallback(Callback):
+    """Writes an event and a line for each."""
+
+    phase = Phase.OBSERVE
+
+    def __init__(self, events: EventLog, progress: Progress) -> None:
+        self.events, self.progress = events, progress
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Report the step if it was skipped."""
+        if result.policy is None:
+            return
+        step, found = result.step, {"loss": result.loss, "grad_norm": result.grad_norm}
+        count = result.policy.in_a_row
+        self.events.write("skip", step=step, **found, cause=result.cause, in_a_row=count)
+        self.progress.note(f"step {step} is skipped: {result.wrong}")
+
+
+class RecordCallback(Callback):
+    """Changes the record after the first step of a session, not before.
+
+    A session that is stopped before it has trained anything leaves the record as it was.
+    """
+
+    phase = Phase.STEP
+
+    def __init__(self, change: Callable[[], None]) -> None:
+        self.change: Callable[[], None] | None = change
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Write once."""
+        if self.change is not None:
+            self.change()
+            self.change = None

@@ -1,4 +1,4 @@
-"""Profiles the steps that a job asks for, and reports what it found."""
+"""Callbacks that watch the machine: profiles, the compiler, memory and garbage collection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch.profiler import record_function
 
+from setpoint.compile.artifacts import Artifacts
+from setpoint.compile.watch import News, Watch
+from setpoint.config import RunError, fingerprint
+from setpoint.memory.report import begin, measure
 from setpoint.profile.profiler import Cycle, StepProfiler
 from setpoint.profile.trace import traces_of
-from setpoint.train.step.loop import Callback, Phase
+from setpoint.resilience.config import GarbageCollection
+from setpoint.resilience.gc import PacedCollection
+from setpoint.track.events import EventLog
+from setpoint.track.progress import Progress
+from setpoint.train.loop import Callback, Phase
+from setpoint.train.position import is_due
+from setpoint.units import Period
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +29,9 @@ if TYPE_CHECKING:
     from setpoint.profile.config import Profiling
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop
+    from setpoint.train.build.components import Components
+    from setpoint.train.config import Job
+    from setpoint.train.loop import Loop, StepResult
 
 
 class ProfileCallback(Callback):
@@ -96,3 +109,168 @@ class ProfileCallback(Callback):
     def name(self, path: Path) -> str:
         """A file as events name it."""
         return str(path.relative_to(self.run) if path.is_relative_to(self.run) else path)
+
+
+class CompileCallback(Callback):
+    """Looks after each step, and at the end.
+
+    Arguments:
+        artifacts: loaded before the first step; None: there are none.
+        writes: whether this rank writes them, after each step that compiled anything.
+    """
+
+    phase = Phase.OBSERVE
+
+    def __init__(
+        self,
+        watch: Watch,
+        events: EventLog,
+        progress: Progress,
+        fails: bool,
+        artifacts: Artifacts | None = None,
+        writes: bool = True,
+    ) -> None:
+        self.watch, self.events, self.progress, self.fails = watch, events, progress, fails
+        self.artifacts, self.writes = artifacts, writes
+        self.is_first = True
+
+    def start(self, loop: Loop) -> None:
+        """Begin with what earlier runs compiled."""
+        if self.artifacts is None:
+            return
+        count = self.artifacts.load()
+        if count is None:
+            self.progress.note(f"compile: {self.artifacts.path} is damaged, and is written anew")
+        elif count:
+            self.progress.note(f"compile: {count} artifacts loaded from {self.artifacts.path}")
+
+    def save(self) -> None:
+        """Write what was compiled for later runs; the run goes on where it cannot be written."""
+        if self.artifacts is None or not self.writes:
+            return
+        try:
+            self.artifacts.save()
+        except OSError as error:
+            path, why = self.artifacts.path, error.strerror
+            self.progress.note(f"compile: the artifacts {path} cannot be written: {why}")
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Report what the step, and an evaluation before it, had compiled."""
+        seconds = loop.position.seconds - loop.before.seconds if self.is_first else None
+        self.is_first = False
+        self.tell(self.watch.news(), loop.position.step, seconds)
+
+    def finish(self, loop: Loop) -> None:
+        """Report what the last evaluation had compiled."""
+        self.tell(self.watch.news(), loop.position.step)
+
+    def tell(self, news: News, step: int, first: float | None = None) -> None:
+        """Record, show, and end the run if that is wanted.
+
+        Arguments:
+            first: seconds that the first step of this session took; None for later ones.
+
+        Raises:
+            RunError: something ran eagerly, and that ends the run.
+        """
+        if not news:
+            return
+        details = {} if first is None else {"first_step_seconds": first}
+        self.events.write(
+            "compile",
+            step=step,
+            graphs=news.graphs,
+            seconds=news.seconds,
+            recompilations=list(news.recompilations),
+            fallbacks=list(news.fallbacks),
+            **details,
+        )
+        if news.graphs:
+            self.save()
+            plural = "" if news.graphs == 1 else "s"
+            anew = f", {len(news.recompilations)} of them anew" if news.recompilations else ""
+            self.progress.note(
+                f"compile: {news.graphs} graph{plural} in {news.seconds:.1f} s{anew} (step {step})"
+            )
+        if self.fails and news.fallbacks:
+            what = "\n".join(news.fallbacks)
+            raise RunError(f"step {step}: compile.fallback = fail: {what}")
+        for text in news.fallbacks:
+            self.progress.note(f"compile: {text} (step {step})")
+
+
+def watch_compiler(
+    job: Job, parts: Components, events: EventLog, progress: Progress
+) -> CompileCallback:
+    """Build the callback of a job that compiles."""
+    config = job.compile
+    assert config is not None and parts.compiled is not None
+    watch = Watch(parts.compiled, config.recompile_limit)
+    artifacts = None
+    if config.artifacts is not None:
+        artifacts = Artifacts(config.artifacts, fingerprint(job)[:12], parts.device)
+    writes = parts.world.is_main
+    return CompileCallback(watch, events, progress, config.fallback == "fail", artifacts, writes)
+
+
+class MemoryCallback(Callback):
+    """Reports the memory of each part once, after the first step of a session."""
+
+    phase = Phase.STEP
+
+    def __init__(self, events: EventLog, progress: Progress) -> None:
+        self.events, self.progress = events, progress
+        self.reported = False
+
+    def start(self, loop: Loop) -> None:
+        """Begin to look for the peak."""
+        begin(loop.parts.device)
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Report, the first time."""
+        if self.reported:
+            return
+        self.reported = True
+        parts = loop.parts
+        held = dict(parts.weights.named_parameters())
+        known = {} if parts.zero is None else parts.zero.held_here()
+        report = measure(parts.model, held, parts.optimizer, parts.device, known)
+        self.events.write("memory", step=loop.position.step, **report._asdict())
+        self.progress.note(report.line())
+
+
+class EmptyCacheCallback(Callback):
+    """Gives back the GPU memory that PyTorch's allocator caches and does not use."""
+
+    phase = Phase.TIDY
+
+    def __init__(self, every: Period) -> None:
+        self.every = every
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Give it back if it is due."""
+        if is_due(self.every, loop.before, loop.position, loop.last):
+            torch.cuda.empty_cache()
+
+
+class CollectCallback(Callback):
+    """Collects every so often, counted from the start of the run, and once at the start."""
+
+    phase = Phase.TIDY
+
+    def __init__(self, section: GarbageCollection) -> None:
+        self.section = section
+        self.garbage = PacedCollection(section)
+
+    def start(self, loop: Loop) -> None:
+        """Take over."""
+        self.garbage.start()
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Collect if it is due."""
+        if is_due(self.section.every, loop.before, loop.position, loop.last):
+            self.garbage.collect()
+
+    def close(self, loop: Loop) -> None:
+        """Give back."""
+        self.garbage.close()

@@ -12,10 +12,10 @@ from setpoint.checkpoint.retention import is_named
 from setpoint.checkpoint.tensor_file import DTYPES
 from setpoint.config import Foreign, added_sections, sections
 from setpoint.track.chain import HEAD
+from setpoint.train.averaging import Averages
+from setpoint.train.loop import Callback, Phase
+from setpoint.train.position import is_due
 from setpoint.train.record.state import Stateful, snapshot
-from setpoint.train.step.averaging import Averages
-from setpoint.train.step.loop import Callback, Phase
-from setpoint.train.step.position import is_due
 from setpoint.units import DType
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from setpoint.track.progress import Progress
     from setpoint.track.trackers import Trackers
     from setpoint.train.callbacks.evaluate import EvaluateCallback
+    from setpoint.train.loop import Loop, StepResult
     from setpoint.train.record.ranks import SharedStore
-    from setpoint.train.step.loop import Loop, StepResult
 
 
 OURS = sys.stdlib_module_names | {"setpoint", "torch"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from setpoint.train.step.loop import Callback, Phase
+from setpoint.train.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.track.chain import Chain
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 EVERY = 60.0
 """Seconds. A link waits for the disk twice and hashes the rows since the last one: milliseconds."""

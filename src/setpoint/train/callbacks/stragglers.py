@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import register_multi_grad_hook
 
-from setpoint.train.step.loop import Callback, Phase
-from setpoint.train.step.position import is_due
+from setpoint.train.loop import Callback, Phase
+from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
     from setpoint.resilience.config import Stragglers
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 PARTS = ("data", "forward", "backward", "waiting")
 """Seconds of a step: the last one is all that is no work of the rank's own."""

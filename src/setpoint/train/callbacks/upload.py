@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from setpoint.train.loop import Callback, Phase
 from setpoint.train.record.uploading import report_uploads
-from setpoint.train.step.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.uploads import Uploads
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 
 class UploadCallback(Callback):

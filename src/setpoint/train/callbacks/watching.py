@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from setpoint.train.step.loop import Callback, Phase
+from setpoint.train.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.track.alerts import Alerts
     from setpoint.track.system import SystemSampler
     from setpoint.track.trackers import Trackers
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 
 class AlertCallback(Callback):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.evaluation.config import Evaluation
-    from setpoint.train.evaluation.score import Scores
+    from setpoint.train.evaluation.evaluate import Scores
 
 STATE = "evaluation"  # its name in the state of checkpoints
 KEYS = {

@@ -1,8 +1,9 @@
-"""Evaluation of a model on text that it is not trained on."""
+"""Evaluation on text that is not trained on, and its scores in rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +14,50 @@ from setpoint.data.evaluation import EvaluationRows
 from setpoint.model.layers import evaluating
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
-from setpoint.shapes.scoring import EvalSums, score_text
+from setpoint.shapes.scoring import EvalSums, Score, perplexity, score_text
 from setpoint.track.progress import Work, no_work
+from setpoint.train.averaging import evaluation_point
 from setpoint.train.build.components import Components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.score import Scores
-from setpoint.train.step.averaging import evaluation_point
+
+Scores = dict[str, Score]
+"""The score of each data set by its name, held-out text first."""
+
+
+def row_of(scores: Mapping[str, Score]) -> dict[str, float | int]:
+    """Write scores as a part of a row of metrics.
+
+    Returns:
+        numbers by name: `held_out_loss` and so on.
+    """
+    return {
+        f"{name}_{metric}": value
+        for name, score in scores.items()
+        for metric, value in _figures(score)
+    }
+
+
+def scores_in(row: Mapping[str, Any]) -> Scores:
+    """Read scores back from a row of metrics.
+
+    Returns:
+        the scores; of rows without any, none.
+    """
+    found: Scores = {}
+    for key in row:
+        name = key.removesuffix("_bits_per_byte")
+        if name != key:
+            loss, bits, tokens = (row[f"{name}_{m}"] for m in ("loss", "bits_per_byte", "tokens"))
+            found[name] = Score(loss, perplexity(loss), bits, tokens, row.get(f"{name}_accuracy"))
+    return found
+
+
+def _figures(score: Score) -> Iterator[tuple[str, float | int]]:
+    for name in ("loss", "perplexity", "bits_per_byte", "tokens", "accuracy"):
+        value = getattr(score, name)
+        if value is not None:
+            yield name, value
 
 
 def evaluate(

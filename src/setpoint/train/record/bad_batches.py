@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
     from setpoint.track.run_directory import RunDirectory
-    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.loop import Loop, StepResult
 
 FACTS = "step.json"
 KEPT = (*TENSORS, "source", "sources")

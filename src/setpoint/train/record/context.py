@@ -22,15 +22,15 @@ from setpoint.train.build.utilization import Utilization
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.score import Scores
+from setpoint.train.evaluation.evaluate import Scores
+from setpoint.train.metrics import LossMean
+from setpoint.train.position import Position
 from setpoint.train.record.accepted import Accepted
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import Loaded
 from setpoint.train.record.ranks import SharedStore
 from setpoint.train.record.state import States
 from setpoint.train.record.uploading import Cadence
-from setpoint.train.step.loss_mean import LossMean
-from setpoint.train.step.position import Position
 
 if TYPE_CHECKING:
     from setpoint.track.system import SystemSampler

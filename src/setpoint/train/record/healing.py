@@ -18,8 +18,8 @@ from setpoint.train.record.state import restore, snapshot
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.train.config import Job
+    from setpoint.train.loop import Loop
     from setpoint.train.record.context import Run, Start
-    from setpoint.train.step.loop import Loop
 
 
 OWN = ("rows", "metrics")

@@ -31,7 +31,7 @@ from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 from setpoint.train.record.refuse import Plan, refuse
-from setpoint.train.step.out_of_memory import is_out_of_memory
+from setpoint.train.step_errors import is_out_of_memory
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan

@@ -11,9 +11,9 @@ from setpoint.train.record.start import lost_since
 from setpoint.train.record.state import restore
 
 if TYPE_CHECKING:
+    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.position import Position
     from setpoint.train.record.context import Run, Start
-    from setpoint.train.step.loop import Loop, StepResult
-    from setpoint.train.step.position import Position
 
 
 def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Position:

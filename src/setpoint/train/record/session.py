@@ -51,7 +51,10 @@ from setpoint.train.build.process import device_line
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
-from setpoint.train.evaluation.score import scores_in
+from setpoint.train.evaluation.evaluate import scores_in
+from setpoint.train.loop import Loop, Phase
+from setpoint.train.metrics import LossMean
+from setpoint.train.position import Position, is_over
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.context import Outcome, Run, Start
 from setpoint.train.record.environment import compare_with_record
@@ -66,11 +69,7 @@ from setpoint.train.record.start import facts_of, lost_since, write_start
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import resume_uploads, start_uploads
 from setpoint.train.record.watching import sampling, serve
-from setpoint.train.step.errors import explain
-from setpoint.train.step.loop import Loop, Phase
-from setpoint.train.step.loss_mean import LossMean
-from setpoint.train.step.out_of_memory import explain_oom
-from setpoint.train.step.position import Position, is_over
+from setpoint.train.step_errors import explain, explain_oom
 
 FETCHED = "fetched"
 """The folder of a run for the checkpoint of a URL that it starts from, until that is read."""

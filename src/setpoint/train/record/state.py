@@ -24,20 +24,20 @@ from setpoint.precision.build import convert_state
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import part_here
 from setpoint.track.trackers import Trackers
+from setpoint.train.averaging import TRAINING, evaluation_point, go_on_from
 from setpoint.train.build.components import Components
 from setpoint.train.build.data import where_in_data
 from setpoint.train.callbacks.log import meet
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
+from setpoint.train.metrics import LossMean
+from setpoint.train.position import Position, is_over
 from setpoint.train.record.zero import (
     capture_state,
     capture_weights,
     restore_state,
     restore_weights,
 )
-from setpoint.train.step.averaging import TRAINING, evaluation_point, go_on_from
-from setpoint.train.step.loss_mean import LossMean
-from setpoint.train.step.position import Position, is_over
 from setpoint.units import DType
 
 WEIGHTS_ONLY = "weights_only"

@@ -18,7 +18,7 @@ from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
-from setpoint.train.step.position import Position, is_due
+from setpoint.train.position import Position, is_due
 from setpoint.units import Period
 
 ROWS, EVENTS = (CHAIN, "metrics.jsonl"), "events.jsonl"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
-from setpoint.train.step.engine import Finish, PlainEngine, Rates, Sums, collecting
-from setpoint.train.step.errors import stepping
-from setpoint.train.step.objective import Share
+from setpoint.train.engine import Finish, PlainEngine, Rates, Sums, collecting
+from setpoint.train.objective import Share
+from setpoint.train.step_errors import stepping
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Batch, Count

@@ -1,17 +1,20 @@
-"""What is minimized: the model, its loss, and what the model adds by itself, as one."""
+"""The training objective: model and loss as one callable, whole or in stages of a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from setpoint.compile.split_backward import backward_pass
 from setpoint.config import SetpointError
 from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.forms import FromHidden, LossOutput, PerToken, Weighs
+from setpoint.parallel.pipeline import Pipeline, Stage
 from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
 from setpoint.shapes.outcome import (
     Outcome,
@@ -21,12 +24,14 @@ from setpoint.shapes.outcome import (
     takes_documents,
 )
 from setpoint.shapes.scoring import EvalSums
+from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.parallel.world import World
     from setpoint.shapes.batch import Batch, StepBatch
     from setpoint.shapes.outcome import Columns, Projection
+    from setpoint.train.config import Job
 
 
 class Share(NamedTuple):
@@ -270,3 +275,51 @@ def require_tokens(loss: LossConfig, vocab_size: int) -> None:
                 f"{field}: the tokenizer has no token {token}: its vocabulary is {vocab_size}\n"
                 f"Valid: 0 to {vocab_size - 1}"
             )
+
+
+def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[Stage]) -> Pipeline:
+    """Make what runs the stages of this rank; all ranks call it.
+
+    Arguments:
+        model: what this rank holds, with its weights.
+    """
+    group = world.group("pipeline")
+    assert group is not None
+    # Autocast leaves the residual stream in the dtype of the weights.
+    formats, pipelining = job.precision, job.parallel.pipelining
+    dtype = DType(formats.params).torch()
+    transfer = DType(pipelining.sent(formats.compute, formats.params)).torch()
+    pipeline = Pipeline(
+        pipelining,
+        stages,
+        group,
+        world.device,
+        dtype,
+        transfer,
+        job.batch.accumulation,
+        nullcontext if job.compile is None else backward_pass,
+    )
+    pipeline.compare(model)
+    return pipeline
+
+
+class PipelineObjective(Objective):
+    """The objective of a model whose stages lie on several ranks, for evaluation.
+
+    All ranks of the pipeline call it with the same batch. Those without the last stage get zeros,
+    so that sums over all ranks are those of the batch.
+
+    Arguments:
+        model: what this rank holds.
+    """
+
+    def __init__(self, model: nn.Module, loss: Any, sources: int, pipeline: Pipeline) -> None:
+        super().__init__(model, loss, sources, pipeline.evaluate)
+        self.has_last = pipeline.has_last
+
+    def _run(self, batch: Batch, wanted: Tensor | None = None) -> Outcome:
+        outcome = super()._run(batch, wanted)
+        if self.has_last:
+            return outcome
+        zero = torch.zeros((), device=batch.inputs.device)
+        return Outcome(LossOutput(zero, zero) if wanted is None else EvalSums(zero, zero.long()))

@@ -1,4 +1,4 @@
-"""What becomes of a step that is not to change the weights: a policy, and what it counts."""
+"""Verdict on a step, and the policies for steps that are not finite or whose loss is a spike."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from setpoint.resilience.config import Spike, StepPolicy
+
 
 NORMAL = 1.4826
 """Times the median absolute deviation: the standard deviation, of a normal distribution."""

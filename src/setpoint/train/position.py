@@ -1,4 +1,4 @@
-"""Where a run is, when something is due, and when it is over."""
+"""Position in a run: periods that are due, and whether the duration is over."""
 
 from __future__ import annotations
 

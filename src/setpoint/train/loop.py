@@ -17,14 +17,14 @@ from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.shapes.logged import MetricLog
-from setpoint.train.step.bad_steps import BadSteps, SpikedSteps, Verdict
-from setpoint.train.step.engine import Engine, Finish, Finished, Rates
-from setpoint.train.step.freezing import Freezing
-from setpoint.train.step.merging import merge_if_due
-from setpoint.train.step.objective import count_over_ranks
-from setpoint.train.step.pipeline import engine_of
-from setpoint.train.step.position import Position, is_due, is_over, share_done
-from setpoint.train.step.times import StepTimes, telling_waits_apart
+from setpoint.train.bad_steps import BadSteps, SpikedSteps, Verdict
+from setpoint.train.engine import Engine, Finish, Finished, Rates
+from setpoint.train.learning_rate import Freezing
+from setpoint.train.merging import merge_if_due
+from setpoint.train.objective import count_over_ranks
+from setpoint.train.pipeline_engine import engine_of
+from setpoint.train.position import Position, is_due, is_over, share_done
+from setpoint.train.step_times import StepTimes, telling_waits_apart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
-    from setpoint.train.evaluation.score import Scores
+    from setpoint.train.evaluation.evaluate import Scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How long the parts of steps take."""
+"""Seconds of the parts of steps."""
 
 from __future__ import annotations
 

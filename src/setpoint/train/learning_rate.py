@@ -1,17 +1,19 @@
-"""The learning rate over a run: where on its curve the run is, and what evaluations lower."""
+"""Schedules of a run: the learning rate at a position, and the parameters frozen there."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from setpoint.adapter.config import Merge
 from setpoint.optim.schedule.build import Place, PlateauCurve
 from setpoint.optim.schedule.config import ScheduleConfig
+from setpoint.optim.section import FrozenSpan
 from setpoint.shapes.scoring import Score
-from setpoint.train.step.position import UNITS, Position
+from setpoint.train.position import UNITS, Position
 
 
 class LearningRate:
@@ -101,3 +103,26 @@ class LearningRate:
             self.epoch = state["epoch"]["number"]
         if isinstance(self.curve, PlateauCurve) and "plateau" in state:
             self.curve.load_state_dict(state["plateau"])
+
+
+class Freezing:
+    """Says which parameters are frozen at a position.
+
+    Their gradients are computed and dropped before the optimizer sees them, so that it leaves them
+    and their state alone: what engines have built over the parameters stays as it is.
+
+    Arguments:
+        names: of all parameters that are trained at some time.
+    """
+
+    def __init__(self, spans: Sequence[FrozenSpan], names: Iterable[str]) -> None:
+        held = list(names) if spans else []
+        self.spans = [
+            (span, frozenset(name for name in held if re.search(span.pattern, name)))
+            for span in spans
+        ]
+
+    def now(self, position: Position) -> frozenset[str]:
+        """The names of the parameters that are frozen in the step that begins at a position."""
+        found = [names for span, names in self.spans if span.holds(position.in_unit)]
+        return frozenset().union(*found)

@@ -1,4 +1,4 @@
-"""Too little memory: what to make smaller."""
+"""Errors of a step in words: out of memory, PyTorch's refusals, optimizers of the user's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from errno import ENOMEM
 
 import torch
 
-from setpoint.config import RunError
+from setpoint.compile.watch import explain as explain_compiling
+from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.memory.machine import machine_memory
+from setpoint.optim.build import title_of
+from setpoint.optim.section import OptimizerConfig
+from setpoint.parallel.determinism import explain as explain_determinism
 from setpoint.train.build.parameters import least_weights
 from setpoint.train.config import Job
 from setpoint.train.rules.memory import levers
@@ -70,3 +74,35 @@ def _memory_of(job: Job) -> int:
     if job.parallel.device != "cpu" and torch.cuda.is_available():
         return torch.cuda.mem_get_info()[1]
     return machine_memory()
+
+
+def explain(error: Exception) -> RunError | None:
+    """Say what a setting asks for that PyTorch cannot do.
+
+    Returns:
+        an error that says what to change; None where it is not known what the error is about.
+    """
+    # Compilers pass on, in an error of their own, that an operation cannot be deterministic.
+    return explain_determinism(error) or explain_compiling(error)
+
+
+@contextmanager
+def stepping(config: OptimizerConfig) -> Iterator[None]:
+    """Name the optimizer where Setpoint has not written it and its step fails.
+
+    Raises:
+        RunError: in place of whatever it raises, unless that is about memory, or `explain` knows
+            what it is about.
+    """
+    try:
+        yield
+    except SetpointError:
+        raise
+    except Exception as error:
+        title = title_of(config)
+        if title is None or is_out_of_memory(error) or explain(error) is not None:
+            raise
+        raise RunError(
+            f"{title} failed in its step: {error_in_words(error)}. The gradients are dense "
+            f"tensors, one for each parameter of its groups; choose an optimizer that takes them"
+        ) from error

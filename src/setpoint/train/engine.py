@@ -17,9 +17,9 @@ from setpoint.optim.clip import clip_gradients
 from setpoint.optim.unless import Undo, counts_of, step_unless, takes_flag
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.outcome import Routing
-from setpoint.train.step.bad_steps import BadSteps, Verdict, judge, stays
-from setpoint.train.step.errors import stepping
-from setpoint.train.step.objective import Share, add_routing, sum_by_source
+from setpoint.train.bad_steps import BadSteps, Verdict, judge, stays
+from setpoint.train.objective import Share, add_routing, sum_by_source
+from setpoint.train.step_errors import stepping
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.logged import Logged, MetricLog
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
-    from setpoint.train.step.norms import NormMetrics
+    from setpoint.train.metrics import NormMetrics
 
 
 class Sums(NamedTuple):

@@ -1,4 +1,4 @@
-"""The point at which a model is evaluated and saved, where it is not the one that is trained."""
+"""The weights a model is evaluated and saved with, where its optimizer trains others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from setpoint.shapes.placed import Named, put
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
+
 
 TRAINING = "training"
 """The stem of the file of a checkpoint that holds the point that is trained."""

@@ -14,9 +14,9 @@ from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
-from setpoint.train.step.engine import Engine, PlainEngine, Sums, collecting
-from setpoint.train.step.norms import NormMetrics
-from setpoint.train.step.objective import Objective, add_routing, sum_by_source
+from setpoint.train.engine import Engine, PlainEngine, Sums, collecting
+from setpoint.train.metrics import NormMetrics
+from setpoint.train.objective import Objective, add_routing, sum_by_source
 from setpoint.train.step.zero import ZeroEngine
 
 if TYPE_CHECKING:

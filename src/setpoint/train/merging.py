@@ -16,7 +16,7 @@ from setpoint.train.build.adapter import (
     whole_base,
     whole_update,
 )
-from setpoint.train.step.position import Position, is_due
+from setpoint.train.position import Position, is_due
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
