@@ -14,7 +14,7 @@ import pytest
 from setpoint.config import compose
 from setpoint.sweep.point_record import write_point
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.run_name import run_directory_of
 
 from ..snapshots import compare
 from .conftest import SMALL, CommandLine

@@ -16,7 +16,7 @@ from setpoint.model.layers import count_parameters
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.run_name import run_directory_of
 
 from ..train.small import small_job
 

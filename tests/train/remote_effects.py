@@ -12,8 +12,8 @@ import pytest
 from setpoint.checkpoint.uploads import Uploads
 from setpoint.config import RunError
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.run import train
+from setpoint.train.run_name import run_directory_of
 
 from .small import events
 

@@ -24,9 +24,9 @@ from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.limits import watch_limits
-from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.run import train
+from setpoint.train.run_name import run_directory_of
+from setpoint.train.run_status import watch_limits
 
 from ..parallel.nvml_stand_in import nvml_stand_in
 from .poison import Poisoned, poison_runs

@@ -12,7 +12,7 @@ from setpoint.config import IDENTITY, SetpointError
 from setpoint.config.record.compare import recorded_differences
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.words.names import within
-from setpoint.train.record.contract import AT_START
+from setpoint.train.contract import AT_START
 from setpoint.train.run import train
 
 from ..precision.gpu_stand_in import gpu_stand_in

@@ -48,9 +48,9 @@ from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.record.summary import print_summary
 from setpoint.train.run import train
+from setpoint.train.run_name import run_directory_of
 
 from ..cuda_autocast import cuda_autocast
 from ..data.tokenizers_here import byte_level

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.train import run_name
 from setpoint.train.loop import Loop, StepResult
-from setpoint.train.record import run_name
-from setpoint.train.record.refusal import ContractRefused
-from setpoint.train.record.run_name import find_run
+from setpoint.train.refusal import ContractRefused
 from setpoint.train.run import train
+from setpoint.train.run_name import find_run
 
 from .small import assert_same_run, events, rows, small_job, snapshot
 

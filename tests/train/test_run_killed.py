@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.runs.sealed import verify_chain
-from setpoint.train.record.outlook import goodput_of
+from setpoint.train.run_status import goodput_of
 
 from .commands import Commands
 from .small import events, rows, write_config

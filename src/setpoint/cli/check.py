@@ -39,7 +39,7 @@ from setpoint.config import (
 )
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import find_run
+from setpoint.train.run_name import find_run
 
 if TYPE_CHECKING:
     from setpoint.cli.check_plan import Plan
@@ -112,7 +112,7 @@ def run(arguments: Arguments) -> int:
             report.facts["run directory"] = find_run(config)
         if folder is not None:  # whose name need not be that of today's fingerprint
             report.facts["run directory"] = folder
-            from setpoint.train.record.outlook import data_position
+            from setpoint.train.run_status import data_position
 
             if place := data_position(folder):
                 report.facts["data position"] = place
@@ -154,7 +154,7 @@ def _compare_with_record(job: Job, folder: str, given: bool) -> None:
     """Refuse what training would refuse to resume, where the job has a run already."""
     if os.path.isdir(folder):
         from setpoint.config import CONFIG  # most jobs have no run
-        from setpoint.train.record.contract import check_contract
+        from setpoint.train.contract import check_contract
 
         if os.path.isfile(os.path.join(folder, CONFIG)):
             check_contract(folder, job, given=given)

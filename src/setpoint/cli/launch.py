@@ -24,7 +24,7 @@ from setpoint.config import (
 )
 from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import draw_seed, find_run, is_drawn
+from setpoint.train.run_name import draw_seed, find_run, is_drawn
 
 SLURM = Option("--slurm", "Write a batch script of Slurm and submit it.")
 KUBERNETES = Option("--kubernetes", "Print a manifest of Kubernetes.")

@@ -10,7 +10,7 @@ from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
 from setpoint.cli.runs import run_directories
 from setpoint.cli.style import table
 from setpoint.track.console import short_time
-from setpoint.train.record.outlook import goodput_of
+from setpoint.train.run_status import goodput_of
 
 COMMAND = Command(
     "runs goodput",

@@ -133,7 +133,7 @@ def _position(source: str | None) -> str:
     folder = run_directory_given(source)
     if folder is None:
         return ""
-    from setpoint.train.record.outlook import data_position, standing
+    from setpoint.train.run_status import data_position, standing
 
     place = data_position(folder)
     line = f"# this run {standing(folder)}" + (f"; data: {place}" if place else "")

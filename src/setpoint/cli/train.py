@@ -29,10 +29,8 @@ from setpoint.resilience.signals import active
 from setpoint.sweep.point_record import is_point
 from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.config import Job
-from setpoint.train.record.kept import kept_files
-from setpoint.train.record.limits import watch_limits
-from setpoint.train.record.outlook import command_again, outlook
-from setpoint.train.record.run_name import draw_seed, find_run, is_drawn, run_directory_of
+from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory_of
+from setpoint.train.run_status import command_again, kept_files, outlook, watch_limits
 
 NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N|MIN:MAX")
 ENDPOINT = Option("--rdzv-endpoint", "Where these meet: one of them, and a free port.", "HOST:PORT")
@@ -156,7 +154,7 @@ def run(arguments: Arguments) -> int:
     try:
         with Loading():
             from setpoint.track.summary import print_table
-            from setpoint.train.record.refusal import ContractRefused
+            from setpoint.train.refusal import ContractRefused
             from setpoint.train.run import rehearse, train
     except ModuleNotFoundError as error:
         raise SetpointError(

@@ -45,7 +45,7 @@ from setpoint.config import (
 from setpoint.infer.config import Inference, Weights
 from setpoint.parallel.config import Parallel
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import find_run
+from setpoint.train.run_name import find_run
 
 CHECKPOINT_OPTION = Option(
     "--checkpoint",

@@ -11,9 +11,9 @@ from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size
 from setpoint.train.batch import batch_sum
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.rules.table import BUILT, MEMORY_WITHOUT_GPU
 from setpoint.train.rules.vocabulary import known_vocabulary
+from setpoint.train.run_name import run_directory_of
 
 WRITTEN = (COMMAND_LINE, ENVIRONMENT, FILE)
 UNNAMED = "named after the seed, which is null here and drawn at the start"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from setpoint.config import CONFIG, SetpointError, to_plain
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
-from setpoint.train.record.contract import check_contract
+from setpoint.train.contract import check_contract
 
 EVENTS = "events.jsonl"
 

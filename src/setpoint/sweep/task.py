@@ -9,7 +9,7 @@ from typing import Any
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import SetpointError
 from setpoint.sweep_space.points import ResolvedPoint, mapping_of
-from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.run_name import run_directory_of
 
 from .metrics import Metrics
 from .point_record import LOG

@@ -39,9 +39,9 @@ from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position
 from setpoint.train.record.bad_batches import SavedStep, read_bad_batch
 from setpoint.train.record.frozen import FrozenParameters
-from setpoint.train.record.kept import kept_files
 from setpoint.train.record.load import load_other
 from setpoint.train.record.state import WEIGHTS_ONLY, restore, states_of
+from setpoint.train.run_status import kept_files
 
 
 @dataclass(frozen=True, slots=True)

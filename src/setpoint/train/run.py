@@ -24,26 +24,22 @@ from setpoint.train.build.process import device_line, settings_of
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks
 from setpoint.train.callbacks.watching import AlertCallback
 from setpoint.train.config import Job
+from setpoint.train.contract import describe_accepted
+from setpoint.train.environment import compare_with_record
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position, is_over
-from setpoint.train.record.accepted import describe_accepted
 from setpoint.train.record.bad_batches import BadBatches
 from setpoint.train.record.context import Outcome
-from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.healing import alike, heal_from_others
-from setpoint.train.record.kept import kept_lines
-from setpoint.train.record.limits import watch_limits
 from setpoint.train.record.load import load_other
-from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.ranks import refuse_alike
 from setpoint.train.record.refuse import refuse
 from setpoint.train.record.remote import bring_back, would_fetch
 from setpoint.train.record.rollback import roll_back
-from setpoint.train.record.run_name import find_run
 from setpoint.train.record.session import (
     build_failures_logged,
     close_run,
@@ -56,6 +52,8 @@ from setpoint.train.record.session import (
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import report_uploads
 from setpoint.train.record.watching import alerts_of
+from setpoint.train.run_name import find_run
+from setpoint.train.run_status import command_again, kept_lines, outlook, watch_limits
 from setpoint.train.step_errors import explain_oom
 
 

@@ -15,8 +15,8 @@ from setpoint.data.config import Data, Prepare
 from setpoint.data.prepared.use import prepare_all
 from setpoint.data.sources.config import Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.train import environment
 from setpoint.train.config import Job
-from setpoint.train.record import environment
 from setpoint.train.run import train
 
 from ...few import few

@@ -12,8 +12,7 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
-from setpoint.train.record.accepted import describe_accepted
-from setpoint.train.record.contract import check_contract
+from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Outcome, train
 
 from ..small import Kept, essence, events, rows, small_job, snapshot

@@ -15,9 +15,8 @@ from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
+from setpoint.train.contract import Accepted, check_contract, describe_accepted
 from setpoint.train.loop import Loop, StepResult
-from setpoint.train.record.accepted import Accepted, describe_accepted
-from setpoint.train.record.contract import check_contract
 from setpoint.train.run import Outcome, train
 
 from ...snapshots import compare

@@ -15,7 +15,7 @@ from setpoint.checkpoint.remote import RemoteRun
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
 from setpoint.shapes.placed import in_memory
-from setpoint.train.record.contract import other_division
+from setpoint.train.contract import other_division
 from setpoint.train.run import rehearse, train
 from tests.tensors import read
 

@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.run_name import run_directory_of
 
 from ..small import small_job
 

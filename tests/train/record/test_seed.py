@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import draw_seed
+from setpoint.train.run_name import draw_seed
 
 
 def test_only_a_null_seed_is_drawn() -> None:

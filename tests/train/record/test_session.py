@@ -14,8 +14,8 @@ from setpoint.config.schema.tree import add_section
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop, StepResult
-from setpoint.train.record.outlook import standing
 from setpoint.train.run import train
+from setpoint.train.run_status import standing
 
 from ..small import events, small_job
 

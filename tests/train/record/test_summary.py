@@ -8,9 +8,9 @@ from pathlib import Path
 from setpoint.config import compose, resolve
 from setpoint.data.ngram import ngram_baselines
 from setpoint.train.config import Job
-from setpoint.train.record.run_name import draw_seed
 from setpoint.train.record.summary import print_summary
 from setpoint.train.run import Outcome, train
+from setpoint.train.run_name import draw_seed
 
 from ..small import rows, small_job
 

@@ -17,8 +17,8 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.world import World, first_line
-from setpoint.train.record.outlook import format_newest
 from setpoint.train.record.ranks import OnSaved, SharedStore, Taken, ignore
+from setpoint.train.run_status import format_newest
 
 
 @dataclass(slots=True)

@@ -20,12 +20,12 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.utilization import Utilization
 from setpoint.train.config import Job
+from setpoint.train.contract import Accepted
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.evaluate import Scores
 from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position
-from setpoint.train.record.accepted import Accepted
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import Loaded
 from setpoint.train.record.ranks import SharedStore

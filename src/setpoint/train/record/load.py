@@ -30,10 +30,10 @@ from setpoint.config import (
 from setpoint.hub.urls import is_url
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.averaging import TRAINING
+from setpoint.train.contract import moved_rows, other_division
 from setpoint.train.position import Position, is_over
-from setpoint.train.record.contract import moved_rows, other_division
-from setpoint.train.record.refusal import other_rows, plain
 from setpoint.train.record.state import WEIGHTS_ONLY, Data, States, restore
+from setpoint.train.refusal import other_rows, plain
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components

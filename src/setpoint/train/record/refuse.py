@@ -20,11 +20,15 @@ from setpoint.parallel.rank import launched
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
-from setpoint.train.record.accepted import Accepted, refuse_renaming, split_paths
-from setpoint.train.record.contract import check_contract, other_division
-from setpoint.train.record.kept import Kept, kept_files
-from setpoint.train.record.limits import refuse_stopped
-from setpoint.train.record.run_name import draw_seed, find_run
+from setpoint.train.contract import (
+    Accepted,
+    check_contract,
+    other_division,
+    refuse_renaming,
+    split_paths,
+)
+from setpoint.train.run_name import draw_seed, find_run
+from setpoint.train.run_status import Kept, kept_files, refuse_stopped
 
 Stamp = tuple[int | None, tuple[int, ...]]
 

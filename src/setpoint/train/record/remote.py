@@ -22,7 +22,6 @@ from setpoint.track.atomic import write_text
 from setpoint.track.jsonl import whole_lines
 from setpoint.train.config import Job
 from setpoint.train.record.context import Run
-from setpoint.train.record.outlook import command_again, newest_whole
 from setpoint.train.record.ranks import opened
 from setpoint.train.record.uploading import (
     EVENTS,
@@ -33,6 +32,7 @@ from setpoint.train.record.uploading import (
     report_uploads,
 )
 from setpoint.train.rules.remote import protocol_problems
+from setpoint.train.run_status import command_again, newest_whole
 
 LOOK = 1.0
 """Seconds that the ranks wait at once for uploads, so that none times out."""

@@ -50,6 +50,7 @@ from setpoint.train.build.data import where_in_data
 from setpoint.train.build.process import device_line
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
+from setpoint.train.environment import compare_with_record
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.evaluation.evaluate import scores_in
 from setpoint.train.loop import Loop, Phase
@@ -57,10 +58,8 @@ from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position, is_over
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.context import Outcome, Run, Start
-from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other, other_frozen, refuse_changed
-from setpoint.train.record.outlook import command_again, format_newest, outlook
 from setpoint.train.record.ranks import SharedStore, opened
 from setpoint.train.record.refuse import Plan, what_is_gone
 from setpoint.train.record.remote import fetch_undamaged, finish_uploads
@@ -69,6 +68,7 @@ from setpoint.train.record.start import facts_of, lost_since, write_start
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.record.uploading import resume_uploads, start_uploads
 from setpoint.train.record.watching import sampling, serve
+from setpoint.train.run_status import command_again, format_newest, outlook
 from setpoint.train.step_errors import explain, explain_oom
 
 FETCHED = "fetched"

@@ -24,11 +24,11 @@ from setpoint.track.tracker import RunFacts
 from setpoint.track.trackers import JSONL
 from setpoint.train.build.data import where_in_data
 from setpoint.train.build.parameter_groups import rows_of
+from setpoint.train.contract import Accepted, describe_accepted, describe_idle
+from setpoint.train.environment import keep_diffs, write_data, write_environment
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.position import Position
-from setpoint.train.record.accepted import Accepted, describe_accepted, describe_idle
 from setpoint.train.record.context import Run, Start
-from setpoint.train.record.environment import keep_diffs, write_data, write_environment
 
 BEGINNINGS = ("start", "resume", "restart", "rollback")
 """Events after which steps may come that were there before."""

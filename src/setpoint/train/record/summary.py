@@ -12,7 +12,7 @@ from setpoint.track.summary import print_table
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import eval_slice
 from setpoint.train.record.context import Outcome
-from setpoint.train.record.outlook import command_again, goodput_of, outlook
+from setpoint.train.run_status import command_again, goodput_of, outlook
 
 ENDINGS = {
     0: "finished",

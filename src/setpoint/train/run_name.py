@@ -1,4 +1,4 @@
-"""What a run is named by: its seed, and the directory that follows from the fingerprint."""
+"""Names of a run: its seed, and the directory that follows from the fingerprint."""
 
 from __future__ import annotations
 

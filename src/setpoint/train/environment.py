@@ -1,4 +1,4 @@
-"""Where, with what and on what data a run is trained: its record, and what has changed since."""
+"""Environment and data of a run: recorded, and compared with a record."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from setpoint.track.redact import declared_secrets
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import Components
 from setpoint.train.config import Job
-from setpoint.train.record.accepted import CHANGES, Accepted, describe_data
-from setpoint.train.record.refusal import ContractRefused
+from setpoint.train.contract import CHANGES, Accepted, describe_data
+from setpoint.train.refusal import ContractRefused
 
 ENVIRONMENT = "environment.json"
 # What may tell why a resumed run differs; the rest, such as the time, always does.

@@ -1,4 +1,4 @@
-"""A resume that is refused, in words: the two values, where they come from, and what to type."""
+"""A resume that is refused, in words: both values, their origins, and what to type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from setpoint.config import ABSENT, DERIVED, MINIMAL, Difference, SetpointError
-from setpoint.train.record.outlook import FINISHED, lengthened_from, standing
+from setpoint.train.run_status import FINISHED, lengthened_from, standing
 
 MANY = 8
 """Above so many values a command to copy accepts their sections."""

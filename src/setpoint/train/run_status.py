@@ -1,0 +1,222 @@
+"""Status of a run by its directory: last checkpoint, effect of a stop, resume command, limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from setpoint.checkpoint.layout import STATE, directory_name, list_checkpoints
+from setpoint.checkpoint.manifest import read_manifest
+from setpoint.config import SetpointError
+from setpoint.data.tokenizers.config import HuggingFace
+from setpoint.data.tokenizers.vocabulary import TOKENIZER
+from setpoint.model.config import HuggingFaceModel
+from setpoint.parallel.rank import launcher_process, own_rank
+from setpoint.report.goodput import Goodput, goodput
+from setpoint.resilience.limits import END_OF_JOB, Limits, end_of_job, started_at
+from setpoint.resilience.signals import StopRequest
+from setpoint.track.jsonl import read_jsonl
+from setpoint.train.config import Job
+from setpoint.train.run_name import is_drawn
+
+FINISHED = "is finished"
+THE_SAME = "the same command"
+
+
+def newest_whole(root: Path) -> tuple[int, Path] | tuple[None, None]:
+    """Find the newest checkpoint whose files are there in full length; no checksum is computed."""
+    for step, directory in reversed(list_checkpoints(root).items()):
+        try:
+            files = read_manifest(directory).files
+            if all((directory / name).stat().st_size == each.size for name, each in files.items()):
+                return step, directory
+        except (SetpointError, OSError):
+            continue
+    return None, None
+
+
+def format_newest(root: Path) -> str:
+    """Name the newest whole checkpoint, for those who leave in a hurry."""
+    step, _ = newest_whole(root)
+    if step is None:
+        return "There is no checkpoint yet"
+    return f"The newest checkpoint is {root / directory_name(step)}"
+
+
+def outlook(root: Path, since: int | None = None, again: str = THE_SAME, keeps: bool = True) -> str:
+    """Say what a stop means where everything that was trained is saved.
+
+    Arguments:
+        since: the step at which this session went on; None before it has.
+        again: what resumes the run; see `command_again`.
+        keeps: whether the session saves checkpoints.
+    """
+    step, _ = newest_whole(root)
+    if not keeps:
+        where = "starts again" if step is None else f"goes on from step {step}"
+        return f"nothing is saved (checkpoint.write = false); {again} {where}"
+    if step is None:
+        return f"nothing was trained; {again} starts again"
+    if since is None or step <= since:
+        return f"nothing was trained; {again} resumes at step {step}"
+    return f"saved at step {step}; {again} resumes there"
+
+
+def command_again(job: Job, path: str | Path) -> str:
+    """What resumes a run: the command that began it, unless that draws another seed."""
+    return f"`setpoint train {shlex.quote(str(path))}`" if is_drawn(job) else THE_SAME
+
+
+def standing(folder: str) -> str:
+    """How far a run has come, after its name."""
+    sessions = ("start", "resume", "restart", "end")
+    rows = [row for row in _rows(folder) if row.get("event") in sessions]
+    if rows and rows[-1]["event"] == "end" and rows[-1].get("status") == 0:
+        return f"{FINISHED} at step {rows[-1].get('step')}"
+    step, _ = newest_whole(Path(folder, "checkpoints"))
+    return "has no checkpoint yet" if step is None else f"is at step {step}"
+
+
+def data_position(folder: str) -> str | None:
+    """Where in the data the newest whole checkpoint is, in words; None where none says so."""
+    _, directory = newest_whole(Path(folder, "checkpoints"))
+    if directory is None:
+        return None
+    try:
+        found = json.loads((directory / STATE).read_bytes()).get("data")
+    # Damaged, which training finds and says.
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) and found else None
+
+
+def lengthened_from(folder: str, now: object) -> str | None:
+    """The duration that a run began with; None where it still has it."""
+    changes = [item for row in _rows(folder) for item in row.get("accepted", ())]
+    first = next((item["left"] for item in changes if item["path"] == "duration"), now)
+    return None if first == now else str(first)
+
+
+def goodput_of(folder: str | Path) -> Goodput:
+    """Where the time of a run went, by its record; lines that are damaged are left out."""
+    return goodput(_rows(folder), _rows(folder, "metrics.jsonl"))
+
+
+def _rows(folder: str | Path, name: str = "events.jsonl") -> list[dict[str, Any]]:
+    log = Path(folder, name)
+    return read_jsonl(log, damaged=[]) if log.exists() else []
+
+
+class Kept(NamedTuple):
+    """The checkpoint to read each thing from; None: from where the configuration says.
+
+    Arguments:
+        tokenizer: in place of `tokenizer.path`.
+        model: in place of the config.json at `model.config`.
+    """
+
+    tokenizer: Path | None = None
+    model: Path | None = None
+
+    @property
+    def problems(self) -> set[str]:
+        """The fields whose files may be missing."""
+        fields = {"tokenizer.path": self.tokenizer, "model.config": self.model}
+        return {field for field, kept in fields.items() if kept is not None}
+
+
+def kept_files(job: Job, path: str | Path) -> Kept:
+    """Find what the newest whole checkpoint holds of files that are gone.
+
+    Arguments:
+        path: the run directory.
+    """
+    places = [
+        _is_gone(job.tokenizer.path) if isinstance(job.tokenizer, HuggingFace) else False,
+        _is_gone(job.model.config) if isinstance(job.model, HuggingFaceModel) else False,
+    ]
+    if not any(places):
+        return Kept()
+    _, checkpoint = newest_whole(Path(path) / "checkpoints")
+    if checkpoint is None:
+        return Kept()
+    tokenizer, model = places
+    return Kept(
+        checkpoint if tokenizer and (checkpoint / TOKENIZER).is_file() else None,
+        checkpoint if model and _holds_config(job, checkpoint) else None,
+    )
+
+
+def _is_gone(place: str) -> bool:
+    return not os.path.exists(os.path.expanduser(place))
+
+
+def _holds_config(job: Job, checkpoint: Path) -> bool:
+    """Whether a checkpoint keeps a config.json, and not the name of a kind of models alone."""
+    from setpoint.model.pretrained.document import read_keys
+    from setpoint.model.pretrained.run import DESCRIPTION
+
+    assert isinstance(job.model, HuggingFaceModel)
+    if not (checkpoint / DESCRIPTION).is_file():
+        return False
+    return read_keys(checkpoint, DESCRIPTION) != {"model_type": job.model.config}
+
+
+def kept_lines(job: Job, kept: Kept) -> Iterator[str]:
+    """Say what is read from a checkpoint."""
+    if kept.tokenizer is not None:
+        assert isinstance(job.tokenizer, HuggingFace)
+        yield f"tokenizer: {job.tokenizer.path} is gone; that of {kept.tokenizer} is used"
+    if kept.model is not None:
+        assert isinstance(job.model, HuggingFaceModel)
+        yield (
+            f"model: no config.json lies at {job.model.config}; the one kept in {kept.model} is "
+            f"used"
+        )
+
+
+def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
+    """Begin to look for what ends this session from outside; a second call changes nothing.
+
+    Arguments:
+        folder: the run directory, which need not be there yet.
+
+    Raises:
+        SetpointError: the scheduler names an end that is over or no time.
+    """
+    if stop.limits is not None:
+        return
+    section, ends = job.resilience, dict[str, float]()
+    if section.time_limit.unit == "seconds":
+        # Ranks that are started again go on within the time of their launcher.
+        began = started_at(launcher_process() or os.getpid())
+        ends[f"resilience.time_limit = {section.time_limit}"] = began + section.time_limit.count
+    end = end_of_job() if section.deadline == "auto" else None
+    if end is not None:
+        ends[END_OF_JOB] = end
+    file = stop_file_of(job, folder) if own_rank() == 0 else None
+    limits = stop.limits = Limits(stop.ask, ends, file)
+    limits.start()
+
+
+def stop_file_of(job: Job, folder: str | Path) -> Path | None:
+    """Where the file lies that stops a run; None where none does."""
+    name = job.resilience.stop_file
+    return None if name is None else Path(folder, name)
+
+
+def refuse_stopped(job: Job, folder: str | Path) -> None:
+    """Refuse a run that a file has stopped, until that is removed.
+
+    Raises:
+        SetpointError: it is there.
+    """
+    file = stop_file_of(job, folder)
+    if file is not None and file.exists():
+        raise SetpointError(
+            f"{file} is there, and stops the run.\nValid: remove it, or --resilience.stop_file null"
+        )
