@@ -336,7 +336,7 @@ BREAKS = [
         "checkpoint/test_store_crashes.py",
     ),
     Break(
-        "checkpoint/durable.py",
+        "files/durable.py",
         "if self != expected:",
         "if self.size == 0:",
         "checkpoint",

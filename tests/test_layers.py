@@ -20,6 +20,7 @@ LAYERS = (
     {"editor_schema"},
     {"hub"},
     {"shapes"},
+    {"files"},
     {
         "model",
         "data",
@@ -83,10 +84,6 @@ ROOT = {"config", "units", "editor_schema"}
 ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint", "setpoint.cli.own"): "`sp.run` is imported when it is first used",
     ("setpoint.infer", "setpoint.train"): "both load torch, and set up its threads first",
-    ("setpoint.data.prepared.store", "setpoint.checkpoint.durable"): "files that are on the disk",
-    ("setpoint.data.prepared.pieces", "setpoint.checkpoint.durable"): "files that are on the disk",
-    ("setpoint.data.prepared.make", "setpoint.checkpoint.durable"): "files that are on the disk",
-    ("setpoint.data.prepared.reshard", "setpoint.checkpoint.durable"): "files that are on the disk",
     ("setpoint.data.prepared.use", "setpoint.track.lock"): "one process prepares, others wait",
     # One module looks up, when `load_pretrained` is given a run.
     ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",
@@ -97,7 +94,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     # Weights of a checkpoint may lie in others, which may be in another format.
     **{
         ("setpoint.model.pretrained.base", f"setpoint.checkpoint.{name}"): "the weights of a run"
-        for name in ("base", "durable", "layout", "loading", "manifest", "tensor_file", "weights")
+        for name in ("base", "layout", "loading", "manifest", "weights")
     },
 }
 

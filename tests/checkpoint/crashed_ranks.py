@@ -26,9 +26,9 @@ import torch.distributed.checkpoint.default_planner
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from setpoint.checkpoint import durable
 from setpoint.checkpoint.layout import unfinished
 from setpoint.config import SetpointError, resolve
+from setpoint.files import durable
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import LostRanks, World, joined, world_of
 from setpoint.train.record.ranks import SharedStore

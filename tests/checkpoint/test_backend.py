@@ -16,15 +16,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from setpoint.checkpoint import backend, background, divided, durable
+from setpoint.checkpoint import backend, divided
 from setpoint.checkpoint.backend import SAFETENSORS
-from setpoint.checkpoint.background import in_threads
 from setpoint.checkpoint.convert import convert
-from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.loading import load_directory, verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.checkpoint.tensor_file import HostMemory
+from setpoint.files import durable, threads
+from setpoint.files.durable import Written
+from setpoint.files.tensor_file import HostMemory
+from setpoint.files.threads import in_threads
 from setpoint.shapes.placed import in_memory, put
 
 
@@ -217,8 +218,8 @@ def test_work_is_done_where_no_thread_gets_to_its_first_line(
 ) -> None:
     """As where memory has run out: one that dies on its way says nothing to who has started it."""
     start = MagicMock(side_effect=error)
-    monkeypatch.setattr(background, "THREADS", 3)
-    monkeypatch.setattr(background, "start_new_thread", start)
+    monkeypatch.setattr(threads, "THREADS", 3)
+    monkeypatch.setattr(threads, "start_new_thread", start)
     done: list[int] = []
     in_threads(done.append, 10)
     assert done == list(range(10)) and start.called
@@ -228,7 +229,7 @@ def test_what_a_thread_is_to_do_is_done_where_none_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start = MagicMock(side_effect=[RuntimeError("can't start new thread")] * 2)
-    thread = background.Background("some")
+    thread = threads.Background("some")
     monkeypatch.setattr(thread._thread, "start", start)
     assert thread.submit(lambda: 3).done() and not thread.is_busy
     error = thread.submit(lambda: 1 // 0).exception(0)

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from setpoint.checkpoint import convert as module
 from setpoint.checkpoint.convert import convert
-from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, read_manifest
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
+from setpoint.files.durable import Written
 from setpoint.shapes.placed import in_memory
 
 TIED = torch.arange(21.0).reshape(7, 3)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.manifest import (
     FORMAT,
     DamagedCheckpoint,
@@ -18,6 +17,7 @@ from setpoint.checkpoint.manifest import (
     unreadable,
 )
 from setpoint.config import SetpointError
+from setpoint.files.durable import Written
 
 
 def test_round_trip(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from setpoint.checkpoint import durable
 from setpoint.checkpoint import remote_folder as module
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
@@ -26,6 +25,7 @@ from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.uploads import Uploads, read_pending
 from setpoint.config import SetpointError
+from setpoint.files import durable
 
 URL = "faulty://bucket/runs/run"
 

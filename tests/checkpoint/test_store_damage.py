@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.checkpoint import durable, manifest
-from setpoint.checkpoint.durable import Written
+from setpoint.checkpoint import manifest
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
+from setpoint.files import durable
+from setpoint.files.durable import Written
 
 from .test_pointers import a_folder, a_huge_file, a_link_to_itself, a_pipe
 

@@ -92,8 +92,8 @@ def test_a_checkpoint_that_ranks_wrote_in_parts(cli: CommandLine, run: Path) -> 
     folder = run / "checkpoints" / "step-00000100"
     for file in ("manifest.json", "model.safetensors"):
         (folder / file).unlink()
-    from setpoint.checkpoint.durable import Written
     from setpoint.checkpoint.manifest import Manifest
+    from setpoint.files.durable import Written
 
     names = ("model.index.json", "model-00001-of-00002.safetensors",
              "model-00002-of-00002.safetensors")  # fmt: skip

@@ -217,7 +217,7 @@ def test_a_command_leaves_whatever_threads_would_do_as_python_exits(tmp_path: Pa
     program = (
         "import atexit, sys\n"
         "from threading import Event\n"
-        "from setpoint.checkpoint.background import Background\n"
+        "from setpoint.files.threads import Background\n"
         "from setpoint.cli.main import main\n"
         "from setpoint.track.background import unfinished\n"
         "how = sys.argv.pop()\n"

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from setpoint.checkpoint import backend, durable
+from setpoint.checkpoint import backend
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import SetpointError
+from setpoint.files import durable
+from setpoint.files.tensor_file import HostMemory
 from setpoint.parallel.watch import Watch
 from setpoint.parallel.world import World, world_of
 from setpoint.train.record.background import BackgroundStore

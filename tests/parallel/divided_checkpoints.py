@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from setpoint.checkpoint import backend, durable
+from setpoint.checkpoint import backend
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import RunError, SetpointError
+from setpoint.files import durable
+from setpoint.files.tensor_file import HostMemory
 from setpoint.parallel.config import AXES
 from setpoint.parallel.world import ToldByMain, World
 from setpoint.shapes.placed import as_placed, whole_of

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch._dynamo  # which DDP imports, and takes a second
 import torch.distributed.checkpoint.default_planner  # noqa: F401
 
-from setpoint.checkpoint import durable
+from setpoint.files import durable
 
 from ..train.killing import die_at
 from ..train.poison import Poisoned

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from setpoint.checkpoint import backend, durable
-from setpoint.checkpoint.tensor_file import HostMemory
+from setpoint.checkpoint import backend
 from setpoint.config import RunError
+from setpoint.files import durable
+from setpoint.files.tensor_file import HostMemory
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.callbacks import export
 from setpoint.train.config import Job

@@ -17,11 +17,11 @@ import torch
 
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
-from setpoint.checkpoint.tensor_file import DTYPES
 from setpoint.config import Config, SetpointError
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.schema.tree import section_classes
 from setpoint.config.values.user_code import allow_imports
+from setpoint.files.tensor_file import DTYPES
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.load import load

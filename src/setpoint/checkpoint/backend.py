@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from setpoint.files.durable import Written, write_file
+from setpoint.files.tensor_file import HostMemory, encode_tensors
 from setpoint.shapes.placed import Named
 
 from .divided import Seen, open_tensors
-from .durable import Written, write_file
 from .layout import STATE, TENSORS
 from .manifest import Manifest, read_verified, understood
 from .state_file import decode_state, encode_state
-from .tensor_file import HostMemory, encode_tensors
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 """File stem to name to tensor."""

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .durable import Written
+from setpoint.files.durable import Written
+
 from .layout import BASE
 from .manifest import Manifest, decode_written, encode_written, read_verified, understood
 

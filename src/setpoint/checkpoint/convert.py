@@ -7,7 +7,6 @@ its name, so that it is there whole and right, or not at all.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -16,14 +15,15 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import publishing
+from setpoint.files.durable import CHUNK, Written, write_file
+from setpoint.files.tensor_file import encode_one_by_one
 from setpoint.shapes.placed import Placeable
 
 from .divided import Divided, Layout, Part, encode_index
-from .durable import CHUNK, Written, sync_directory, write_file
 from .layout import BASE, INDEX, MANIFEST, POINTERS, TENSORS, file_of_rank, files_of_stems
 from .loading import load_directory
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
-from .tensor_file import encode_one_by_one
 
 
 def convert(
@@ -43,21 +43,12 @@ def convert(
         SetpointError: there is something at the target, or the disk refuses.
     """
     require_free(target)
-    aside = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside.mkdir()
-        _write(source, aside, parts, frozen)
-        _compare(source, aside, frozen or {})
-        if target.is_dir():
-            target.rmdir()  # empty, as was made sure
-        os.rename(aside, target)
-        sync_directory(target.parent)
+        with publishing(target) as aside:
+            _write(source, aside, parts, frozen)
+            _compare(source, aside, frozen or {})
     except OSError as error:
         raise SetpointError(f"{target} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def require_free(target: Path) -> None:
@@ -136,7 +127,6 @@ def _write(
         written[stem + INDEX] = write_file(folder / (stem + INDEX), [encode_index(index)])
     content = Manifest(manifest.step, manifest.metric, written).render()
     write_file(folder / MANIFEST, [content])
-    sync_directory(folder)
 
 
 def _write_file(

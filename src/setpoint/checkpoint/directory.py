@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from .durable import sync_directory
+from setpoint.files.atomic import sync_directory
+
 from .layout import aside, temporary, unfinished
 
 

@@ -22,9 +22,10 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
+from setpoint.files.durable import CHUNK, fill, retried
+from setpoint.files.tensor_file import DTYPES, Stored, bytes_of, decode_header, dtype_named
 from setpoint.shapes.placed import Placeable, part_here
 
-from .durable import CHUNK, fill, retried
 from .layout import INDEX, TENSORS, file_of_rank
 from .manifest import (
     DamagedCheckpoint,
@@ -33,7 +34,6 @@ from .manifest import (
     understood,
     unreadable,
 )
-from .tensor_file import DTYPES, Stored, bytes_of, decode_header, dtype_named
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan

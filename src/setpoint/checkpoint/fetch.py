@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import sync_directory
+from setpoint.files.durable import write_file
 
-from .durable import sync_directory, write_file
 from .layout import (
     MANIFEST,
     POINTERS,

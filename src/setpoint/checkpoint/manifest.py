@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.durable import Written, digest_file, retried
+from setpoint.files.threads import in_threads
 
-from .background import in_threads
-from .durable import Written, digest_file, retried
 from .layout import MANIFEST
 
 FORMAT = 1

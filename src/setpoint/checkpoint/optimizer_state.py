@@ -17,9 +17,9 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from setpoint.config import SetpointError
+from setpoint.files.threads import in_threads
 from setpoint.shapes.placed import Named, Placeable, as_placed, in_memory
 
-from .background import in_threads
 from .tree import join_tensors, split_tensors
 
 Options = list[dict[str, Any]]

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .durable import Digest, Written
+from setpoint.files.durable import Digest, Written
+
 from .manifest import DamagedCheckpoint
 
 PIECE = 2 << 20

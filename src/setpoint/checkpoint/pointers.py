@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from setpoint.config import SetpointError
+from setpoint.files.atomic import sync_directory
+from setpoint.files.durable import retried, write_file
 
-from .durable import retried, sync_directory, write_file
 from .layout import PointerName, directory_name, step_of, temporary
 
 MOST = 4096

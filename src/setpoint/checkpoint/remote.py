@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setpoint.config import SetpointError
+from setpoint.files.atomic import sync_directory
+from setpoint.files.durable import Written, write_file
 
-from .durable import Written, sync_directory, write_file
 from .layout import (
     MANIFEST,
     POINTERS,

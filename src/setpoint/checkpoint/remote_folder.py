@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import sync_directory
+from setpoint.files.durable import Digest, Written, write_file
 from setpoint.hub.urls import open_file_system, reason_of
 
-from .durable import Digest, Written, sync_directory, write_file
 from .manifest import DamagedCheckpoint
 from .pieces import PIECE, Pieces, md5_in
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import sync_directory
+from setpoint.files.durable import Written, write_file
 from setpoint.units import Period
 
 from .backend import SAFETENSORS, Backend, Tensors
 from .directory import clear_leftovers, publish, remove
-from .durable import Written, sync_directory, write_file
 from .layout import (
     MANIFEST,
     POINTERS,

@@ -11,9 +11,10 @@ from threading import Condition, Thread
 from typing import Any, NamedTuple
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import sync_directory
+from setpoint.files.durable import write_file
 from setpoint.hub.urls import reason_of
 
-from .durable import sync_directory, write_file
 from .layout import PENDING, directory_name, list_checkpoints, temporary
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
 from .pointers import readable_pointer

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from setpoint.checkpoint.background import in_threads
 from setpoint.checkpoint.divided import Divided
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.config import RunError
+from setpoint.files.threads import in_threads
 from setpoint.shapes.placed import Named, Placeable, put
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from setpoint.cli.command import Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.config import Config, SetpointError, to_minimal, write_toml
+from setpoint.files.atomic import write_text
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.run import job_of
-from setpoint.track.atomic import write_text
 from setpoint.train.batch import Batch
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from setpoint.config import (
     resolve,
     schema_of,
 )
-from setpoint.track.atomic import write_text
+from setpoint.files.atomic import write_text
 from setpoint.track.run_directory import RunDirectory
 
 COMMAND = Command(

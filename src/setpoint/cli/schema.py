@@ -73,7 +73,7 @@ def run(arguments: Arguments) -> int:
         raise SetpointError(f"--output {name} is not a file")
     from pathlib import Path
 
-    from setpoint.track.atomic import write_text
+    from setpoint.files.atomic import write_text
 
     write_text(Path(name), text + "\n")
     return 0

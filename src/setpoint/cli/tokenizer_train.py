@@ -9,6 +9,7 @@ from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, 
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, SetpointError, did_you_mean, verify
 from setpoint.data.sources.named_templates import NAMED
+from setpoint.files.atomic import publishing
 from setpoint.track.progress import make_work_progress
 
 VOCAB_SIZE, OUTPUT = "--vocab-size", "--output"
@@ -89,14 +90,9 @@ def run(arguments: Arguments) -> int:
 
 def _write(files: dict[str, str], folder: Path) -> None:
     """Write a new folder, whole or not at all."""
-    staged = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     try:
-        staged.mkdir(parents=True)
-        for name, text in files.items():
-            (staged / name).write_text(text, encoding="utf-8")
-        os.replace(staged, folder)
+        with publishing(folder) as staged:
+            for name, text in files.items():
+                (staged / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        import shutil
-
-        shutil.rmtree(staged, ignore_errors=True)
         raise SetpointError(f"{OUTPUT} {folder}: cannot be written: {error.strerror}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import CONFIG, HEADER, RunError, SetpointError, fingerprint, record_files
-from setpoint.track.atomic import write_json, write_text
+from setpoint.files.atomic import write_json, write_text
 from setpoint.track.environment import environment
 from setpoint.track.redact import declared_secrets
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 
+from setpoint.files.atomic import replacing
 from setpoint.profile.config import Profiling
 
 ENTRIES = 100_000
@@ -29,12 +29,8 @@ def write_snapshot(path: Path) -> Path:
     Raises:
         OSError: if it cannot be written.
     """
-    staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
+    with replacing(path) as staged:
         torch.cuda.memory._dump_snapshot(str(staged))
-        os.replace(staged, path)
-    finally:
-        staged.unlink(missing_ok=True)
     return path
 
 

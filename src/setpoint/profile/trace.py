@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.profiler import profile
 
+from setpoint.files.atomic import replacing
 from setpoint.profile.config import Profiling
 
 STAGED = ".tmp-"
@@ -32,27 +33,25 @@ def write_trace(seen: profile, path: Path, memory: bool) -> Path:
         OSError, RuntimeError: if it cannot be written.
     """
     plain = path.with_name(f"{path.name}{STAGED}{os.getpid()}.json")
-    packed = path.with_name(f"{path.name}{STAGED}{os.getpid()}")
     try:
         seen.export_chrome_trace(str(plain))
-        # Level 1 is three times as fast as the default, and traces are long.
-        with (
-            plain.open(encoding="utf-8") as source,
-            gzip.open(packed, "wt", compresslevel=1, encoding="utf-8") as target,
-        ):
-            head = source.read(HEAD)
-            before, mark, after = head.partition(EVENTS)
-            target.write(before + mark)
-            if memory and mark:
-                target.writelines(f"\n{event}," for event in _curves(seen, before))
-            target.write(after)
-            shutil.copyfileobj(source, target, HEAD)
-        with packed.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(packed, path)
+        with replacing(path) as packed:
+            # Level 1 is three times as fast as the default, and traces are long.
+            with (
+                plain.open(encoding="utf-8") as source,
+                gzip.open(packed, "wt", compresslevel=1, encoding="utf-8") as target,
+            ):
+                head = source.read(HEAD)
+                before, mark, after = head.partition(EVENTS)
+                target.write(before + mark)
+                if memory and mark:
+                    target.writelines(f"\n{event}," for event in _curves(seen, before))
+                target.write(after)
+                shutil.copyfileobj(source, target, HEAD)
+            with packed.open("rb") as file:
+                os.fsync(file.fileno())
     finally:
         plain.unlink(missing_ok=True)
-        packed.unlink(missing_ok=True)
     return path
 
 

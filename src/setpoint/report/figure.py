@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import replacing
 
 from .series import Plot
 
@@ -58,10 +59,8 @@ def save(plot: Plot, path: str) -> None:
     axes.grid(alpha=0.3)
     if 1 <= len(plot.series) <= LEGEND:
         axes.legend(fontsize="small")
-    staged = Path(f"{path}.tmp-{os.getpid()}")
     try:
-        figure.savefig(staged, format=path.lower().rpartition(".")[2], dpi=150)
-        os.replace(staged, path)
+        with replacing(Path(path)) as staged:
+            figure.savefig(staged, format=path.lower().rpartition(".")[2], dpi=150)
     except OSError as error:
-        staged.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error.strerror}") from error

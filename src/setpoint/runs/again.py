@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.layout import MANIFEST, STATE, directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.pointers import point
@@ -36,7 +35,8 @@ from setpoint.config import (
     fingerprint,
     read_record,
 )
-from setpoint.track.atomic import read_json, write_json
+from setpoint.files.atomic import read_json, write_json
+from setpoint.files.durable import Written
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.redact import declared_secrets

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from setpoint.config import SetpointError
-from setpoint.track.atomic import read_json, write_json
+from setpoint.files.atomic import read_json, write_json
 
 FILE = "labels.json"
 """In the run directory."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from setpoint.checkpoint.layout import MANIFEST, list_checkpoints
 from setpoint.config import CONFIG, SetpointError, load_record
-from setpoint.track.atomic import MOST, read_json
+from setpoint.files.atomic import MOST, read_json
 from setpoint.track.chain import CHAIN, HEAD, Sealed, read_chain, row_digest
 from setpoint.track.jsonl import read_jsonl, whole_lines
 from setpoint.train.config import Job

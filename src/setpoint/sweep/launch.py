@@ -14,8 +14,8 @@ from types import FrameType
 from typing import IO, Any
 
 from setpoint.config import SetpointError
+from setpoint.files.atomic import not_linked
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
-from setpoint.track.atomic import not_linked
 
 from .point_record import write_point
 from .task import FAILED, FINISHED, RUNNING, STOPPED, Task

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from setpoint.config import CONFIG, HEADER, Config, SetpointError, record_files
-from setpoint.track.atomic import write_json, write_text
+from setpoint.files.atomic import write_json, write_text
 
 MARK = "point.json"
 """The file that tells the record of a point from a run directory."""

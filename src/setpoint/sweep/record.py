@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import SetpointError
+from setpoint.files.atomic import read_json, write_json
 from setpoint.sweep_space.points import Duplicate
-from setpoint.track.atomic import read_json, write_json
 from setpoint.track.lock import RunLock
 from setpoint.track.run_directory import links_out_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from setpoint.config import RunError
+from setpoint.files.atomic import not_linked, write_text
 
-from .atomic import not_linked, write_text
 from .tracker import Tracker
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from threading import Event, Lock, Thread
 from typing import NamedTuple, Self
 
 from setpoint.config import RunError
-
-from .atomic import write_json
+from setpoint.files.atomic import write_json
 
 FOLDER = "heartbeats"
 """In the run directory."""

@@ -13,8 +13,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import MOST, not_linked
 
-from .atomic import MOST, not_linked
 from .tracker import Tracker
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import weakref
 from pathlib import Path
 
 from setpoint.config import SetpointError
-
-from .atomic import not_linked
+from setpoint.files.atomic import not_linked
 
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 """What a system answers where another process has a lock."""

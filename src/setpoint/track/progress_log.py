@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Lock
 
 from setpoint.config import RunError
+from setpoint.files.atomic import not_linked
 
-from .atomic import not_linked
 from .progress import Progress, Reading, reading_parts
 
 

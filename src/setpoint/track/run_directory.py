@@ -20,8 +20,8 @@ from setpoint.config import (
     recorded_schema,
     take_new_origins,
 )
+from setpoint.files.atomic import write_json, write_text
 
-from .atomic import write_json, write_text
 from .heartbeat import FOLDER as HEARTBEATS
 from .lock import TRIES, RunLock, refuse_locked
 

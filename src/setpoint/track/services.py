@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from setpoint.config import Caution, Problem
+from setpoint.files.atomic import not_linked, write_text
 
-from .atomic import not_linked, write_text
 from .background import Background
 from .config import NO_LOGIN
 from .tracker import RunFacts, Tracker

@@ -17,7 +17,7 @@ from setpoint.config import (
 from setpoint.data.prepared.key import changed_names
 from setpoint.data.prepared.store import read_inputs
 from setpoint.data.sequences import DataIdentity
-from setpoint.track.atomic import write_text
+from setpoint.files.atomic import write_text
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.redact import declared_secrets

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from setpoint.checkpoint import backend, durable, tensor_file
+from setpoint.checkpoint import backend
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import Config, ConfigError, RunError, add_section, allow_imports
+from setpoint.files import durable, tensor_file
+from setpoint.files.tensor_file import HostMemory
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import Written, sync_directory, write_file
 from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import Show, documents_of, source_of
 from setpoint.data.prepared.key import Key, Request
@@ -38,6 +37,8 @@ from setpoint.data.prepared.pieces import (
 from setpoint.data.prepared.store import INPUTS, Manifest, Side, shard_name, write_seen
 from setpoint.data.prepared.worker import Workers
 from setpoint.data.split import FEW, held_out_count, split_group
+from setpoint.files.atomic import sync_directory
+from setpoint.files.durable import Written, write_file
 
 if TYPE_CHECKING:
     from setpoint.data.document import Document

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import Written, write_file
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
+from setpoint.files.atomic import replacing
+from setpoint.files.durable import Written, write_file
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -140,9 +141,8 @@ class Piece:
             len(documents), int(rows["tokens"].sum()), int(rows["size"].sum()),
             documents[0].name, documents[-1].name, masked,
         )  # fmt: skip
-        last = Path(f"{stem}.json")
-        _replace(staged := last.with_suffix(".new"), [json.dumps(done).encode()])
-        os.replace(staged, last)
+        with replacing(Path(f"{stem}.json")) as staged:
+            write_file(staged, [json.dumps(done).encode()])
         return done
 
 

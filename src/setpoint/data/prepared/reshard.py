@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import Written, write_file
 from setpoint.config import RunError
 from setpoint.data.prepared.names import MANIFEST
 from setpoint.data.prepared.pieces import write_array, write_parts
@@ -23,6 +22,7 @@ from setpoint.data.prepared.store import (
     open_side,
     shard_name,
 )
+from setpoint.files.durable import Written, write_file
 
 if TYPE_CHECKING:
     from setpoint.data.token_row import TokenRow

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.checkpoint.durable import digest_file
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.prepared.names import KIND, MANIFEST
 from setpoint.data.prepared.pieces import INDEX
 from setpoint.data.token_row import JoinedRow
+from setpoint.files.atomic import replacing
+from setpoint.files.durable import digest_file
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -189,12 +190,8 @@ def _read_seen(folder: Path, manifest: Manifest) -> dict[str, int]:
 def write_seen(folder: Path, manifest: Manifest, times: dict[str, int]) -> None:
     """Note which files were verified; where it cannot be written they are verified again."""
     text = json.dumps({"of": _own_hash(manifest), "files": times})
-    staged = folder / f"{SEEN}.{os.getpid()}"
-    try:
+    with suppress(OSError), replacing(folder / SEEN) as staged:
         staged.write_text(text, encoding="utf-8")
-        os.replace(staged, folder / SEEN)
-    except OSError:
-        staged.unlink(missing_ok=True)
 
 
 def read_inputs(folder: Path) -> list[str]:

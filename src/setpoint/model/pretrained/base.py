@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.checkpoint.base import Base, read_base
-from setpoint.checkpoint.durable import Written, digest_file
 from setpoint.checkpoint.layout import BASE, files_of_stems
 from setpoint.checkpoint.loading import Checkpoint, load_directory
 from setpoint.checkpoint.manifest import read_manifest, verify
-from setpoint.checkpoint.tensor_file import dtype_named
 from setpoint.checkpoint.weights import load_weights
 from setpoint.config import Foreign, RunError, SetpointError
+from setpoint.files.durable import Written, digest_file
+from setpoint.files.tensor_file import dtype_named
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel as HuggingFaceConfig
 from setpoint.model.config import ModelConfig, Transformer

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.files.atomic import publishing
 from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
@@ -328,20 +329,8 @@ def publish(target: Path, write: Callable[[Path], Any]) -> None:
     Raises:
         SetpointError: if it cannot be written; what stood there is as before.
     """
-    aside = target.with_name(f".{target.name}.tmp-{os.getpid()}")
-    old = target.with_name(f".{target.name}.old-{os.getpid()}")
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        try:
+        with publishing(target, replace=True) as aside:
             write(aside)
-            if target.is_dir():
-                os.rename(target, old)
-            os.rename(aside, target)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-            if old.is_dir() and not target.exists():
-                os.rename(old, target)
-            shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise SetpointError(f"{target} cannot be written: {error.strerror or error}") from error

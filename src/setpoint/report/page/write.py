@@ -7,13 +7,13 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from contextlib import suppress
 from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import replacing
 
 from .content import document
 from .read import read_run
@@ -103,17 +103,13 @@ def refuse_foreign(path: Path, option: str = "--output") -> None:
 
 def _refuse_read_only(path: Path) -> None:
     """Refuse a path beside which no file can be made: permissions alone do not tell root."""
-    staged = _staged(path)
+    staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         staged.unlink(missing_ok=True)
         staged.open("xb").close()
         staged.unlink()
     except OSError as error:
         raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _staged(path: Path) -> Path:
-    return path.with_name(f"{path.name}.tmp-{os.getpid()}")
 
 
 def write_html(content: Mapping[str, Any], path: Path) -> int:
@@ -131,16 +127,11 @@ def write_page(page: str, path: Path) -> int:
         RunError: if it cannot be written; what was there before is unchanged.
     """
     data = page.encode("utf-8", "xmlcharrefreplace")
-    staged = _staged(path)
     try:
         # It can be made again at any time, so that nothing waits for the disk.
-        staged.unlink(missing_ok=True)
-        with staged.open("xb") as file:  # follows no link
+        with replacing(path) as staged, staged.open("xb") as file:  # follows no link
             file.write(data)
-        os.replace(staged, path)
     except OSError as error:
-        with suppress(OSError):
-            staged.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error.strerror}") from error
     return len(data)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.layout import BASE
 from setpoint.checkpoint.retention import is_named
-from setpoint.checkpoint.tensor_file import DTYPES
 from setpoint.config import Foreign, added_sections, sections
+from setpoint.files.tensor_file import DTYPES
 from setpoint.track.chain import HEAD
 from setpoint.train.averaging import Averages
 from setpoint.train.loop import Callback, Phase

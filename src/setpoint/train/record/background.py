@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-from setpoint.checkpoint.background import Background
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.checkpoint.tensor_file import HostMemory
 from setpoint.config import RunError, SetpointError
+from setpoint.files.tensor_file import HostMemory
+from setpoint.files.threads import Background
 from setpoint.parallel.world import World, first_line
 from setpoint.train.record.ranks import OnSaved, SharedStore, Taken, ignore
 from setpoint.train.run_status import format_newest

@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.durable import write_file
 from setpoint.checkpoint.layout import directory_name, step_of
-from setpoint.checkpoint.tensor_file import decode_tensors, encode_tensors
 from setpoint.config import SetpointError
+from setpoint.files.atomic import replacing
+from setpoint.files.durable import write_file
+from setpoint.files.tensor_file import decode_tensors, encode_tensors
 from setpoint.shapes.batch import TENSORS, Batch, Lengths
 from setpoint.track.jsonl import plain_numbers, restored_numbers
 from setpoint.track.run_directory import BAD_BATCHES
@@ -126,14 +126,8 @@ class BadBatches:
 
 
 def _replace(path: Path, chunks: Any) -> None:
-    staged = path.with_name(f"{path.name}.tmp")
-    staged.unlink(missing_ok=True)
-    try:
+    with replacing(path) as staged:
         write_file(staged, chunks)
-        staged.replace(path)
-    finally:
-        with suppress(OSError):
-            staged.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.checkpoint.base import Base
-from setpoint.checkpoint.tensor_file import DTYPES
+from setpoint.files.tensor_file import DTYPES
 from setpoint.model.config import Transformer
 from setpoint.model.pretrained.base import completed, files_at, find_base, tensors_at
 from setpoint.model.pretrained.locate import Place, locate

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import ENTRIES, OF_OPTIMIZER
-from setpoint.checkpoint.durable import digest_file
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.layout import MANIFEST, directory_name
 from setpoint.checkpoint.loading import ALONE, Checkpoint, Readers, load_directory
@@ -27,6 +26,7 @@ from setpoint.config import (
     nearest,
     recorded_differences,
 )
+from setpoint.files.durable import digest_file
 from setpoint.hub.urls import is_url
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.averaging import TRAINING

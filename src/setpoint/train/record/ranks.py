@@ -19,13 +19,13 @@ from setpoint.checkpoint.divided import (
     plan_of,
     share_out,
 )
-from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.layout import INDEX, file_of_rank, list_checkpoints
 from setpoint.checkpoint.loading import Checkpoint, Readers
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, verify
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
-from setpoint.checkpoint.tensor_file import HostMemory, encode_tensors
 from setpoint.config import RunError, SetpointError, fingerprint, log_of
+from setpoint.files.durable import Written
+from setpoint.files.tensor_file import HostMemory, encode_tensors
 from setpoint.parallel.world import ToldByMain, World, described
 from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory

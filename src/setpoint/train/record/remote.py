@@ -17,8 +17,8 @@ from setpoint.checkpoint.remote import FOLDER, Found, RemoteRun
 from setpoint.checkpoint.remote_folder import RemoteError, repeated
 from setpoint.checkpoint.uploads import Report, read_pending
 from setpoint.config import ConfigError, RunError, SetpointError
+from setpoint.files.atomic import write_text
 from setpoint.parallel.world import ToldByMain, World
-from setpoint.track.atomic import write_text
 from setpoint.track.jsonl import whole_lines
 from setpoint.train.config import Job
 from setpoint.train.record.context import Run

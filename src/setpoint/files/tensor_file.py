@@ -21,8 +21,8 @@ from torch import Tensor
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import part_here
 
-from .background import in_threads
 from .durable import CHUNK
+from .threads import in_threads
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",

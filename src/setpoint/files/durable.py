@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from blake3 import blake3
 
-from .background import in_threads
+from .threads import in_threads
 
 T = TypeVar("T")
 PAUSE = 0.1
@@ -169,20 +169,3 @@ def _read_at(descriptor: int, into: memoryview, offset: int) -> int:
     if count := os.preadv(descriptor, [into], offset):
         return count
     raise OSError(errno.ENODATA, "the file has become shorter")
-
-
-def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory (new, renamed, removed) are on the disk.
-
-    Raises:
-        OSError: if the disk reports an error.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems cannot sync a directory and say so; they order names themselves.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load as library_load
 from safetensors.torch import save_file as library_save
 
-from setpoint.checkpoint.durable import write_file
-from setpoint.checkpoint.tensor_file import DTYPES, decode_tensors, encode_tensors
 from setpoint.config import SetpointError
+from setpoint.files.durable import write_file
+from setpoint.files.tensor_file import DTYPES, decode_tensors, encode_tensors
 
 
 def round_trip(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError
-from setpoint.track.atomic import write_json, write_text
+from setpoint.files.atomic import write_json, write_text
 
 
 def test_replaces(tmp_path: Path) -> None:
