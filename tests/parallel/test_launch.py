@@ -11,18 +11,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.cli.main import main
 from setpoint.config import RunError
-from setpoint.parallel.launch import Nodes, Output, await_endpoint
-from setpoint.parallel.rank import ask, is_said_first, leave
+from setpoint.parallel import launch
+from setpoint.parallel.launch import Nodes, Ranks
+from setpoint.parallel.rank import PREFIX, REPORT, ask, is_said_first, leave, reports_in
 
 from ..forks import Forks, is_running
 from ..train.small import rows, snapshot, write_config
@@ -180,12 +180,10 @@ def verified_files(directory: Path) -> set[str]:
 def ranks_of(folder: Path, launcher: int, rank: int) -> list[int]:
     """The process of a rank, by its note; of torchrun, which keeps none, by its variables."""
     found = [pid for pid in processes_of(folder) if pid != launcher]
-    here = {str(pid) for pid in (launcher, *found)}
-    for note in Path(tempfile.gettempdir()).glob("setpoint-ranks-*/launcher"):
-        with suppress(FileNotFoundError):  # of another launcher, which ends
-            if note.read_text() in here:
-                noted = note.with_name(f"pid-{rank}").read_text()
-                return [pid for pid in found if str(pid) == noted]
+    for pid in (launcher, *found):  # a launcher may be a fork of its program
+        for note in Path(tempfile.gettempdir()).glob(f"{PREFIX}{pid}-*/pid-{rank}"):
+            noted = note.read_text()
+            return [pid for pid in found if str(pid) == noted]
     variables = {pid: Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in found}
     return [pid for pid, given in variables.items() if b"RANK=%d" % rank in given]
 
@@ -206,7 +204,7 @@ def test_ranks_start_again_where_one_is_killed_and_then_end_by_name(
     run.until("step 5/")
     kill_rank(folder, run.process.pid, 1)
     run.until("resuming")
-    assert "rank 1 has ended by signal SIGKILL" in run.text
+    assert "rank 1 has ended and said nothing" in run.text
     assert "restart 1 of 1" in run.text and "hello from 1" not in run.text
     (log,) = (folder / "runs").glob("*/logs/ranks.log")
     run.wait_for(lambda: log.read_text().count("[rank 1] hello from 1\n") == 2)
@@ -255,21 +253,17 @@ def test_a_stop_while_machines_wait_for_each_other_ends_the_launcher(
 
 
 def test_the_machine_at_the_endpoint_is_waited_for_as_long_as_the_others() -> None:
-    """A client of torch's waits for it for two or three minutes, however long the timeout is."""
+    """By default torch waits a minute for it, however long the others are waited for."""
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
-        address = listener.getsockname()
-        nodes = Nodes(2, 2, f"node-0:{address[1]}", "job-3", timeout=1.5)
+        port = listener.getsockname()[1]
+        nodes = Nodes(2, 2, f"node-0:{port}", "job-3", timeout=2)
+        began = time.monotonic()
         with pytest.raises(RunError) as failed:
-            await_endpoint(nodes, address)
-        said = (
-            f"not all of 2 nodes have met at node-0:{address[1]} within parallel.timeout = 1.5 s: "
-        )
-        assert str(failed.value).startswith(said)
-        late = Timer(0.1, listener.listen)  # while this one waits
-        late.start()
-        await_endpoint(nodes, address)
-        late.join()
+            launch.launch(["train"], 1, nodes=nodes)
+    assert time.monotonic() - began < 20
+    said = f"not all of 2 nodes have met at node-0:{port} within parallel.timeout = 2 s: "
+    assert str(failed.value).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -298,36 +292,37 @@ def test_options_without_effect_are_refused(
 
 
 def test_a_log_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
-    for rank in ("1", "2"):
-        folder = tmp_path / "output" / rank
-        folder.mkdir(parents=True)
-        (folder / "stdout.log").write_text("a\n")
     log = tmp_path / "ranks.log"
     log.mkdir()
     said: list[str] = []
-    with Output(tmp_path, log, said.append):
-        pass
+    ranks = Ranks(tmp_path, 3, log, 0, said.append)
+    files = ranks.reify({local: {"RANK": str(local)} for local in range(3)})
+    for local in (1, 2):
+        Path(files.stdouts[local]).write_text("a\n")
+    ranks.close()
     assert said == [f"{log} cannot be written: Is a directory"]
 
 
 # A launcher and its rank, as far as they know of each other.
 LAUNCHER = """\
-import os, pathlib, subprocess, sys
-pathlib.Path(os.environ["SETPOINT_RANKS"], "launcher").write_text(str(os.getpid()))
+import os, subprocess, sys
+place = os.environ["SETPOINT_RANKS"] = f"setpoint-ranks-{os.getpid()}-a"
+os.mkdir(place)
 rank = "import time; from setpoint.parallel.rank import enter; enter(); time.sleep(90)"
 subprocess.run([sys.executable, "-c", rank])
 """
 
 
 def test_a_rank_ends_with_its_launcher(tmp_path: Path) -> None:
-    place = {"SETPOINT_RANKS": str(tmp_path), "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
-    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER], env={**os.environ, **place})
-    note = tmp_path / "local-1"  # the last of those that a rank writes
+    place = {"SETPOINT_RANKS": "", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    command = [sys.executable, "-c", LAUNCHER]
+    launcher = subprocess.Popen(command, env={**os.environ, **place}, cwd=tmp_path)
+    note = tmp_path / f"{PREFIX}{launcher.pid}-a" / "pid-1"
     ends = time.monotonic() + 60
-    while not (note.exists() and note.read_text()):
+    while not note.exists():
         assert launcher.poll() is None and time.monotonic() < ends
         time.sleep(0.02)
-    rank = int((tmp_path / "pid-1").read_text())
+    rank = int(note.read_text())
     launcher.kill()
     launcher.wait()
     while is_running(rank):
@@ -429,43 +424,50 @@ def test_ranks_that_lose_one_that_was_stopped_are_stopped_as_well(
     assert "error" not in run.text and "starting the ranks again" not in run.text
 
 
-@pytest.mark.slow
-def test_ranks_of_torchrun_say_the_same_once(
+def test_what_ranks_of_torchrun_say_alike_is_reported_by_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("setpoint.parallel.rank.PATIENCE", 0.1)
-    monkeypatch.setattr("setpoint.parallel.rank.LAST_WORD", 0.0)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    texts = {"0": "a field is wrong", "1": "a field is wrong", "2": "something else"}
-    for local in ("1", "0", "2"):
-        (tmp_path / local).mkdir()
-        monkeypatch.setenv("RANK", local)
-        monkeypatch.setenv("LOCAL_RANK", local)
-        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / local / "error.json"))
-        leave(2, texts[local])
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    texts = {"1": "a field is wrong", "0": "a field is wrong", "2": "something else"}
+
+    def report(local: str, *given: Any, **more: Any) -> ProcessFailure:
+        """How torchrun reads what a rank has left."""
+        path = tmp_path / local / "error.json"
+        for name, value in {"RANK": local, "LOCAL_RANK": local, REPORT: str(path)}.items():
+            monkeypatch.setenv(name, value)
+        path.parent.mkdir(exist_ok=True)
+        assert leave(2, *given, **more)
+        return ProcessFailure(int(local), 1, 2, str(path))
+
+    failures: dict[int, ProcessFailure] = {}
+    for local, text in texts.items():
+        failures[int(local)] = report(local, text)
         # Rank 1 is first, and cannot know what the others will say.
-        assert not is_said_first(texts[local])
+        assert not is_said_first(text)
+    monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert is_said_first(texts["1"])
+    failures[1] = report("1", instead=True)
+    shown = str(ChildFailedError("setpoint", failures))
+    assert shown.count("a field is wrong") == 1 == shown.count("something else")
+    assert "a field is wrong" in shown.partition("Root Cause")[2]
+    # What is reported first counts, and the loss of others is no cause.
+    report("2", "another thing")
+    assert [each.error for each in reports_in(tmp_path)] == [texts["0"], texts["2"], ""]
 
 
 def test_what_a_killed_launcher_has_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from setpoint.parallel import launch
-
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ended = subprocess.Popen(["true"])
     ended.wait()
-    for name, launcher in (("dead", str(ended.pid)), ("alive", str(os.getpid())), ("new", "")):
-        place = tmp_path / f"{launch.PREFIX}{name}"
-        place.mkdir()
-        (place / "launcher").write_text(launcher)
-    (tmp_path / f"{launch.PREFIX}starting").mkdir()
+    names = [f"{PREFIX}{os.getpid()}-a", f"{PREFIX}other", f"{PREFIX}{ended.pid}-a"]
+    for name in names:
+        (tmp_path / name).mkdir()
     launch.clear_dead()
-    assert {each.name.removeprefix(launch.PREFIX) for each in tmp_path.iterdir()} == {
-        "alive", "new", "starting"
-    }  # fmt: skip
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(names[:2])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Every generator is seeded, and no two ranks or workers draw the same numbers."""
+"""Every generator is seeded, and no two ranks draw the same numbers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
 
-from setpoint.parallel.seeds import (
-    SeedWorker,
-    hashed,
-    rank_seed,
-    seed_everything,
-    seed_step,
-    worker_seed,
-)
+from setpoint.parallel.seeds import hashed, rank_seed, seed_everything, seed_step
 
 
 @pytest.fixture(autouse=True)
@@ -81,15 +73,8 @@ def test_dropout_masks_differ_between_ranks() -> None:
 
 
 def test_seeds_never_coincide() -> None:
-    """Neither within a job nor with that of the next seed, as seed + rank + worker would."""
+    """Neither within a job nor with that of the next seed, as seed + rank would."""
     seeds = [rank_seed(seed, rank) for seed in range(1000, 1010) for rank in range(64)]
-    seeds += [
-        worker_seed(seed, rank, worker, epoch)
-        for seed in range(1000, 1004)
-        for rank in range(8)
-        for worker in range(8)
-        for epoch in range(2)
-    ]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -97,34 +82,3 @@ def test_seeds_never_coincide() -> None:
 def test_seeds_are_those_of_every_machine() -> None:
     assert rank_seed(1234, 0) == 1234
     assert rank_seed(1234, 1) == hashed("1234/rank 1") == 324726876744691268
-    assert worker_seed(1234, 0, 1, 5) == hashed("1234/rank 0/worker 1/5")
-
-
-class Draws(Dataset[Any]):
-    """Gives what the generators of the process draw."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> list[float]:
-        return list(drawn())
-
-
-def loaded(seed: int, rank: int = 0, epochs: int = 1) -> list[list[list[float]]]:
-    """What the workers draw in each epoch."""
-    seed_everything(seed, rank)
-    loader = DataLoader(
-        Draws(), num_workers=2, worker_init_fn=SeedWorker(seed, rank), collate_fn=lambda rows: rows
-    )
-    return [[row for batch in loader for row in batch] for _ in range(epochs)]
-
-
-def test_workers_of_a_data_loader() -> None:
-    first, second = loaded(3, epochs=2)
-    # Every number of each of the three generators, of both workers in both epochs, is another.
-    for column in range(3):
-        numbers = [row[column] for row in (*first, *second)]
-        assert len(set(numbers)) == len(numbers) == 16
-    assert loaded(3, epochs=2) == [first, second]
-    others = [*loaded(4)[0], *loaded(3, rank=1)[0]]
-    assert not {number for row in others for number in row} & {n for row in first for n in row}

@@ -61,12 +61,22 @@ def test_killed_ranks_start_again_and_signals_stop_all_of_them(folder: Path) -> 
     assert (end["status"], end["step"]) == (75, saved_step(the_run(folder)))
 
 
-def test_a_static_port(folder: Path) -> None:
-    port = str(free_port())
-    (agent,) = agents(folder, 1, "--master-port", port, more=("--optimizer.lr=1e30",))
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--optimizer.lr=1e30", "which is not finite"),  # while the ranks train
+        ("--model.heads=3", "cannot be divided among 3 heads"),  # before they have met
+    ],
+)
+def test_what_all_ranks_are_refused_is_said_once_and_last(
+    folder: Path, more: str, said: str
+) -> None:
+    """In the report of torchrun, below its own traceback; on a static port."""
+    (agent,) = agents(folder, 1, "--master-port", str(free_port()), more=(more,))
     assert agent.end() == 1
-    # What all ranks are refused stands in the report of torchrun, too.
-    assert agent.text.count("which is not finite") >= 2
+    report = agent.text.partition("Root Cause")[2]
+    assert agent.text.count(said) == 1 == report.count(said), agent.text
+    assert "setpoint/" not in report.partition("traceback :")[2]
 
 
 def test_agents_that_come_and_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

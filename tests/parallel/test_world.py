@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import socket
@@ -21,10 +20,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from setpoint.cli.rank_errors import is_said_elsewhere
 from setpoint.config import LOG_OF, ConfigError, RunError, SetpointError, log_of, resolve
 from setpoint.parallel.config import Parallel
-from setpoint.parallel.launch import RankFailed, status_of
+from setpoint.parallel.launch import RankFailed, Ranks
 from setpoint.parallel.rank import (
-    FOLDER,
-    Ended,
+    REPORT,
     first_failure,
     has_left_error,
     leave,
@@ -113,27 +111,44 @@ def test_a_port_in_use_is_named() -> None:
     assert "listens at this port: choose another MASTER_PORT" in said
 
 
+def ranks_in(folder: Path, count: int) -> Ranks:
+    """Ranks that an agent has started."""
+    ranks = Ranks(folder, count, None, 1, lambda text: None)
+    ranks.reify({local: {"RANK": str(local)} for local in range(count)})
+    return ranks
+
+
+def be(monkeypatch: pytest.MonkeyPatch, ranks: Ranks, rank: int) -> None:
+    """Let this process be a rank."""
+    assert ranks.folder is not None
+    report = ranks.folder / str(rank) / "error.json"
+    for name, value in {"RANK": rank, "LOCAL_RANK": rank, REPORT: report}.items():
+        monkeypatch.setenv(name, str(value))
+
+
 @pytest.mark.usefixtures("one_of_two")
 def test_a_rank_that_does_not_come_may_come_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ranks = ranks_in(tmp_path, 2)
     with socket.socket() as free:
         free.bind(("", 0))
         port = str(free.getsockname()[1])
-    for name, value in {"MASTER_PORT": port, FOLDER: str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
+    be(monkeypatch, ranks, 0)
+    monkeypatch.setenv("MASTER_PORT", port)
     with pytest.raises(LostRanks) as caught, joined(resolve(Parallel(device="cpu", timeout=1))):
         raise AssertionError("nobody comes")
     assert is_said_elsewhere(caught.value)
     killed = ProcessFailure(local_rank=1, pid=1, exitcode=-signal.SIGKILL, error_file="")
-    with pytest.raises(RankFailed) as failed:
-        status_of(tmp_path, {1: killed}, tmp_path / "ranks.log")
     said = "no answer from rank 1: rank 0 of 2 has not met the others (MASTER_ADDR=localhost"
-    assert said in str(failed.value) and failed.value.may_restart
-    late = Ended(rank=1, status=75, time=time.time())
-    (tmp_path / "ended-1").write_text(json.dumps(late._asdict()))  # asked by the agent alone
+    for failures in ({1: killed}, {}):  # as at the end, and before a restart
+        with pytest.raises(RankFailed) as failed:
+            ranks.status(failures)
+        assert said in str(failed.value) and failed.value.may_restart
+    be(monkeypatch, ranks, 1)
+    leave(75)  # asked by the agent alone
     with pytest.raises(RankFailed) as failed:
-        status_of(tmp_path, {1: killed}, tmp_path / "ranks.log")
+        ranks.status({1: killed})
     assert said in str(failed.value) and failed.value.may_restart
 
 
@@ -193,14 +208,9 @@ def test_a_disk_that_fails_costs_the_file_of_stacks_alone(tmp_path: Path) -> Non
 def test_a_rank_that_fails_leaves_its_traceback_to_launcher_and_main_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {FOLDER: str(tmp_path), "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-
-    def be(rank: int) -> None:
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("LOCAL_RANK", str(rank))
-
-    be(1)
+    ranks = ranks_in(tmp_path, 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    be(monkeypatch, ranks, 1)
     assert not has_left_error()
     error = ValueError("the fault")
     setattr(error, LOG_OF, "runs/a/logs/rank-1.log")
@@ -209,12 +219,12 @@ def test_a_rank_that_fails_leaves_its_traceback_to_launcher_and_main_rank(
     except ValueError:
         leave(1, "rank 1: ValueError: the fault", more=facts_of(error))
     assert has_left_error() and first_failure() is None
-    be(0)
+    be(monkeypatch, ranks, 0)
     leave(1, "rank 0 has lost the others", is_lost=True)
     first = first_failure()
     assert first is not None and (first.rank, first.error) == (1, "rank 1: ValueError: the fault")
     assert first.frames.endswith("ValueError: the fault") and __file__ in first.frames
     with pytest.raises(RankFailed, match="rank 1: ValueError: the fault") as failed:
-        status_of(tmp_path, {}, tmp_path / "ranks.log")
+        ranks.status({})
     assert log_of(failed.value) == "runs/a/logs/rank-1.log"
     assert failed.value.rank_traceback == first.traceback

@@ -9,7 +9,7 @@ from setpoint.parallel.rank import is_said_first, launched, leave, own_rank, wai
 
 
 def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
-    """Leave an error to the launcher, or to the rank that has told this one of it.
+    """Report an error to the launcher, or leave it to the rank that has told this one of it.
 
     Arguments:
         traced: the traceback that is shown before it.
@@ -17,17 +17,17 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
     Returns:
         whether nothing is left to be said here; of others the rank has been named.
     """
-    if launched() == 1:  # to a launcher with one rank left
+    if launched() == 1:  # a launcher with one rank left
         return leave(error.status, str(error), more={"traceback": traced, "log": log_of(error)})
     from setpoint.parallel.world import LostRanks, ToldByMain, facts_of
 
     if isinstance(error, ToldByMain):
-        leave(error.status)
         wait_until_said()
-        return True
-    if leave(error.status, str(error), isinstance(error, LostRanks), facts_of(error)):
+        leave(error.status)
         return True
     if is_said_first(str(error)):
+        return leave(error.status, instead=True)
+    if leave(error.status, str(error), isinstance(error, LostRanks), facts_of(error)):
         return True
     if own_rank():
         print(f"rank {own_rank()}: ", end="", file=sys.stderr)

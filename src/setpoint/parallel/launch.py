@@ -1,4 +1,4 @@
-"""Start the ranks of a job on this machine, by torch's elastic agent, and see them end."""
+"""Start the ranks of a job on this machine, by torch's `elastic_launch`, and say how they end."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from inspect import signature
+from datetime import timedelta
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from types import FrameType
 from typing import Any
 from uuid import uuid4
 
 from torch.distributed import DistError
-from torch.distributed.elastic.agent.server.api import (
-    RunResult,
-    WorkerGroup,
-    WorkerSpec,
-    WorkerState,
-)
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.api import RendezvousError
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
-from torch.distributed.elastic.rendezvous.utils import (
-    _matches_machine_hostname as is_this_machine,
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.tail_log import TailLog
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousError, rendezvous_handler_registry
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
 )
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from setpoint.config import LOG_OF, RunError, SetpointError
-from setpoint.parallel.rank import FOLDER, Ended, ask, endings, has_waited, ranks_here, was_asked
+from setpoint.parallel.rank import (
+    FOLDER,
+    PREFIX,
+    Ended,
+    ask,
+    asked_signal,
+    has_waited,
+    process_of,
+    reports_in,
+    was_asked,
+)
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAVE = signal.SIGUSR2
 """Asks the ranks for a checkpoint; they go on."""
 STOPPED = (75, 129, 130, 138, 143)
 """Exit statuses of a rank that a signal has stopped; of its own accord, or by Python's default."""
-PREFIX = "setpoint-ranks-"
-"""Of the folder that a launcher shares with its ranks."""
+MEETING = "setpoint"
+"""The name of our rendezvous in torch's registry."""
 LOOK = 0.5
 """Seconds between two looks at what the ranks have printed."""
-KNOCK = 1.0
-"""Seconds between two tries to reach the endpoint."""
 LAST_LINES = 8
 """Lines of each stream that are shown of what a rank printed."""
 LAST_CALL = 10
@@ -74,6 +77,25 @@ class Nodes:
     endpoint: str
     run_id: str
     timeout: float
+
+
+class RankFailed(RunError):
+    """The error of the first rank that failed.
+
+    Arguments:
+        status: its exit status, which is that of the launcher.
+        may_restart: whether it was killed or did not answer, which may not happen again.
+        report: of that rank, whose traceback is shown; None: there is none.
+    """
+
+    def __init__(
+        self, status: int, text: str, may_restart: bool = False, report: Ended | None = None
+    ) -> None:
+        super().__init__(text)
+        self.status, self.may_restart = status, may_restart
+        self.rank_traceback = "" if report is None else report.traceback
+        if report is not None and report.log:
+            setattr(self, LOG_OF, report.log)
 
 
 def launch(
@@ -107,43 +129,57 @@ def launch(
         RunError: a rank has failed: what the first one says; or not all nodes have come.
         SetpointError: the log is a link, or nodes meet at what is no address.
     """
-    address = None if nodes is None else _require_address(nodes.endpoint)
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
-    if logs is not None and (logs / name).is_symlink():
-        raise SetpointError(f"{logs / name} is a link, and a run adds to files of its own")
-    if nodes is not None and address is not None and not is_this_machine(address[0]):
-        await_endpoint(nodes, address)
+    log = None if logs is None else logs / name
+    if log is not None and log.is_symlink():
+        raise SetpointError(f"{log} is a link, and a run adds to files of its own")
+    if nodes is not None:
+        _require_address(nodes.endpoint)
     threads = max(1, (os.cpu_count() or 1) // ranks)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     clear_dead()
-    place = Path(tempfile.mkdtemp(prefix=PREFIX))
-    (place / "launcher").write_text(str(os.getpid()))
-    log = (logs or place / "logs") / name
+    place = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    started = Ranks(place, ranks, log, restarts, note)
+    config = LaunchConfig(
+        min_nodes=1 if nodes is None else nodes.least,
+        max_nodes=1 if nodes is None else nodes.most,
+        nproc_per_node=ranks,
+        logs_specs=started,
+        run_id=uuid4().hex if nodes is None else nodes.run_id,
+        role="default",
+        rdzv_backend=MEETING,
+        rdzv_endpoint="localhost:0" if nodes is None else nodes.endpoint,
+        rdzv_configs={"ranks": started, **meeting_options(nodes)},
+        max_restarts=restarts,
+        signals_to_handle="SIGQUIT",  # the others are forwarded
+        local_addr="localhost" if nodes is None else None,
+    )
     # What the agent says of ranks that end is said below, in fewer words.
     logging.disable(logging.CRITICAL)
     try:
-        with Output(place, log, note), _variables(place, nodes):
-            agent = _Agent(_spec(words, ranks, nodes, restarts), place, log, grace, note)
-            try:
-                with _forwarding(place, agent):
-                    result: Any = agent.run()
-            finally:
-                agent.meeting.shutdown()
-        if result.is_failed():
-            return status_of(place, result.failures, log)
+        with _variables(place, nodes, grace), _forwarding(started):
+            elastic_launch(config, sys.executable)("-m", "setpoint", *words)
+    except ChildFailedError as error:
+        return started.status(error.failures)
+    except AllStopped as stopped:
+        return stopped.status
     except (RendezvousError, DistError) as error:
         if nodes is None:
             raise
-        return _status_apart(place, nodes, error)
+        if started.folder is None:
+            raise _not_met(nodes, error) from error
+        # The machine at the endpoint may have ended a moment before, as all ranks stop together.
+        return started.status({})
     finally:
+        started.close()
         logging.disable(logging.NOTSET)
         shutil.rmtree(place, ignore_errors=True)
     return 0
 
 
-def _require_address(endpoint: str) -> tuple[str, int]:
+def _require_address(endpoint: str) -> None:
     try:
-        return parse_rendezvous_endpoint(endpoint, 29400)
+        parse_rendezvous_endpoint(endpoint, 29400)
     except ValueError as error:
         raise SetpointError(
             f"--rdzv-endpoint {endpoint} is no address of a machine.\n"
@@ -151,124 +187,246 @@ def _require_address(endpoint: str) -> tuple[str, int]:
         ) from error
 
 
-def await_endpoint(nodes: Nodes, address: tuple[str, int]) -> None:
-    """Wait until the node at the endpoint, another one than this, is there.
-
-    Torch's own client tries twice for a minute each, whatever the timeout is.
-
-    Raises:
-        RunError: it does not come in time.
-    """
-    ends = time.monotonic() + nodes.timeout
-    while True:
-        try:
-            socket.create_connection(address, timeout=max(KNOCK, nodes.timeout)).close()
-            return
-        except OSError as error:
-            if time.monotonic() + KNOCK >= ends:
-                raise _not_met(nodes, error) from error
-        time.sleep(KNOCK)
-
-
 def clear_dead() -> None:
     """Remove the folders of launchers that were killed before they could."""
     for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        # Those of other users, and of launchers that are just starting, stay.
-        with suppress(OSError, ValueError):
-            launcher = int((place / "launcher").read_text())
+        launcher = process_of(place.name)
+        with suppress(OSError):  # those of other users stay
             try:
-                os.kill(launcher, 0)
+                if launcher is not None:
+                    os.kill(launcher, 0)
             except ProcessLookupError:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _spec(words: Sequence[str], ranks: int, nodes: Nodes | None, restarts: int) -> WorkerSpec:
-    """What torch's agent starts, and how those of several machines meet."""
-    meeting = RendezvousParameters(
-        backend="c10d",
-        endpoint="localhost:0" if nodes is None else nodes.endpoint,
-        run_id=uuid4().hex if nodes is None else nodes.run_id,
-        min_nodes=1 if nodes is None else nodes.least,
-        max_nodes=1 if nodes is None else nodes.most,
-        local_addr="localhost" if nodes is None else None,
-        **({} if nodes is None else {"join_timeout": max(1, round(nodes.timeout))}),
-        last_call_timeout=LAST_CALL,
-    )
-    return WorkerSpec(
-        role="default",
-        local_world_size=ranks,
-        entrypoint=sys.executable,
-        args=("-m", "setpoint", *words),
-        rdzv_handler=get_rendezvous_handler(meeting),
-        max_restarts=restarts,
-        local_addr="localhost" if nodes is None else None,
-    )
+def meeting_options(nodes: Nodes | None) -> dict[str, Any]:
+    """How long machines wait for each other, for `_meet`."""
+    last_call = timedelta(seconds=LAST_CALL)
+    if nodes is None:
+        return {"waits": RendezvousTimeout(last_call=last_call)}
+    seconds = max(1, round(nodes.timeout))
+    # The second is for the one at the endpoint.
+    join = timedelta(seconds=seconds)
+    return {"waits": RendezvousTimeout(join=join, last_call=last_call), "read_timeout": seconds}
 
 
-class _Agent(LocalElasticAgent):
-    """Torch's agent, which starts ranks again only where that may help.
+class AllStopped(Exception):
+    """Ranks that were asked to stop have, and do not start again."""
 
-    What they refuse or fail with in words would come again, and those that were asked to stop have
-    stopped.
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+
+class Meeting(DynamicRendezvousHandler):
+    """Torch's rendezvous, before which the launcher decides whether ranks start again."""
+
+    ranks: Ranks
+    _grows = False
+
+    def get_backend(self) -> str:
+        """See base class."""
+        return MEETING
+
+    def num_nodes_waiting(self) -> int:
+        """See base class; the ranks start again where others wait, though none has failed."""
+        waiting = super().num_nodes_waiting()
+        self._grows = waiting > 0
+        return waiting
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """See base class.
+
+        Raises:
+            RankFailed: what has failed would fail again.
+            AllStopped: the ranks were asked to stop.
+        """
+        self.ranks.is_meeting = True
+        if self.ranks.folder is not None and not self._grows:
+            self.ranks.require_restart()
+        self._grows = False
+        met = super().next_rendezvous()
+        self.ranks.is_meeting = False
+        return met
+
+
+def _meet(params: RendezvousParameters) -> Meeting:
+    backend, store = create_backend(params)
+    nodes = params.min_nodes, params.max_nodes, params.local_addr
+    meeting = Meeting.from_backend(params.run_id, store, backend, *nodes, params.get("waits"))
+    meeting.ranks = params.get("ranks")
+    return meeting
+
+
+rendezvous_handler_registry.register(MEETING, _meet)
+
+
+class Ranks(DefaultLogsSpecs):
+    """The ranks of this machine: their files, and how they have ended.
+
+    The lines that ranks other than the first print are collected in the log of the run, while they
+    run, once that has a folder: what is refused leaves nothing behind.
 
     Arguments:
-        place: the folder of the launcher.
-        grace: seconds in which ranks that are stopped save, as where a node has come.
+        place: the folder of the launcher, where the agent keeps the output of each rank.
+        log: of the run; None: there is none.
+        restarts: how often they may start again.
         note: shows a line to people.
     """
 
     def __init__(
-        self, spec: WorkerSpec, place: Path, log: Path, grace: float, note: Callable[[str], None]
+        self,
+        place: Path,
+        ranks: int,
+        log: Path | None,
+        restarts: int,
+        note: Callable[[str], None],
     ) -> None:
-        redirects = dict.fromkeys(range(1, spec.local_world_size), Std.ALL)
-        output = DefaultLogsSpecs(log_dir=str(place / "output"), redirects=redirects)
-        known = signature(LocalElasticAgent.__init__).parameters
-        # Torch 2.11 has none, and gives them 30 s.
-        within: Any = {"shutdown_timeout": round(grace) + 1} if "shutdown_timeout" in known else {}
-        super().__init__(spec, output, **within)
-        self.meeting = spec.rdzv_handler
-        self.is_meeting = False
-        """Whether it waits for other machines, and no rank runs here."""
-        self.place, self.log, self.note = place, log, note
-
-    def _rendezvous(  # pyright: ignore[reportIncompatibleVariableOverride] - torch wraps it
-        self, worker_group: WorkerGroup
-    ) -> None:
-        """See `SimpleElasticAgent._rendezvous`."""
-        meet: Any = super()._rendezvous
+        redirects = dict.fromkeys(range(1, ranks), Std.ALL)
+        super().__init__(str(place / "output"), redirects=redirects)
+        self.place, self.log, self.restarts, self.note = place, log, restarts, note
+        self.folder: Path | None = None
+        """The agent's folder of the present attempt; None before the first."""
+        self.numbers: dict[int, int] = {}
+        """The number of each rank, by that on this machine."""
         self.is_meeting = True
-        try:
-            meet(worker_group)
-        finally:
-            self.is_meeting = False
+        """Whether the agent may wait for other machines, and no rank runs here."""
+        self._restarted = 0
+        self._is_refused = False
+        self._tails: list[TailLog] = []
+        self._ended = Event()
 
-    def _monitor_workers(  # pyright: ignore[reportIncompatibleVariableOverride] - torch wraps it
-        self, worker_group: WorkerGroup
-    ) -> RunResult:
-        """See `SimpleElasticAgent._monitor_workers`; all ranks here have ended where one failed."""
-        watch: Any = super()._monitor_workers
-        result: RunResult = watch(worker_group)
-        # What has no public name is the same in torch 2.11 to 2.13.
-        left, total = self._remaining_restarts, worker_group.spec.max_restarts
-        if result.state is not WorkerState.FAILED or not left:
-            return result
-        failed: RankFailed | None = None
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """See `DefaultLogsSpecs.reify`; called once for each attempt."""
+        files = super().reify(envs)
+        self.folder = Path(files.error_files[0]).parent.parent
+        self.numbers = {local: int(given["RANK"]) for local, given in envs.items()}
+        prefixes = {local: f"[rank {rank}] " for local, rank in self.numbers.items()}
+        for printed in (files.stdouts, files.stderrs) if self.log is not None else ():
+            printed = {local: path for local, path in printed.items() if path}
+            to: Any = self
+            self._tails.append(TailLog("rank", printed, to, prefixes, LOOK).start())
+        return files
+
+    def write(self, text: str) -> None:
+        """Add to the log, for which no run ends: where the disk refuses, people hear of it."""
+        assert self.log is not None
+        while not self.log.parent.is_dir():
+            if self._ended.wait(LOOK):
+                return
         try:
-            status_of(self.place, result.failures, self.log)
-        except RankFailed as error:
-            failed = error
-        if failed is not None and failed.may_restart:
-            number = total - left + 1
-            self.note(f"{failed}\nstarting the ranks again: restart {number} of {total}")
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(text)
+        except OSError as error:
+            # The main rank removes the folder again where the first start is refused.
+            if not self._is_refused and not isinstance(error, FileNotFoundError):
+                self._is_refused = True
+                self.note(f"{self.log} cannot be written: {error.strerror}")
+
+    def close(self) -> None:
+        """Add what is left of the output, and the errors, to the log."""
+        self._ended.set()
+        for tail in self._tails:
+            tail.stop()
+        for each in self.reports() if self.log is not None else ():
+            lines = [*each.traceback.splitlines(), f"error: {each.error}"] if each.error else ()
+            self.write("".join(f"[rank {each.rank}] {line}\n" for line in lines))
+
+    def reports(self) -> list[Ended]:
+        """The reports of the present attempt, see `reports_in`."""
+        return [] if self.folder is None else reports_in(self.folder)
+
+    def require_restart(self) -> None:
+        """Refuse to start the ranks again where that could not help.
+
+        Raises:
+            RankFailed: what they refuse or fail with in words would come again.
+            AllStopped: they were asked to stop.
+        """
+        try:
+            status = self.status({})
+        except RankFailed as failed:
+            if not failed.may_restart:
+                raise
+            self._restarted += 1
+            number = f"restart {self._restarted} of {self.restarts}"
+            self.note(f"{failed}\nstarting the ranks again: {number}")
         else:
-            self._remaining_restarts = 0
-        return result
+            raise AllStopped(status)
+
+    def status(self, failures: Mapping[int, ProcessFailure]) -> int:
+        """The exit status of the ranks, all of which have ended.
+
+        Arguments:
+            failures: how the agent saw them end, by rank; empty before a restart.
+
+        Raises:
+            RankFailed: one has failed: of those that say why, the first, unless it has only lost
+                another one, which may have been killed without a word, or stopped.
+        """
+        reports, asked = self.reports(), was_asked(self.place)
+        ended = failures or dict.fromkeys(self.numbers.values())
+        silent = sorted({*ended} - {each.rank for each in reports})
+        first = next((each for each in reports if each.error), None)
+        if first is not None and not first.is_lost:
+            raise RankFailed(first.status, first.error, report=first)
+        if asked:
+            # Before the ranks had met, a stop ends each of them where it is, also without a word.
+            stopped = [each.status for each in reports if not each.error]
+            stopped += [self._exit_status(failures.get(rank)) for rank in silent]
+            if stopped and all(status in STOPPED for status in stopped):
+                return stopped[0]
+        if first is not None:
+            for each in reports:
+                if each.status in STOPPED and each.time < first.time:
+                    return each.status  # the others have lost a rank that was stopped before
+            if not silent or has_waited(first.error):
+                # What the agent has killed in the end had not answered before, nor has one that it
+                # has stopped before its first step.
+                late = [each.rank for each in reports if not (asked or each.error)]
+                missing = ", ".join(map(str, sorted([*silent, *late])))
+                who = f"no answer from rank {missing}: " if missing else ""
+                raise RankFailed(first.status, who + first.error, may_restart=not asked)
+        if silent:
+            raise self._said_nothing(silent, failures)
+        return min(reports).status
+
+    def _exit_status(self, failure: ProcessFailure | None) -> int:
+        """The status that a shell gives for a rank, by default for one that a signal has ended."""
+        code = -asked_signal(self.place) if failure is None else failure.exitcode
+        return code if code >= 0 else 128 - code
+
+    def _said_nothing(
+        self, silent: Sequence[int], failures: Mapping[int, ProcessFailure]
+    ) -> RankFailed:
+        """The error of ranks that have ended without one."""
+        seen = {rank: failures[rank] for rank in silent if rank in failures}
+        if not seen:
+            text = f"rank {', '.join(map(str, silent))} has ended and said nothing"
+            return RankFailed(1, text, may_restart=not was_asked(self.place))
+        rank, failure = min(seen.items(), key=lambda pair: pair[1].timestamp)
+        killed = failure.exitcode < 0
+        how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"
+        printed = ""
+        if failure.local_rank and self.log is not None and self.log.exists():
+            printed = f"; what it printed is in {self.log}"
+        elif failure.local_rank and (last := self._last_lines(failure.local_rank)):
+            printed = f"; its last lines:\n{last}"
+        return RankFailed(1, f"rank {rank} has ended by {how} and said nothing{printed}")
+
+    def _last_lines(self, local_rank: int) -> str:
+        """The last lines that a rank printed; empty where it printed none."""
+        assert self.folder is not None
+        lines: list[str] = []
+        for file in sorted((self.folder / str(local_rank)).glob("std*.log")):
+            lines += file.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return "\n".join(f"  {line}" for line in lines)
 
 
 @contextmanager
-def _variables(place: Path, nodes: Nodes | None) -> Iterator[None]:
-    """Tell the ranks where their launcher is, and agents how to share a store."""
-    given = {FOLDER: str(place), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}
+def _variables(place: Path, nodes: Nodes | None, grace: float) -> Iterator[None]:
+    """Tell the ranks where their launcher is, and the agent how long they may take to end."""
+    given = {FOLDER: str(place), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(grace) + 1)}
     if nodes is not None and nodes.least < nodes.most:
         # In the store that agents share otherwise, a node that comes later waits for an address
         # that is not told: https://github.com/pytorch/pytorch/issues/167288.
@@ -285,84 +443,14 @@ def _variables(place: Path, nodes: Nodes | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class Output:
-    """Collects what the ranks print, while they run, in the logs of the run once it has any.
-
-    Arguments:
-        place: the folder of the launcher, where the agent keeps the output of each rank.
-        note: shows a line to people.
-    """
-
-    def __init__(self, place: Path, log: Path, note: Callable[[str], None]) -> None:
-        self.place, self.log, self.note = place, log, note
-        self._is_refused = False
-        self._read: dict[Path, int] = {}
-        self._ended = Event()
-        self._thread = Thread(target=self._follow, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._collect(whole=True)
-        if self.log.parent.is_dir():
-            said = [
-                "".join(f"[rank {each.rank}] {line}\n" for line in each.traceback.splitlines())
-                + f"[rank {each.rank}] error: {each.error}\n"
-                for each in endings(self.place)
-                if each.error
-            ]
-            if said:
-                self._append("".join(said).encode())
-
-    def _follow(self) -> None:
-        while not self._ended.wait(LOOK):
-            self._collect()
-
-    def _collect(self, whole: bool = False) -> None:
-        """Add new lines to the log.
-
-        Arguments:
-            whole: whether nothing follows, so that a line without an end is one.
-        """
-        if not self.log.parent.is_dir():
-            return  # what is refused leaves nothing behind
-        ranks = ranks_here(self.place)
-        for printed in sorted((self.place / "output").rglob("std*.log")):
-            with printed.open("rb") as file:
-                file.seek(self._read.get(printed, 0))
-                new = file.read()
-            end = len(new) if whole else new.rfind(b"\n") + 1
-            if not end:
-                continue
-            self._read[printed] = self._read.get(printed, 0) + end
-            local = int(printed.parent.name)
-            prefix = f"[rank {ranks.get(local, local)}] ".encode()
-            lines = new[:end].splitlines()
-            self._append(b"".join(prefix + line + b"\n" for line in lines))
-
-    def _append(self, text: bytes) -> None:
-        """Write to the log, which no run ends for: where the disk refuses, people hear of it."""
-        try:
-            with self.log.open("ab") as log:
-                log.write(text)
-        except OSError as error:
-            # The main rank removes the folder again where the first start is refused.
-            if not self._is_refused and not isinstance(error, FileNotFoundError):
-                self.note(f"{self.log} cannot be written: {error.strerror}")
-                self._is_refused = True
-
-
 @contextmanager
-def _forwarding(place: Path, agent: _Agent) -> Iterator[None]:
+def _forwarding(ranks: Ranks) -> Iterator[None]:
     """Let the ranks answer signals, all of them the same one; and this process where none runs."""
 
     def forward(number: int, frame: FrameType | None) -> None:
-        ask(place, number)
+        ask(ranks.place, number)
         answer = before[signal.Signals(number)]
-        if agent.is_meeting and number != SAVE and callable(answer):
+        if ranks.is_meeting and number != SAVE and callable(answer):
             answer(number, frame)
 
     before = {number: signal.getsignal(number) for number in (*STOPS, SAVE)}
@@ -376,81 +464,6 @@ def _forwarding(place: Path, agent: _Agent) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def status_of(place: Path, failures: Mapping[int, ProcessFailure], log: Path) -> int:
-    """What the ranks have ended with.
-
-    Arguments:
-        failures: of those of this machine, by rank.
-
-    Raises:
-        RankFailed: one has failed: of those that say why, the first, unless it has only lost
-            another one, which may have been killed without a word, or stopped.
-    """
-    found = endings(place)
-    said = {each.rank for each in found}
-    silent = {rank: how for rank, how in failures.items() if rank not in said}
-    failing = [each for each in found if each.error]
-    asked = was_asked(place)
-    if failing and not failing[0].is_lost:
-        raise RankFailed(failing[0].status, failing[0].error, of=failing[0])
-    if asked:
-        # Before the ranks had met, a stop ends each of them where it is, also without a word.
-        quiet = [_exit_status(how.exitcode) for how in silent.values()]
-        stopped = [each.status for each in found if not each.error] + quiet
-        if stopped and all(status in STOPPED for status in stopped):
-            return stopped[0]
-    for each in found:
-        if failing and each.status in STOPPED and each.time < failing[0].time:
-            return each.status  # the others have lost a rank that was stopped before
-    if failing and (not silent or has_waited(failing[0].error)):
-        # What the agent has killed in the end had not answered before, nor has one that it has
-        # stopped before its first step.
-        late = {each.rank for each in found if not (asked or each.error)}
-        missing = ", ".join(map(str, sorted(silent.keys() | late)))
-        who = f"no answer from rank {missing}: " if missing else ""
-        raise RankFailed(failing[0].status, who + failing[0].error, may_restart=not asked)
-    if silent:
-        rank, failure = min(silent.items(), key=lambda pair: pair[1].timestamp)
-        killed = failure.exitcode < 0
-        how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"
-        printed = f"; what it printed is in {log}" if failure.local_rank and log.exists() else ""
-        if failure.local_rank and not printed and (last := _last_lines(place, failure.local_rank)):
-            printed = f"; its last lines:\n{last}"
-        text = f"rank {rank} has ended by {how} and said nothing{printed}"
-        raise RankFailed(1, text, may_restart=killed and not asked)
-    return min(found).status
-
-
-def _last_lines(place: Path, local_rank: int) -> str:
-    """The last lines that a rank printed; empty where it printed none."""
-    lines: list[str] = []
-    for file in sorted((place / "output").rglob(f"{local_rank}/std*.log")):
-        lines += file.read_text(errors="replace").splitlines()[-LAST_LINES:]
-    return "\n".join(f"  {line}" for line in lines)
-
-
-def _status_apart(place: Path, nodes: Nodes, error: Exception) -> int:
-    """What the ranks here have ended with, where the other machines are not to be reached.
-
-    The one at the endpoint may have ended a moment before this one, as all ranks stop together.
-
-    Raises:
-        RunError: the ranks have not started, or one has failed.
-    """
-    found, started = endings(place), ranks_here(place)
-    if not started:
-        raise _not_met(nodes, error) from error
-    failing = [each for each in found if each.error]
-    if failing:
-        first = failing[0]
-        raise RankFailed(first.status, first.error, first.is_lost, first) from error
-    if len(found) < len(started):
-        raise RankFailed(
-            1, f"the node at {nodes.endpoint} has ended, and not all ranks here have said how", True
-        ) from error
-    return found[0].status
-
-
 def _not_met(nodes: Nodes, error: Exception) -> RunError:
     why = f": {error}" if str(error) else ""
     return RunError(
@@ -459,27 +472,3 @@ def _not_met(nodes: Nodes, error: Exception) -> RunError:
         f"--rdzv-endpoint and --rdzv-id on each node, and an endpoint on one of them whose "
         f"port is free"
     )
-
-
-def _exit_status(code: int) -> int:
-    """The status that a shell gives for an exit code of torch's, negative for a signal."""
-    return code if code >= 0 else 128 - code
-
-
-class RankFailed(RunError):
-    """What the first rank that failed says.
-
-    Arguments:
-        status: its exit status, which is that of the launcher.
-        may_restart: whether it was killed or did not answer, which may not happen again.
-        of: how that rank has ended, whose traceback is shown; None: there is none.
-    """
-
-    def __init__(
-        self, status: int, text: str, may_restart: bool = False, of: Ended | None = None
-    ) -> None:
-        super().__init__(text)
-        self.status, self.may_restart = status, may_restart
-        self.rank_traceback = "" if of is None else of.traceback
-        if of is not None and of.log:
-            setattr(self, LOG_OF, of.log)

@@ -1,4 +1,8 @@
-"""A rank of `setpoint train --nproc`, as the process that started it sees it."""
+"""One rank of a job, as its launcher sees it: its variables, its signals, and its report.
+
+A rank that ends reports how in the error file of torch's elastic agent, which is that of `--nproc`
+and of torchrun: both show the first error of all ranks when all of them have ended.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,23 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from setpoint.config import SetpointError
 
 FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""
+PREFIX = "setpoint-ranks-"
+"""Of the name of that folder; the process of the launcher follows."""
+REPORT = "TORCHELASTIC_ERROR_FILE"
+"""Torch's variable that names the error file of a rank."""
+OURS = "setpoint"
+"""The key of an error file that holds an `Ended`; torch reads the others."""
 PATIENCE = 5.0
-"""Seconds that a rank waits for what the first of its machine says."""
-LAST_WORD = 0.5
-"""Seconds in which a rank prints what it has left in a file."""
+"""Seconds that a rank waits for the report of another one on its machine."""
 _PR_SET_PDEATHSIG = 1
 _WAITED = ("timed out", "wait timeout")
 
@@ -26,13 +34,13 @@ _entered: int | None = None
 
 
 class Ended(NamedTuple):
-    """How a rank has ended.
+    """The report of a rank.
 
     Arguments:
         status: its exit status.
-        error: what it says of it; empty where it was told by another rank.
+        error: in words; empty where another rank reports it, or a stop ended the rank.
         is_lost: whether it ended because another rank had.
-        traceback: what is shown before the error; empty where nothing is.
+        traceback: shown before the error; empty where nothing is.
         frames: the traceback with all frames, for the events of the run.
         log: the file that has it as well.
     """
@@ -112,12 +120,14 @@ def _number(name: str, least: int, end: int | None, what: str) -> int:
 
 def launcher_process() -> int | None:
     """The process that has started this rank with others; None without one of ours."""
-    place = _place()
-    if place is None:
-        return None
-    with suppress(OSError, ValueError):
-        return int((place / "launcher").read_text())
-    return None
+    name = Path(os.environ.get(FOLDER, "")).name
+    return process_of(name) if name else None
+
+
+def process_of(folder: str) -> int | None:
+    """The process of a launcher, by the name of its folder."""
+    number = folder.removeprefix(PREFIX).partition("-")[0]
+    return int(number) if folder.startswith(PREFIX) and number.isdecimal() else None
 
 
 def enter() -> None:
@@ -139,76 +149,77 @@ def enter() -> None:
     if not named:
         return
     try:
-        _take_place(Path(named))
+        place, launcher = Path(named), launcher_process()
+        _write(place / f"pid-{_local()}", str(os.getpid()))
+        if was_asked(place):
+            signal.raise_signal(asked_signal(place))
+        if launcher is not None:
+            os.kill(launcher, 0)
     except (ProcessLookupError, FileNotFoundError):
         # It had ended before this rank could hear of it, and the next one has removed its folder.
         signal.raise_signal(signal.SIGTERM)
 
 
-def _take_place(place: Path) -> None:
-    """Let the launcher find this rank, and see that it is there.
-
-    Raises:
-        FileNotFoundError: its folder is gone.
-        ProcessLookupError: it has ended.
-    """
-    # Ranks that start again overwrite what those before them have left, whatever their numbers are.
-    local = _local()
-    (place / f"ended-{local}").unlink(missing_ok=True)
-    _write(place / f"pid-{local}", str(os.getpid()))
-    _write(place / f"local-{local}", str(own_rank()))
-    asked = place / "signal"
-    if asked.exists():
-        signal.raise_signal(int(asked.read_text()))
-    os.kill(int((place / "launcher").read_text()), 0)
-
-
-def leave(status: int, error: str = "", is_lost: bool = False, more: Facts = NO_FACTS) -> bool:
-    """Leave a note of how this rank ends.
+def leave(
+    status: int,
+    error: str = "",
+    is_lost: bool = False,
+    more: Facts = NO_FACTS,
+    instead: bool = False,
+) -> bool:
+    """Report how this rank ends; the first error that it reports counts.
 
     Arguments:
         more: `traceback`, `frames` and `log` of `Ended`.
+        instead: whether this replaces an earlier report in any case.
 
     Returns:
-        whether a launcher of ours reads it, which says what is to be said then.
+        whether a launcher shows it.
     """
-    place, report = _place(), os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if launched() == 1 and place is None:
+    path = _report()
+    if path is None:
         return False
     import json  # which `check` has no use for
 
+    before = _read(path)
+    if before is not None and not instead and (before.error or not error):
+        return True
     ended = Ended(own_rank(), status, error, is_lost, time.time(), **more)
-    if place is None:
-        if error and report and not os.path.exists(report):
-            # In the form that torchrun shows the first error of.
-            stack = "\n".join(text for text in (ended.traceback, error) if text)
-            extra = {"timestamp": str(int(ended.time)), "py_callstack": stack}
-            with suppress(OSError), open(report, "w", encoding="utf-8") as file:
-                json.dump({"message": {"message": error, "extraInfo": extra}}, file)
+    text = error or f"exit status {status}; another rank says why, or a signal stopped this one"
+    stack = "\n".join(part for part in (ended.traceback, text) if part)
+    # Torch takes the report with the earliest second for the cause.
+    second = int(ended.time) + (is_lost or not error)
+    message = {"message": text, "extraInfo": {"timestamp": str(second), "py_callstack": stack}}
+    try:
+        _write(path, json.dumps({"message": message, OURS: ended._asdict()}))
+    except OSError:
         return False
-    note = place / f"ended-{_local()}"
-    if error or not note.exists():  # what was said first counts
-        with suppress(OSError):
-            _write(note, json.dumps(ended._asdict()))
     return True
 
 
-def has_left_error() -> bool:
-    """Whether this rank has left an error to its launcher, which prints it."""
-    place = _place()
-    note = None if place is None else place / f"ended-{_local()}"
-    if note is None or not note.exists():
-        return False
-    import json
+def reports_in(folder: Path) -> list[Ended]:
+    """The reports of the ranks of this machine, the first to fail before the others.
 
-    return bool(json.loads(note.read_text())["error"])
+    Arguments:
+        folder: of an attempt of the elastic agent, with a folder for each rank.
+    """
+    found = [_read(path) for path in folder.glob("*/error.json")]
+    return sorted(
+        (each for each in found if each is not None),
+        key=lambda each: (not each.error, each.is_lost, each.time),
+    )
+
+
+def has_left_error() -> bool:
+    """Whether this rank has reported an error, which its launcher shows."""
+    path = _report()
+    own = None if path is None else _read(path)
+    return own is not None and bool(own.error)
 
 
 def first_failure() -> Ended | None:
-    """How another rank of this machine failed by itself; None: none is known."""
-    place = _place()
-    ends = [] if place is None else endings(place)
-    failed = (each for each in ends if each.error and not each.is_lost)
+    """The report of another rank of this machine that failed by itself; None: there is none."""
+    failed = (each for each in _reports() if each.error and not each.is_lost)
     return next((each for each in failed if each.rank != own_rank()), None)
 
 
@@ -218,43 +229,25 @@ def has_waited(error: str) -> bool:
 
 
 def is_said_first(error: str) -> bool:
-    """Whether the first rank of this machine, which torchrun has started too, says the same.
+    """Whether the first rank of this machine, which torchrun has started too, reports the same.
 
     All of them are refused what is wrong with a configuration, each for itself.
     """
-    report = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not report or os.environ.get("LOCAL_RANK", "0") == "0":
-        return False
-    import json
-
-    first = _report_of_first(report)
-    ends = time.monotonic() + PATIENCE
-    while time.monotonic() < ends:
-        with suppress(OSError, ValueError):  # not there, or half written
-            said = json.loads(first.read_text())["message"]["message"] == error
-            # torchrun ends all ranks as soon as one has ended: let it be the one that speaks.
-            time.sleep(LAST_WORD)
-            return said
-        time.sleep(0.02)
-    return False
+    local = _local()
+    if _report() is None or FOLDER in os.environ or local == "0" or not local.isdecimal():
+        return False  # our launcher shows one error
+    first = own_rank() - int(local)
+    said = _await_report(lambda each: each.rank == first)
+    return said is not None and said.error == error
 
 
 def wait_until_said() -> None:
-    """Let a rank of this machine say what it was refused, of which this one has heard.
+    """Let the main rank report what it was refused, of which this one has heard.
 
     Its launcher, or torchrun, ends all ranks as soon as one has ended.
     """
-    place, report = _place(), os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if (place is None and not report) or _local() != str(own_rank()):
-        return  # nobody ends them, or the main rank is on another machine
-    ends = time.monotonic() + PATIENCE
-    while time.monotonic() < ends:
-        if place is not None and any(each.error for each in endings(place)):
-            return
-        if place is None and report and _report_of_first(report).exists():
-            time.sleep(LAST_WORD)
-            return
-        time.sleep(0.02)
+    if _report() is not None and _local() == str(own_rank()):  # else it is on another machine
+        _await_report(lambda each: bool(each.error))
 
 
 def ask(place: Path, number: int) -> None:
@@ -277,37 +270,51 @@ def was_asked(place: Path) -> bool:
     return (place / "signal").exists()
 
 
-def ranks_here(place: Path) -> dict[int, int]:
-    """The ranks of this machine that have started, by their number on it."""
-    found = {note: note.read_text() for note in place.glob("local-*")}
-    return {int(note.name[6:]): int(text) for note, text in found.items() if text}
+def asked_signal(place: Path) -> int:
+    """The signal that the ranks were asked to stop by."""
+    return int((place / "signal").read_text())
 
 
-def endings(place: Path) -> list[Ended]:
-    """How the ranks have ended, the first to fail before the others."""
+def _await_report(wanted: Callable[[Ended], bool]) -> Ended | None:
+    """Wait for a report; None where none comes in time."""
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        for each in _reports():
+            if wanted(each):
+                return each
+        time.sleep(0.02)
+    return None
+
+
+def _reports() -> list[Ended]:
+    path = _report()
+    return [] if path is None else reports_in(path.parent.parent)
+
+
+def _report() -> Path | None:
+    """The error file of this rank; None where no elastic agent has started it."""
+    name = os.environ.get(REPORT)
+    return Path(name) if name and "RANK" in os.environ else None
+
+
+def _read(path: Path) -> Ended | None:
+    """A report; None where there is none, or it is not one of ours."""
     import json
 
-    found = [Ended(**json.loads(note.read_text())) for note in place.glob("ended-*")]
-    return sorted(found, key=lambda each: (not each.error, each.is_lost, each.time))
+    try:
+        said: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return Ended(**said[OURS]) if isinstance(said, dict) and OURS in said else None
 
 
 def _write(note: Path, text: str) -> None:
     """Write a note that others read, or that a rank does which is ended by force: whole or not."""
     new = note.with_name(f".{note.name}")
-    new.write_text(text)
+    new.write_text(text, encoding="utf-8")
     new.replace(note)
-
-
-def _report_of_first(report: str) -> Path:
-    """Where torchrun looks for the error of the first rank of this machine, by that of another."""
-    return Path(report).parent.parent / "0" / Path(report).name
 
 
 def _local() -> str:
     """The number of this rank on its machine."""
     return os.environ.get("LOCAL_RANK", str(own_rank()))
-
-
-def _place() -> Path | None:
-    name = os.environ.get(FOLDER)
-    return Path(name) if name and os.path.isdir(name) else None

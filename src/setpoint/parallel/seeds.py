@@ -1,14 +1,12 @@
-"""Seeds for every generator of a process, none of which two ranks or workers share."""
+"""Seeds for every generator of a process, none of which two ranks share."""
 
 from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
 
 import numpy
 import torch
-from torch.utils.data import get_worker_info
 
 # torch takes 64 bits, Python any number and NumPy's global generator 32 bits.
 BITS = 63
@@ -54,30 +52,6 @@ def rank_seed(seed: int, rank: int) -> int:
         seed.
     """
     return seed if rank == 0 else hashed(f"{seed}/rank {rank}")
-
-
-def worker_seed(seed: int, rank: int, worker: int, drawn: int = 0) -> int:
-    """Find the seed of a process that loads data for a rank."""
-    return hashed(f"{seed}/rank {rank}/worker {worker}/{drawn}")
-
-
-@dataclass(frozen=True, slots=True)
-class SeedWorker:
-    """Seeds a worker of torch's `DataLoader`; it is its `worker_init_fn`.
-
-    By itself torch gives worker n what the rank has drawn, plus n, to torch's and Python's
-    generators, and to NumPy's in some versions only.
-    """
-
-    seed: int
-    rank: int = 0
-
-    def __call__(self, worker: int) -> None:
-        """Set the generators of this process."""
-        info = get_worker_info()
-        # Torch's seed of a worker: what the rank drew when the epoch began, plus the number.
-        drawn = 0 if info is None else info.seed - worker
-        _set_generators(worker_seed(self.seed, self.rank, worker, drawn))
 
 
 def _set_generators(seed: int) -> None:

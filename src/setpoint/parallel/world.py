@@ -28,10 +28,10 @@ from setpoint.config import (
 from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.rank import (
+    NO_FACTS,
     enter,
     has_waited,
     launched,
-    launcher_process,
     leave,
     own_rank,
     require_launch,
@@ -308,26 +308,21 @@ def joined(config: Parallel) -> Iterator[None]:
             step_has_ended()
             # A rank that hangs at the end would leave the launcher waiting for it.
             distributed.barrier()
+    # Each reports before the others lose this rank, and end: then its launcher ends it, too.
     except KeyboardInterrupt as stopped:
-        if launcher_process() is not None:
-            # Before the others lose this rank, which is why they end then.
-            leave(getattr(stopped, "status", 130))
+        leave(getattr(stopped, "status", 130))
+        raise
+    except ToldByMain:
         raise
     except SetpointError as error:
-        if launcher_process() is not None and not isinstance(error, ToldByMain):
-            # Before the others lose this rank, and end: then the launcher ends it, too.
-            leave(error.status, str(error), more=facts_of(error))
-            _end_by_itself()
+        _report(error.status, str(error), more=facts_of(error))
         raise
     except Exception as error:
         if isinstance(error, RuntimeError) and tells_of_others(error):
             lost = LostRanks(_lost(rank, error, watch))
-            leave(lost.status, str(lost), is_lost=True)
-            _end_by_itself()
+            _report(lost.status, str(lost), is_lost=True)
             raise lost from error
-        if launcher_process() is not None:
-            leave(RunError.status, f"rank {rank}: {error_in_words(error)}", more=facts_of(error))
-            _end_by_itself()
+        _report(RunError.status, f"rank {rank}: {error_in_words(error)}", more=facts_of(error))
         raise
     finally:
         distributed.destroy_process_group()
@@ -342,9 +337,12 @@ def facts_of(error: BaseException) -> dict[str, str]:
     }
 
 
-def _end_by_itself() -> None:
-    """Let a launcher that is about to end this rank wait for its last words."""
-    if threading.current_thread() is threading.main_thread():
+def _report(
+    status: int, error: str, is_lost: bool = False, more: Mapping[str, str] = NO_FACTS
+) -> None:
+    """Report an error to the launcher, which is about to end this rank, and let it wait."""
+    is_shown = leave(status, error, is_lost, more)
+    if is_shown and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
