@@ -19,11 +19,12 @@ from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
+from setpoint.model.pretrained.compare import HEAD, pieces_of
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import CONFIG, WEIGHTS
 from setpoint.model.pretrained.pieces import Part, Piece
 from setpoint.model.pretrained.save import copy_files, publish
-from setpoint.model.pretrained.tensors import EMBEDDING, HEAD, pieces_of
+from setpoint.model.pretrained.tensors import EMBEDDING, rows_of
 from setpoint.model.pretrained.write_config import family_for
 from setpoint.model.transformer import Transformer as TransformerModule
 from setpoint.shapes.parameter import Parameter
@@ -107,7 +108,7 @@ def _peft_form(
     adapters, found = adapters_of(model), family_for(model.config, family)
     by_weight = _by_weight(adapters)
     pieces: dict[str, list[Piece]] = defaultdict(list)
-    for piece in pieces_of(found, model, model.config):
+    for piece in pieces_of(found, model.config, *rows_of(model)):
         pieces[piece.theirs].append(piece)
     trained = {
         name for name, each in model.named_parameters()

@@ -32,6 +32,9 @@ class HuggingFaceModel(
         Rule("setpoint.model.pretrained.check:check_package", ("attention_backend",),
              "Whether the package transformers is installed, and what computes attention",
              needs="import"),
+        Rule("setpoint.model.pretrained.check:check_weights", ("pretrained", "config", "overrides"),
+             "Whether the weights to start from are those of the model that transformers makes",
+             needs="import", when=lambda model: model.pretrained is not None),
     ),
 ):  # fmt: skip
     """Causal language model of the transformers library."""

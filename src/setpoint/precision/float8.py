@@ -23,6 +23,7 @@ from setpoint.config import SetpointError
 from setpoint.precision.checks import converted, layer_problems, skips
 from setpoint.precision.config import MX_BLOCK, multiple_of
 from setpoint.shapes.grouped import HasGroupedProducts
+from setpoint.shapes.torchao import import_torchao
 
 if TYPE_CHECKING:
     from setpoint.precision.config import Float8
@@ -211,10 +212,10 @@ def _product(config: Float8) -> tuple[Multiply, Any]:
 
 def _scaled(config: Float8) -> tuple[Multiply, Any]:
     # They take a second to import and say what they lack, so only those who use them hear of it.
-    float8 = importlib.import_module("torchao.float8")
-    linear = importlib.import_module("torchao.float8.float8_linear")
+    float8 = import_torchao("float8")
+    linear = import_torchao("float8.float8_linear")
     # Triton stores a NaN of float8 wrongly (triton-lang/triton#11111); torchao's own entry does so.
-    importlib.import_module("torchao.float8._inductor_patch")._patch_inductor_min_max_codegen()
+    import_torchao("float8._inductor_patch")._patch_inductor_min_max_codegen()
     recipe = float8.Float8LinearConfig.from_recipe_name(config.recipe)
     if config.emulate:
         object.__setattr__(recipe, "emulate", True)
@@ -232,8 +233,8 @@ def _scaled(config: Float8) -> tuple[Multiply, Any]:
 
 
 def _mxfp8(config: Float8) -> Multiply:
-    linear = importlib.import_module("torchao.prototype.moe_training.mxfp8_linear")
-    formats = importlib.import_module("torchao.prototype.mx_formats.config")
+    linear = import_torchao("prototype.moe_training.mxfp8_linear")
+    formats = import_torchao("prototype.mx_formats.config")
     kernels = linear.KernelPreference
     rows, columns = formats.MXFP8Dim0CastKernelChoice, formats.MXFP8Dim1CastKernelChoice
     given = (
@@ -253,7 +254,7 @@ def _mxfp8(config: Float8) -> Multiply:
 
 
 def _nvfp4() -> Multiply:
-    linear = importlib.import_module("torchao.prototype.moe_training.nvfp4_training.nvfp4_linear")
+    linear = import_torchao("prototype.moe_training.nvfp4_training.nvfp4_linear")
     drawn = torch.randint(0, 2, (16,), generator=torch.Generator().manual_seed(HADAMARD_SEED))
     signs = tuple((2 * drawn - 1).tolist())
 

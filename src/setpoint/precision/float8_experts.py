@@ -7,7 +7,6 @@ to whole blocks for a product alone, so that nothing but rows and matrices is ke
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 
 from setpoint.precision.config import MX_BLOCK, multiple_of
 from setpoint.shapes.grouped import GroupedProducts
+from setpoint.shapes.torchao import import_torchao
 
 if TYPE_CHECKING:
     from setpoint.precision.config import Float8
@@ -119,7 +119,7 @@ def _padded(rows: Tensor, places: Tensor, count: int) -> Tensor:
 
 
 def _mxfp8(config: Float8) -> tuple[Product, Product]:
-    mx = importlib.import_module("torchao.prototype.moe_training.mxfp8_grouped_mm")
+    mx = import_torchao("prototype.moe_training.mxfp8_grouped_mm")
     kernels = mx.KernelPreference.EMULATED if config.emulate else mx.KernelPreference.AUTO
     mode = mx.ScaleCalculationMode.RCEIL
 
@@ -135,8 +135,8 @@ def _mxfp8(config: Float8) -> tuple[Product, Product]:
 def _rowwise(config: Float8) -> tuple[Product, Product]:
     if config.emulate:
         return _emulated_product, _emulated_gradient
-    kernels = importlib.import_module("torchao.prototype.moe_training.kernels")
-    grouped = importlib.import_module("torchao.prototype.moe_training.fp8_grouped_mm")
+    kernels = import_torchao("prototype.moe_training.kernels")
+    grouped = import_torchao("prototype.moe_training.fp8_grouped_mm")
 
     def product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
         return grouped._to_fp8_rowwise_then_scaled_grouped_mm(
@@ -181,12 +181,12 @@ def _emulated_gradient(rows: Tensor, grad: Tensor, ends: Tensor) -> Tensor:
 
 
 def _scale(largest: Tensor) -> Tensor:
-    utils = importlib.import_module("torchao.float8.float8_utils")
+    utils = import_torchao("float8.float8_utils")
     scale = utils.amax_to_scale(largest, torch.float8_e4m3fn, round_scales_to_power_of_2=True)
     return scale.bfloat16()
 
 
 def _rounded(x: Tensor, scale: Tensor) -> Tensor:
     """Round bf16 to e4m3 under scales that are powers of two, so that all but this is exact."""
-    utils = importlib.import_module("torchao.float8.float8_utils")
+    utils = import_torchao("float8.float8_utils")
     return utils.to_fp8_saturated(x * scale, torch.float8_e4m3fn).bfloat16().div_(scale)

@@ -7,7 +7,6 @@ stay plain; only what is gathered is a tensor of torchao's.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
@@ -19,6 +18,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from setpoint.precision.float8 import Float8Product
 from setpoint.shapes.adapted import Adapted
+from setpoint.shapes.torchao import import_torchao
 
 
 def gather_in_float8(units: Iterable[nn.Module]) -> int:
@@ -81,7 +81,7 @@ class _Scales:
         # Rounding keeps the order: the largest rounded value is the largest value, rounded.
         largest = largest.to(self.params[0].device, torch.bfloat16).float()
         distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self.group)
-        utils = importlib.import_module("torchao.float8.float8_utils")
+        utils = import_torchao("float8.float8_utils")
         for param, amax in zip(self.params, largest.unbind(), strict=True):
             param.scale = utils.amax_to_scale(amax, param._module_info.module._form[0])
 
@@ -133,7 +133,7 @@ class _Shard:
         # With padding, which all ranks have.
         shard = param._sharded_param_data.view(param.padded_sharded_param_size)
         shard = shard.to(param.device, torch.bfloat16, non_blocking=True)
-        utils = importlib.import_module("torchao.float8.float8_utils")
+        utils = import_torchao("float8.float8_utils")
         data = utils.to_fp8_saturated(shard.float() * param.scale, self.dtype)
         # As bytes, which each backend sends.
         return (data.view(torch.uint8),), (param.scale,)
@@ -147,7 +147,7 @@ class _Shard:
             # The same memory as before.
             getattr(out, "_local_tensor", out)._scale = scale
             return None
-        tensors = importlib.import_module("torchao.float8.float8_training_tensor")
+        tensors = import_torchao("float8.float8_training_tensor")
         weight = tensors.Float8TrainingTensor(
             data.view(self.dtype),
             scale,

@@ -28,8 +28,8 @@ def draw(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def e4m3(shape: tuple[int, ...], seed: int, std: float = 30) -> Tensor:
-    return (std * torch.randn(shape, generator=draw(seed))).to(torch.float8_e4m3fn)
+def e4m3(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
+    return (30 * torch.randn(shape, generator=draw(seed))).to(dtype)
 
 
 def scales(shape: tuple[int, ...], seed: int) -> Tensor:
@@ -69,6 +69,13 @@ def fp8_squares(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Te
     codes, of_blocks = e4m3(shape, seed), scales((shape[0] // 16, shape[1] // 16), seed + 1)
     parts = {f"{name}.weight": codes, f"{name}.weight_scale_inv": of_blocks}
     return parts, squares(codes, of_blocks, 16, 16)
+
+
+def e5m2(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Tensor]:
+    codes = e4m3(shape, seed, torch.float8_e5m2)
+    of_blocks = scales((shape[0] // 32, shape[1] // 32), seed + 1)
+    parts = {f"{name}.weight": codes, f"{name}.weight_scale_inv": of_blocks}
+    return parts, squares(codes, of_blocks, 32, 32)
 
 
 def fp8_scalar(name: str, shape: tuple[int, int], seed: int) -> tuple[Parts, Tensor]:
@@ -193,6 +200,7 @@ Quantize = Callable[[str, tuple[int, int], int], tuple[Parts, Tensor]]
 COMPRESSED = {"quant_method": "compressed-tensors", "ignore": ["lm_head"]}
 FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "fp8": (fp8, {"quant_method": "fp8", "weight_block_size": [32, 16]}),
+    "e5m2": (e5m2, {"quant_method": "fp8", "fmt": "e5m2", "weight_block_size": [32, 32]}),
     "fp8 with one scale": (fp8_scalar, {"quant_method": "fp8", "activation_scheme": "static"}),
     "nvfp4": (nvfp4, {**COMPRESSED, "format": "nvfp4-pack-quantized"}),
     "mxfp4": (mxfp4, {**COMPRESSED, "format": "mxfp4-pack-quantized"}),

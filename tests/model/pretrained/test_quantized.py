@@ -22,6 +22,7 @@ from setpoint.model import config_from_pretrained, load_pretrained, save_pretrai
 from setpoint.model.foreign import HuggingFaceModel
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize
+from setpoint.model.pretrained.check import check_directory, check_weights
 from setpoint.model.pretrained.quantized import dense_tensors, unread_quantization
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import TensorReader
@@ -145,7 +146,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=rf"{name} \(F8_E4M3\) has no {name}_scale_inv beside it"):
         load_pretrained(folder)
     for keys, said in (
-        ({"quant_method": "gptq"}, r"quant_method = 'gptq' .* Valid: fp8 \(.*; mxfp4 .*; modelopt"),
+        ({"quant_method": "gptq"}, r"quant_method = 'gptq' .* Valid: fp8, mxfp4, .*bitsandbytes"),
+        ({"quant_method": "fp8", "fmt": "e3m4"}, r"fmt = 'e3m4' .* Valid: e4m3, e5m2"),
+        ("fp8", "is 'fp8', and must be a table"),
         ({"quant_method": "compressed-tensors", "format": "marlin-24"}, r"format = 'marlin-24'"),
         (
             {
@@ -163,6 +166,67 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
             config_from_pretrained(folder)
         with pytest.raises(SetpointError, match=said):
             dense_tensors(folder)
+
+
+def test_check_refuses_what_train_would(tmp_path: Path) -> None:
+    """By the headers of files: parts that are missing or left over, and what no file describes."""
+    name, beyond = (
+        "model.layers.0.mlp.up_proj.weight",
+        "model.layers.9.mlp.up_proj.weight_scale_inv",
+    )
+    none: Any = None
+    edits: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+        "weight": ({name: none, f"{name}_scale_inv": none}, {}, f"is missing: {name} (96, 64)"),
+        "scales": (
+            {beyond: torch.ones(3, 4)},
+            {},
+            f"{beyond} (F32) belongs to no quantized weight",
+        ),
+        "keys": ({}, {"quantization_config": None}, "has no quantization_config that says how"),
+        "fmt": ({}, {"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "F8_E5M2"),
+    }
+    for case, (tensors, keys, said) in edits.items():
+        folder = directory(tmp_path / case, **SIZES)
+        quantize_files(folder, FORMATS["fp8"])
+        rewrite(folder, tensors)
+        change_config(folder, **keys)
+        section = resolve(config_from_pretrained(folder).evolve(pretrained=str(folder)))
+        assert [said in found.message for found in check_directory(section)] == [True], case
+        with pytest.raises(SetpointError) as caught:
+            load_pretrained(folder)
+        assert said in str(caught.value)
+    theirs = resolve(
+        HuggingFaceModel(
+            config=str(tmp_path / "weight"), pretrained=str(tmp_path / "weight"),
+            max_sequence_length=16,
+        )
+    )  # fmt: skip
+    assert not [*check_directory(theirs)]
+    (found,) = check_weights(theirs)
+    assert found.message == f"does not fit the model: 1 tensors are missing: {name}"
+    with pytest.raises(SetpointError, match=f"1 tensors are missing: {name}"):
+        start_from(theirs, theirs.build(vocab_size=20))
+
+
+def test_scales_that_make_no_weights_are_named(tmp_path: Path) -> None:
+    """Where they are made dense, and where an adapter's base keeps them."""
+    folder = directory(tmp_path, dim=64, heads=4, ffn_dim=64)
+    quantize_files(folder, KEPT["fp8"])
+    name = "model.layers.1.mlp.up_proj.weight_scale_inv"
+    sound = load_file(folder / "model.safetensors")[name]
+    config = resolve(read_config(folder)[0].evolve(pretrained=str(folder)))
+    for value, said in ((float("nan"), "not finite"), (0.0, "zero beside"), (-1.0, "below zero")):
+        scales = sound.clone()
+        scales[1, 2] = value
+        rewrite(folder, {name: scales})
+        for section in (None, SECTIONS["fp8"]):
+            model: Any = skeleton(config, 20)
+            adapter = resolve(LoRA(rank=2, quantize=cast(Any, section)))
+            add_adapter(adapter, config, model)
+            with pytest.raises(RunError) as caught:
+                start_from(config, model, "cpu", torch.float32, skeleton(config, 20))
+            assert f"{folder / 'model.safetensors'}: {name} holds numbers" in str(caught.value)
+            assert said in str(caught.value)
 
 
 SECTIONS: dict[str, dict[str, Any]] = {

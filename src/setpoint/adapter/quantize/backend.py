@@ -20,6 +20,7 @@ from setpoint.adapter.quantize.formats import (
     NVFP4Format,
     Parts,
 )
+from setpoint.shapes.torchao import import_torchao
 
 
 def format_of(config: Quantization, device: torch.device | str = "cpu") -> Format:
@@ -79,7 +80,7 @@ class _TorchAONVFP4(NVFP4Format):
 
     def __init__(self, columns: int) -> None:
         super().__init__(columns)
-        self._module: Any = importlib.import_module("torchao.prototype.mx_formats.nvfp4_tensor")
+        self._module: Any = import_torchao("prototype.mx_formats.nvfp4_tensor")
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
         scale = self._scale(self._amax(matrix), before)

@@ -9,6 +9,7 @@ from setpoint.config import SetpointError, did_you_mean
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.quantized import KEY
+from setpoint.shapes.torchao import quiet_torchao
 
 if TYPE_CHECKING:
     from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
@@ -106,11 +107,12 @@ def require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:
 
 
 def import_transformers() -> Any:
-    """Import the package.
+    """Import the package, whose models import torchao where it is installed.
 
     Raises:
         SetpointError: it is not installed.
     """
+    quiet_torchao()
     try:
         import transformers
     except ModuleNotFoundError as error:

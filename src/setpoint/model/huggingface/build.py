@@ -16,9 +16,12 @@ from setpoint.model.huggingface.architecture import (
 )
 from setpoint.model.huggingface.attention import NAME, register
 from setpoint.model.huggingface.language_model import HuggingFaceModel
+from setpoint.model.huggingface.model_files import read_model
 from setpoint.model.layers import evaluating
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
 
 CAUSAL = 1e-4
@@ -86,6 +89,34 @@ def build_huggingface(
     else:
         made.suppose_usual()
     return made
+
+
+def unfit_weights(
+    config: HuggingFaceConfig, directory: Path, tokens: int | None
+) -> SetpointError | None:
+    """Say why the weights of a directory are not those of a model, by the headers of files.
+
+    Arguments:
+        tokens: for which they have rows, where a model with more grows those of others.
+
+    Returns:
+        None if they are, or transformers makes no such model.
+    """
+    try:
+        theirs = architecture(config, None)
+    except SetpointError:
+        return None
+    kinds = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(theirs) not in kinds:
+        return None
+    rows = getattr(theirs, "vocab_size", None)
+    if tokens is not None and rows is not None and tokens < rows:
+        theirs.vocab_size = tokens
+    try:
+        read_model(kinds[type(theirs)], directory, theirs, torch.float32, reads=False)
+    except SetpointError as error:
+        return error
+    return None
 
 
 def _require_causal(model: HuggingFaceModel) -> None:

@@ -19,20 +19,26 @@ from setpoint.model.pretrained.read_tensor import Unread
 from setpoint.model.pretrained.tensor_files import listed
 
 
-def read_model(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype) -> nn.Module:
+def read_model(
+    kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype, reads: bool = True
+) -> nn.Module:
     """Make a model with the weights of a directory.
 
     Arguments:
         kind: its class.
         keys: its config.
+        reads: whether values are read; otherwise the model is on the meta device, and headers of
+            files say whether they fit, for which transformers needs the package accelerate.
 
     Raises:
         SetpointError: the directory lacks weights of the model, or has others.
     """
     failed: list[SetpointError] = []
-    held = {name: Unread(info, failed) for name, info in dense_tensors(directory).items()}
+    infos = dense_tensors(directory)
+    held = {name: Unread(info, failed, reads) for name, info in infos.items()}
+    place = {} if reads else {"device_map": {"": "meta"}}
     try:
-        with without_bars():
+        with quiet():
             model, loading = kind.from_pretrained(
                 None,
                 config=keys,
@@ -40,6 +46,8 @@ def read_model(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype) 
                 state_dict=held,
                 generation_config=_generation_of(kind, directory),
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # which are reported with all else
+                **place,
             )
     except Exception as error:
         if failed:  # which transformers says in words of its own
@@ -47,14 +55,21 @@ def read_model(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype) 
         if not isinstance(error, OSError | ValueError | RuntimeError):
             raise
         raise SetpointError(f"{directory} cannot be loaded: {one_line(error)}") from error
+    missing, beyond = (
+        sorted(map(str, loading[f"{key}_keys"])) for key in ("missing", "unexpected")
+    )
+    shapes = [
+        f"{name} {tuple(stored)}, the model's is {tuple(wanted)}"
+        for name, stored, wanted in sorted(loading["mismatched_keys"])
+    ]
     wrong = [
-        f"{len(loading[key])} tensors {what}: {listed(sorted(map(str, loading[key])))}"
-        for key, what in (
-            ("missing_keys", "are missing"),
-            ("unexpected_keys", "are not in the model"),
-            ("mismatched_keys", "have another shape"),
+        f"{len(names)} tensors {what}: {listed(names)}"
+        for names, what in (
+            (missing, "are missing"),
+            (beyond, "are not in the model"),
+            (shapes, "have another shape"),
         )
-        if loading[key]
+        if names
     ]
     if wrong:
         lines = "\n  ".join(wrong)
@@ -75,7 +90,7 @@ def write_model(
         # What is tied is one tensor under two names, and stays one.
         casts = {t.data_ptr(): _cast(t, dtype) for t in state.values()}
         state = {name: casts[t.data_ptr()] for name, t in state.items()}
-    with without_bars():
+    with quiet():
         model.save_pretrained(  # pyright: ignore[reportCallIssue]
             directory, state_dict=state, max_shard_size=max_shard_size
         )
@@ -99,15 +114,17 @@ def _generation_of(kind: type[Any], directory: Path) -> Any:
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
-    """Keep the progress bars of transformers away, which it draws into pipes, too."""
+def quiet() -> Iterator[None]:
+    """Keep away what transformers prints: bars, into pipes, too, and tables, which errors say."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 

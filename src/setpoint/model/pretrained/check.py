@@ -9,12 +9,13 @@ from typing import Any
 from setpoint.config import Problem, SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.pretrained.compare import require_files
 from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.quantized import dense_tensors
-from setpoint.model.pretrained.read_config import config_of
+from setpoint.model.pretrained.read_config import config_of, read_config
 from setpoint.model.pretrained.run import description_of, job_of, require_no_adapter, tokenizer_of
 from setpoint.model.vocabulary import embedding_rows
 
@@ -31,7 +32,7 @@ def check_directory(config: ModelConfig) -> Iterator[Problem]:
         if place is not None:
             yield from _unfit(config, place)
     except SetpointError as error:
-        yield Problem("pretrained", _without_name(error, config.pretrained))
+        yield from _problems("pretrained", error, config.pretrained)
 
 
 def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
@@ -44,7 +45,7 @@ def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
             return
         keys = {**read_keys(place.directory), **config.overrides.dump()}
     except SetpointError as error:
-        yield Problem("config", _without_name(error, config.config))
+        yield from _problems("config", error, config.config)
         return
     longest = longest_in(keys)
     if longest is not None and config.max_sequence_length > longest:
@@ -80,11 +81,38 @@ def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
         )
 
 
+def check_weights(config: HuggingFaceModel) -> Iterator[Problem]:
+    """Hold the headers of files against a model of transformers, in which their values would be.
+
+    Without the packages that this takes, and where others say what is wrong, it finds nothing.
+    """
+    from importlib.util import find_spec
+
+    if any(find_spec(name) is None for name in ("torch", "transformers", "accelerate")):
+        return
+    from setpoint.model.huggingface.build import unfit_weights
+
+    assert config.pretrained is not None
+    try:
+        place = locate_here(config.pretrained)
+        if place is None or place.kind == "checkpoint":
+            return
+        dense_tensors(place.directory)
+        known = vocabulary_of(place)
+    except SetpointError:
+        return
+    error = unfit_weights(config, place.directory, known)
+    if error is not None:
+        yield from _problems("pretrained", error, config.pretrained)
+
+
 def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
     if place.kind == "checkpoint":
         require_no_adapter(place.directory)
+    different: list[Different] = []
     if isinstance(config, Transformer):
-        for found in differences(config, config_of(place)):
+        different = differences(config, config_of(place))
+        for found in different:
             yield Problem(
                 found.field,
                 f"the weights to start from have {found.theirs}",
@@ -94,7 +122,10 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
             )
     elif place.kind == "huggingface" and not isinstance(config, HuggingFaceModel):
         yield Problem("pretrained", foreign_names(config))
-    if place.kind == "huggingface":
+    if place.kind == "huggingface" and isinstance(config, Transformer) and not different:
+        theirs, family = read_config(place.directory)
+        require_files(place.directory, family, theirs)
+    elif place.kind == "huggingface":
         dense_tensors(place.directory)
 
 
@@ -177,6 +208,11 @@ def foreign_names(config: ModelConfig) -> str:
     )
 
 
-def _without_name(error: SetpointError, name: str) -> str:
-    """The text without the name, which the problem shows as the field's value."""
-    return str(error).removeprefix(f"{name}: ").removeprefix(f"{Path(name)} ")
+def _problems(field: str, error: SetpointError, name: str) -> Iterator[Problem]:
+    """The findings of an error, without the name, which problems show as the field's value."""
+    head, *lines = str(error).removeprefix(f"{name}: ").removeprefix(f"{Path(name)} ").splitlines()
+    findings = [line.strip() for line in lines if line.startswith("  ")]
+    hint = " ".join(line for line in lines if not line.startswith("  "))
+    for finding in findings or [""]:
+        message, _, valid = f"{head} {finding}".strip().partition(". Valid: ")
+        yield Problem(field, message, valid=valid.split(", ") if valid else (), hint=hint)

@@ -4,12 +4,108 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from setpoint.config import RunError
+from setpoint.model.parameters import parameters_of
 from setpoint.model.pretrained.header import CODES, FLOATS, TensorInfo
-from setpoint.model.pretrained.pieces import Shape
+from setpoint.model.pretrained.pieces import Part, Piece, Shape, renamed, their_shapes
+from setpoint.model.pretrained.quantized import dense_tensors
+from setpoint.model.pretrained.tensor_files import list_tensors
 
+if TYPE_CHECKING:
+    from setpoint.model.config import Transformer
+    from setpoint.model.pretrained.family import Family
+
+HEAD: Final = "lm_head.weight"
+"""Name of the output matrix in transformers."""
+ROWS: Final = ("embedding.weight", "output.weight")
+"""The matrices with a row for each token."""
 _SHOWN = 3
+
+
+class Files(NamedTuple):
+    """The tensors of a directory beside those of a model.
+
+    Arguments:
+        pieces: of which the model's are made.
+        surplus: patterns of names that no piece has and that are passed over.
+    """
+
+    pieces: list[Piece]
+    held: dict[str, TensorInfo]
+    surplus: list[str]
+
+
+def files_of(
+    directory: Path, family: Family, config: Transformer, rows: Mapping[str, int], tokens: int
+) -> Files:
+    """Find the tensors of a directory that make up a transformer.
+
+    Arguments:
+        rows, tokens: see `pieces_of`.
+
+    Raises:
+        SetpointError: see `dense_tensors`.
+    """
+    held = dense_tensors(directory)
+    pieces = pieces_of(family, config, rows, tokens)
+    if not any(name.startswith(family.base) for name in held):
+        # As the class without a head saves them; so are those of the first GPT-2.
+        pieces = renamed(pieces, lambda name: name.removeprefix(family.base))
+    surplus = [f"({re.escape(family.base)})?{pattern}" for pattern in family.surplus]
+    if config.tie_embeddings:
+        surplus.append(re.escape(HEAD))
+    return Files(pieces, held, surplus)
+
+
+def pieces_of(
+    family: Family, config: Transformer, rows: Mapping[str, int], tokens: int
+) -> list[Piece]:
+    """How the tensors of a family and of a model are made of each other.
+
+    Arguments:
+        rows: of the matrices with a row for each token, by their names in the model.
+        tokens: of the vocabulary, without rows of padding.
+    """
+    if all(count == tokens for count in rows.values()):
+        return family.pieces(config)
+    kept = Part(0, 0, tokens)
+    return [
+        piece._replace(of_ours=kept) if piece.ours in ROWS else piece
+        for piece in family.pieces(config)
+    ]
+
+
+def require_files(directory: Path, family: Family, config: Transformer) -> None:
+    """Refuse files that are not those of the model in their config.json, by their headers.
+
+    Arguments:
+        config: of the config.json.
+
+    Raises: as `files_of` and `require_tensors` do.
+    """
+    assert config.vocab_size is not None, "every config.json has it"
+    require_depth(directory, config)
+    shapes = {each.name: each.shape for each in parameters_of(config, config.vocab_size)}
+    rows = {name: shapes[name][0] for name in ROWS if name in shapes}
+    pieces, held, surplus = files_of(directory, family, config, rows, config.vocab_size)
+    require_tensors(directory, their_shapes(pieces, shapes), held, surplus)
+
+
+def require_depth(directory: Path, config: Transformer) -> None:
+    """Refuse a depth that files cannot have, before a model of it is built.
+
+    Raises:
+        RunError: there are more layers than tensors.
+    """
+    count = len(list_tensors(directory))
+    if config.layers > count:
+        raise RunError(
+            f"{directory}: config.json says {config.layers} layers, and the files hold {count} "
+            f"tensors in all. Nothing was loaded."
+        )
 
 
 def require_tensors(

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from setpoint.config import RunError
 from setpoint.model.pretrained.header import Encoding, TensorInfo
 from setpoint.model.pretrained.pieces import Shape
 
@@ -36,6 +37,9 @@ def dequantize(
         shape: of the whole tensor.
         rows: the first of them, and the one after the last; None: all.
         dtype: that fp32 is rounded to.
+
+    Raises:
+        RunError: scales are not positive, or numbers are not finite.
     """
     first, last = rows or (0, shape[0])
     found = torch.empty((last - first, *shape[1:]), dtype=dtype)
@@ -48,8 +52,41 @@ def dequantize(
             piece = of.by_levels(start, end, width).view(end - start, *shape[1:])
         else:
             piece = of.by_scales(start, end)
+        if not piece.isfinite().all():
+            scales = "absmax" if encoding.values == "levels" else "scales"
+            raise unsound(encoding, scales, "that make weights which are not finite")
         found[start - first : end - first] = piece.mT if encoding.transposed else piece
     return found
+
+
+def require_sound(encoding: Encoding, part: str, numbers: Tensor) -> None:
+    """Refuse a part whose numbers are not finite, or scales that are negative.
+
+    A block of zeros may have the scale zero.
+
+    Raises:
+        RunError: see `unsound`.
+    """
+    if part not in ("scales", "factor", "absmax") and not numbers.is_floating_point():
+        return
+    numbers = numbers.float()
+    if not numbers.isfinite().all():
+        raise unsound(encoding, part, "that are not finite")
+    if part in ("scales", "factor", "absmax", "nested_absmax") and (numbers < 0).any():
+        raise unsound(encoding, part, "below zero")
+    if part == "factor" and not numbers:
+        raise unsound(encoding, part, "that are zero")
+
+
+def unsound(encoding: Encoding, part: str, what: str) -> RunError:
+    """An error about numbers of a part of a quantized tensor."""
+    infos = dict(encoding.parts)
+    name = encoding.names[[*infos].index(part)]
+    return RunError(
+        f"{infos[part].file}: {name} holds numbers {what}, so that there are no weights of "
+        f"{encoding.names[0]}. Copy or download the file again, or quantize the model again; "
+        f"nothing was loaded"
+    )
 
 
 class _Rows:
@@ -61,6 +98,7 @@ class _Rows:
         self.factor = None
         if "factor" in self.parts:
             factor = read(self.parts["factor"], None).float().reshape(())
+            require_sound(encoding, "factor", factor)
             self.factor = factor.reciprocal() if encoding.divides else factor
         if encoding.values == "levels":
             self.absmax = self._absmax()
@@ -69,6 +107,7 @@ class _Rows:
     def by_scales(self, start: int, end: int) -> Tensor:
         """(rows, columns), or more dimensions before these."""
         codes = self.read(self.parts["codes"], (start, end))
+        require_sound(self.encoding, "codes", codes)
         if codes.dim() == 4:  # blocks apart
             codes = codes.flatten(2)
         levels = LEVELS.get(self.encoding.values)
@@ -76,10 +115,13 @@ class _Rows:
         scales = self._of_blocks("scales", start, end, values.dim())
         if self.parts["scales"].dtype == "U8":  # exponents of powers of two
             scales = torch.exp2(scales - 127)
-        if self.factor is not None:
-            scales = scales * self.factor
+        require_sound(self.encoding, "scales", scales)
         if "zeros" in self.parts:
             values = values - self._spread(self._of_blocks("zeros", start, end, 2), values)
+        if (scales == 0).any() and ((self._spread(scales, values) == 0) & (values != 0)).any():
+            raise unsound(self.encoding, "scales", "that are zero beside weights that are not")
+        if self.factor is not None:
+            scales = scales * self.factor
         return values * self._spread(scales, values)
 
     def _of_blocks(self, part: str, start: int, end: int, dims: int) -> Tensor:
@@ -105,6 +147,7 @@ class _Rows:
         found = self.read(self.parts["absmax"], None)
         size, offset = self.encoding.nested
         if not size:
+            require_sound(self.encoding, "absmax", found)
             return found.float()
         levels = self.read(self.parts["nested_levels"], None).float()
         outer = self.read(self.parts["nested_absmax"], None).float()

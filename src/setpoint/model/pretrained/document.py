@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from setpoint.config import ConfigError, SetpointError
 from setpoint.model.pretrained.locate import CONFIG
-from setpoint.model.pretrained.quantized import unread_quantization
+from setpoint.model.pretrained.quantized import KEY, unread_quantization
 
 _ABSENT: Final = object()
 
@@ -175,18 +175,20 @@ class Document:
             self.must_be(name, allowed, "changes the model in a way that is not supported")
         for name, why in _REFUSED.items():
             self.must_be(name, (None, {}), why)
-        quantization = self.value("quantization_config")
+        quantization = self.value(KEY)
         if quantization and (reason := unread_quantization(quantization)):
-            self.refuse("quantization_config", reason)
+            self.refuse(KEY, reason)
         unknown = [name for name in self._keys if name not in self._read | NO_EFFECT]
         for name in unknown:
             if self._keys[name] is not None:
                 self.refuse(name, "is not known here, and might change the model")
         if self._findings:
+            # Files are read by one reader, whatever the type.
+            same = all(finding.startswith(KEY) for finding in self._findings)
             raise SetpointError(
                 f"{self.path} describes a model that Setpoint's transformer cannot be:\n  "
                 + "\n  ".join(self._findings)
-                + '\n`type = "huggingface"` trains it with transformers as it is.'
+                + ("" if same else '\n`type = "huggingface"` trains it with transformers as it is.')
             )
 
     def _typed(

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.model.initialize import Constant, collect_rules, plain_name
-from setpoint.model.pretrained.compare import require_tensors
-from setpoint.model.pretrained.header import TensorInfo
+from setpoint.model.pretrained.compare import ROWS, require_tensors
+from setpoint.model.pretrained.dequantize import require_sound
+from setpoint.model.pretrained.header import Encoding, TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import STORED, TensorReader
 from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import Placeable, as_placed, held_here, in_memory, put
 from setpoint.shapes.stored import Coded, Stored, stored_weights
-
-ROWS = ("embedding.weight", "output.weight")
-"""The matrices with a row for each token."""
 
 
 class Growth(NamedTuple):
@@ -163,10 +161,7 @@ class Weights:
             expert = piece[2:] == (Part(0, rows[0]), None, True) and rows[1] == rows[0] + 1
             if encoding is None or encoding.transposed or not (whole or expert):
                 continue
-            parts = {kind: reader.part(info) for kind, info in encoding.parts}
-            if encoding.divides:
-                parts["factor"] = parts["factor"].float().reciprocal()
-            return Coded(encoding.values, encoding.block, parts, encoding.nested)
+            return coded_of(self.held[piece.theirs], encoding, reader)
         return None
 
     def _made(
@@ -346,6 +341,24 @@ class _Grown(Placeable):
         found[: len(rows)] = rows
         self.growth.fill(found, first, mean_row(saved[: self.growth.known, columns]))
         return found
+
+
+def coded_of(info: TensorInfo, encoding: Encoding, reader: TensorReader) -> Coded:
+    """The parts of a quantized tensor as files hold them.
+
+    Raises:
+        RunError: scales are not positive, or numbers are not finite.
+    """
+    parts = {kind: reader.part(part) for kind, part in encoding.parts}
+    for kind, part in parts.items():
+        if kind != "absmax" or not encoding.nested[0]:
+            require_sound(encoding, kind, part)
+    scales = parts.get("scales")
+    if scales is not None and scales.dtype != torch.uint8 and (scales.float() == 0).any():
+        reader.read(info)  # which refuses blocks that are not zero themselves
+    if encoding.divides:
+        parts["factor"] = parts["factor"].float().reciprocal()
+    return Coded(encoding.values, encoding.block, parts, encoding.nested)
 
 
 def mean_row(rows: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from setpoint.config import SetpointError
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours, restore
+from setpoint.model.pretrained.compare import require_depth
 from setpoint.model.pretrained.family import Family
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.read_config import read_config
@@ -23,7 +24,7 @@ from setpoint.model.pretrained.run import (
     require_no_adapter,
     tokenizer_of,
 )
-from setpoint.model.pretrained.tensors import require_depth, weights_of
+from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.reading import OneReader
 

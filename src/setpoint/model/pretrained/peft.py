@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from setpoint.config import RunError, SetpointError
 from setpoint.model.initialize import plain_name
+from setpoint.model.pretrained.compare import HEAD, pieces_of
 from setpoint.model.pretrained.fill import block
 from setpoint.model.pretrained.header import read_header
 from setpoint.model.pretrained.peft_files import (
@@ -26,7 +27,7 @@ from setpoint.model.pretrained.peft_files import (
 )
 from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.read_tensor import Unread
-from setpoint.model.pretrained.tensors import EMBEDDING, HEAD, pieces_of
+from setpoint.model.pretrained.tensors import EMBEDDING, rows_of
 from setpoint.model.pretrained.write_config import family_for
 from setpoint.shapes.placed import put, whole_of
 
@@ -118,7 +119,7 @@ def fold_adapters(config: Transformer, model: nn.Module, whole: nn.Module) -> li
     """
     pieces: dict[str, list[Piece]] = defaultdict(list)
     if config.adapters:
-        for piece in pieces_of(family_for(config, None), whole, config):
+        for piece in pieces_of(family_for(config, None), config, *rows_of(whole)):
             pieces[piece.theirs].append(piece)
     held = {plain_name(name): each for name, each in model.named_parameters()}
     read = [(PeftFiles(section.path), section) for section in config.adapters]

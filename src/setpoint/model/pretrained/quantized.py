@@ -22,20 +22,20 @@ KEY: Final = "quantization_config"
 MODELOPT: Final = "hf_quant_config.json"
 """Where files of modelopt have it beside config.json."""
 
-FORMATS: Final[Mapping[str, str]] = {
-    "fp8": "E4M3 with an fp32 scale for a square of weights or for all (DeepSeek-V3, Qwen3-FP8)",
-    "mxfp4": "E2M1 with a power of two for 32 weights (GPT-OSS)",
-    "compressed-tensors": "float-quantized, int-quantized, pack-quantized, nvfp4-pack-quantized, "
-    "mxfp4-pack-quantized",
-    "modelopt": "NVFP4 and FP8",
-    "bitsandbytes": "nf4 and fp4 (load_in_4bit)",
-}
-"""The methods, and what can be read of each."""
 _COMPRESSED: Final = (
     "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
     "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision",
 )  # fmt: skip
-_FP8: Final = ("F8_E4M3", "F8_E5M2")
+_FP8: Final = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}
+"""Float8 dtypes of files by what `fmt` calls them."""
+_PARTS: Final[Mapping[str, str]] = {
+    "_scale_inv": "fp8", "_blocks": "mxfp4", "_scales": "mxfp4",
+    ".weight_packed": "compressed-tensors", ".weight_global_scale": "compressed-tensors",
+    ".weight_zero_point": "compressed-tensors", ".weight_scale_2": "modelopt",
+    ".weight_scale": "compressed-tensors or modelopt", ".absmax": "bitsandbytes",
+    ".quant_map": "bitsandbytes",
+}  # fmt: skip
+"""Last parts of the names of what quantized weights are made of, and the methods that have them."""
 _ACTIVATIONS: Final = (
     "input_scale", "activation_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale",
     "q_scale", "output_scale",
@@ -57,9 +57,10 @@ def unread_quantization(keys: Any) -> str | None:
     if not isinstance(keys, dict):
         return f"is {keys!r}, and must be a table with quant_method"
     method = keys.get("quant_method")
-    known = "; ".join(f"{name} ({what})" for name, what in FORMATS.items())
-    if method not in FORMATS:
-        return f"quant_method = {method!r} is not known here. Valid: {known}"
+    if not isinstance(method, str) or method not in _VIEWS:
+        return f"quant_method = {method!r} is not known here. Valid: {', '.join(_VIEWS)}"
+    if method == "fp8" and str(keys.get("fmt", "e4m3")) not in _FP8:
+        return f"fmt = {keys['fmt']!r} is not known here. Valid: {', '.join(_FP8)}"
     block = keys.get("weight_block_size")
     sides = block if isinstance(block, list) else ()
     if block is not None and (len(sides) != 2 or any(type(n) is not int or n < 1 for n in sides)):
@@ -88,12 +89,13 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
     """Find all tensors of a directory, with dense ones in place of those that are quantized.
 
     Raises:
-        SetpointError: see `list_tensors`; or the method is not known here.
-        RunError: parts of a quantized tensor are missing, or of another shape.
+        SetpointError: see `list_tensors`; or the method is not known here, or not named.
+        RunError: parts of a quantized tensor are missing, left over, or of another shape.
     """
     held = list_tensors(directory)
     found = _quantization(directory)
     if found is None:
+        _require_dense(directory, held)
         return held
     file, keys, dtype = found
     if reason := unread_quantization(keys):
@@ -106,27 +108,54 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
             view = _VIEWS[keys["quant_method"]](_Directory(held, keys), name, codes)
         except _Misfit as error:
             problems.append(str(error))
+            taken.add(name)
             continue
         if view is None:
             continue
         dense_name, shape, encoding = view
         taken |= {name, *encoding.names}
         dense[dense_name] = TensorInfo(codes.file, dtype, shape, codes.start, 0, encoding)
-    if problems:
-        raise RunError(
-            f"{directory} holds weights that are quantized otherwise than {file} says "
-            f"(quant_method = {keys['quant_method']}), and nothing was loaded:\n  "
-            f"{listed(problems)}"
-        )
     rest = {
         name: info
         for name, info in held.items()
         if name not in taken and name.rpartition(".")[2] not in _ACTIVATIONS
     }
+    # A misfit leaves parts over, which says nothing more.
+    for name, info in rest.items() if not problems else ():
+        if _part_of(name, info) is not None:
+            problems.append(f"{name} ({info.dtype}) belongs to no quantized weight")
+    if problems:
+        raise RunError(
+            f"{directory} holds weights that are quantized otherwise than {file} says "
+            f"(quant_method = {keys['quant_method']}), and nothing was loaded:\n  "
+            f"{listed(problems, 1)}"
+        )
     return {**rest, **dense}
 
 
-def _quantization(directory: Path) -> tuple[Path, dict[str, Any], str] | None:
+def _require_dense(directory: Path, held: Mapping[str, TensorInfo]) -> None:
+    """Refuse quantized weights that no config.json describes."""
+    parts = {n: method for n, info in held.items() if (method := _part_of(n, info)) is not None}
+    if parts:
+        name = next(iter(parts))
+        more = f", and {len(parts) - 1} others" if len(parts) > 1 else ""
+        method = next((each for each in parts.values() if each), "fp8")
+        raise SetpointError(
+            f"{directory} holds quantized weights ({name} is {held[name].dtype}{more}), and "
+            f"{directory / CONFIG} has no {KEY} that says how; names of scales are those of "
+            f"quant_method = {method}. Valid: {', '.join(_VIEWS)}"
+        )
+
+
+def _part_of(name: str, info: TensorInfo) -> str | None:
+    """The method that a tensor of quantized weights is of by its name, if any; None for others."""
+    method = next((method for last, method in _PARTS.items() if name.endswith(last)), "")
+    if method == "mxfp4" and info.dtype != "U8":
+        return None
+    return method if method or info.dtype.startswith("F8_") else None
+
+
+def _quantization(directory: Path) -> tuple[Path, Any, str] | None:
     """The file, its keys, and the dtype of dense weights; None where nothing is quantized."""
     config = _json(directory / CONFIG)
     named = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
@@ -140,9 +169,10 @@ def _quantization(directory: Path) -> tuple[Path, dict[str, Any], str] | None:
     return None
 
 
-def _flat(keys: Any) -> dict[str, Any]:
+def _flat(keys: Any) -> Any:
     """The keys, with those of modelopt one level below where it writes them so."""
-    keys = keys if isinstance(keys, dict) else {"quant_method": keys}
+    if not isinstance(keys, dict):
+        return keys
     return {**keys, **cast(dict[str, Any], keys.get("quantization", {}))}
 
 
@@ -237,8 +267,11 @@ def _scaled(
 
 
 def _fp8(files: _Directory, name: str, codes: TensorInfo) -> View | None:
-    if codes.dtype not in _FP8 or len(codes.shape) < 2:
+    if codes.dtype not in _FP8.values() or len(codes.shape) < 2:
         return None
+    fmt = files.keys.get("fmt")
+    if fmt is not None and codes.dtype != _FP8[fmt]:
+        raise _Misfit(f"{name} is {codes.dtype}, and fmt = {fmt!r} stands for {_FP8[fmt]}")
     return _scaled(files, name, "float8", f"{name}_scale_inv")
 
 
@@ -274,7 +307,7 @@ def _compressed(files: _Directory, name: str, codes: TensorInfo) -> View | None:
                 files, name, "e2m1", scales, dense=dense, factor=factor, divides=True, block=16
             )
         return _scaled(files, name, "e2m1", scales, dense=dense, block=32)
-    if last == "weight" and codes.dtype in (*_FP8, "I8"):
+    if last == "weight" and codes.dtype in (*_FP8.values(), "I8"):
         values = "int8" if codes.dtype == "I8" else "float8"
         return _scaled(files, name, values, scales, zeros=zeros)
     return None
@@ -284,7 +317,7 @@ def _modelopt(files: _Directory, name: str, codes: TensorInfo) -> View | None:
     base, _, last = name.rpartition(".")
     if f"{base}.pre_quant_scale" in files.held:
         raise _Misfit(f"{base}.pre_quant_scale scales inputs (AWQ), which is not known here")
-    if last != "weight" or codes.dtype not in (*_FP8, "U8"):
+    if last != "weight" or codes.dtype not in (*_FP8.values(), "U8"):
         return None
     if codes.dtype == "U8":
         factor = f"{base}.weight_scale_2"

@@ -177,19 +177,20 @@ class Unread:
 
     Arguments:
         failed: receives what is raised, which others may put into words of their own.
+        reads: whether it is read; otherwise a tensor on the meta device stands for it.
 
     Raises:
         SetpointError: at once, if torch has no such number format.
     """
 
-    def __init__(self, info: TensorInfo, failed: list[SetpointError]) -> None:
+    def __init__(self, info: TensorInfo, failed: list[SetpointError], reads: bool = True) -> None:
         try:
             self.dtype = FORMATS[info.dtype]
         except KeyError:
             raise SetpointError(
                 f"{info.file} cannot be read: it has numbers of the format {info.dtype}"
             ) from None
-        self.info, self.failed = info, failed
+        self.info, self.failed, self.reads = info, failed, reads
 
     def get_dtype(self) -> str:
         """The number format by the file's name for it."""
@@ -204,6 +205,8 @@ class Unread:
 
         Raises: as `TensorReader.read` does.
         """
+        if not self.reads:
+            return torch.empty(self.info.shape, dtype=self.dtype, device="meta")[index]
         try:
             with TensorReader() as reader:
                 return reader.read(self.info)[index]

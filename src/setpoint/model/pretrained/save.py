@@ -19,6 +19,7 @@ from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours
+from setpoint.model.pretrained.compare import pieces_of
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.fill import Weights, block
 from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
@@ -27,7 +28,7 @@ from setpoint.model.pretrained.locate import CONFIG, MANIFEST, locate
 from setpoint.model.pretrained.pieces import Piece, their_shapes
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader, weight_dtype
 from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
-from setpoint.model.pretrained.tensors import pieces_of
+from setpoint.model.pretrained.tensors import rows_of
 from setpoint.model.pretrained.write_config import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.write_tensor import Planned, write_tensors
 from setpoint.model.skeleton import skeleton
@@ -160,7 +161,7 @@ def _writer(
     """What writes the config.json and the weights of a transformer of ours."""
     family = family_for(model.config, name)
     ours = {plain_name(n): tuple(p.shape) for n, p in model.named_parameters()}
-    pieces = pieces_of(family, model, model.config)
+    pieces = pieces_of(family, model.config, *rows_of(model))
     groups: dict[str, list[Piece]] = {}
     for piece in pieces:
         groups.setdefault(piece.theirs, []).append(piece)

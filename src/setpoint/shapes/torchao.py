@@ -1,0 +1,38 @@
+"""Imports of torchao, also by transformers, without the lines that each of them would print."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any, Final
+
+_LINES: Final = {
+    # Libraries of kernels for other machines, each of which it tries.
+    "torchao": "Failed to load ",
+    # Enums that torchao makes known to torch, which knows them by now.
+    "torch.utils._pytree": "Calling register_constant() on Enum subclasses is deprecated",
+}
+"""Parts of lines, by the loggers that print them."""
+
+
+class _Without(logging.Filter):
+    """Drops records that have a text."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        return self.name not in record.getMessage()
+
+
+_FILTERS: Final = {name: _Without(text) for name, text in _LINES.items()}
+
+
+def quiet_torchao() -> None:
+    """Drop the lines that an import of torchao prints, whoever imports it."""
+    for name, each in _FILTERS.items():
+        logging.getLogger(name).addFilter(each)  # which is added once
+
+
+def import_torchao(module: str) -> Any:
+    """Import a module of torchao, by its name in there."""
+    quiet_torchao()
+    return importlib.import_module(f"torchao.{module}")
