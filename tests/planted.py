@@ -41,15 +41,15 @@ BREAKS = [
     # The kernel.
     Break(
         "config/record/fingerprint.py",
-        "if leaf.role is IDENTITY and not as_before(config, leaf)",
-        "if leaf.role is not None and not as_before(config, leaf)",
+        "for leaf in leaves(config) if leaf.role is IDENTITY]",
+        "for leaf in leaves(config) if leaf.role is not None]",
         "config/test_fingerprint.py",
     ),
     Break(
-        "config/record/fingerprint.py",
-        "same(json_value(leaf.value), info.before)",
-        "True",
-        "config/test_fingerprint.py",
+        "config/draft/walk.py",
+        "if value is None and name in added:",
+        "if name in added:",
+        "config/test_added.py",
     ),
     Break(
         "config/record/fingerprint.py",

@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.config.migrations.chain import chain
 from setpoint.config.migrations.operations import Added, Converted, Meant, Renamed, Retired
 from setpoint.train.config import Job
 
 from ..snapshots import compare
 from .conftest import CommandLine
 
-TODAY = Job.__setpoint__.schema
+TODAY = 2
 OLD = """\
 # what we run
 extends = "tiny"
@@ -27,8 +26,7 @@ lr = 0.5 # high
 
 @pytest.fixture
 def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line of a Setpoint whose schema 1 had a few fields of other names."""
-    known = chain(Job)
+    """The command line of a Setpoint of schema 2, whose schema 1 had fields of other names."""
     operations = (
         Renamed("optim", "optimizer"),
         Retired("fp16", "use precision.compute"),
@@ -38,12 +36,10 @@ def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     )
     for operation in operations:
         operation.schema = 2
-    later = {
-        schema: tuple(each for each in known if each.schema == schema)
-        for schema in range(3, TODAY + 1)
-    }
-    table = {"setpoint.train.migrations": {2: operations, **later}}
+    table = {__name__: {TODAY: operations}}
     monkeypatch.setattr("setpoint.config.migrations.chain._declared", table)
+    for name, value in (("schema", TODAY), ("migrations", __name__)):
+        monkeypatch.setattr(Job.__setpoint__, name, value)
     return cli
 
 

@@ -14,7 +14,7 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
-from setpoint.infer.load import Loaded, load
+from setpoint.infer.load import Loaded
 from setpoint.infer.passes import Passes, watching
 from setpoint.infer.run import infer
 from setpoint.train.config import Job
@@ -204,24 +204,3 @@ def test_a_snapshot_needs_a_gpu(trained: tuple[Job, Path], tmp_path: Path) -> No
     job = job_of(trained[1], tmp_path / "out", *JUDGE, *PROFILE, "profiling.snapshot=true")
     with pytest.raises(SetpointError, match="PyTorch sees no GPU on this machine"):
         infer(job)
-
-
-def test_a_record_from_before_is_a_job_without_them(
-    trained: tuple[Job, Path], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    infer(job_of(trained[1], out, *JUDGE, "output={out}"))
-    record = json.loads((out / "config.json").read_text())
-    assert record["setpoint"]["schema"] == 5
-    record["setpoint"]["schema"] = 1
-    del record["profiling"], record["resilience"], record["adapter"]
-    del record["weights"]["merge_adapter"]
-    (out / "config.json").write_text(json.dumps(record))
-    origins = json.loads((out / "origins.json").read_text())
-    later = ("profiling", "resilience", "adapter", "weights.merge_adapter")
-    kept = {k: v for k, v in origins.items() if not k.startswith(later)}
-    (out / "origins.json").write_text(json.dumps(kept))
-    again = compose(Inference, str(out)).resolve()
-    assert again.profiling is None and again.resilience.gc is None
-    assert infer(again).scores
-    assert load(again).model is not None

@@ -147,7 +147,6 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     checkpoints are gone, and keep its metrics as metrics.1.jsonl; the others refuse that."""
     load: str | None = field(
         default=None,
-        before=None,
         role=IDENTITY,
         also_called=("load_checkpoint_path", "resume_path", "resume_from"),
     )
@@ -156,7 +155,6 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     checkpoint.remote does as well. Own checkpoints come first, then this, then model.pretrained."""
     exclude: tuple[str, ...] = field(
         default=(),
-        before=[],
         role=IDENTITY,
         also_called=("exclude_from_loading",),
     )

@@ -9,14 +9,9 @@ from setpoint.cli.source import open_source
 from setpoint.cli.style import dim
 from setpoint.cli.value import plain, value_text
 from setpoint.config import (
-    IDENTITY,
-    Leaf,
-    as_before,
     canonical,
     fingerprint,
-    formerly,
     identity_leaves,
-    leaves,
 )
 
 if TYPE_CHECKING:
@@ -59,25 +54,13 @@ def run(arguments: Arguments) -> int:
             answer["origins"] = {
                 leaf.key: leaf.describe_origin() for leaf in identity_leaves(config)
             }
-            answer["as_before"] = [leaf.key for leaf in _left_out(config)]
-            answer["formerly"] = {
-                leaf.key: old
-                for leaf in identity_leaves(config)
-                if (old := formerly(config, leaf)) is not None
-            }
         print(json.dumps(answer, indent=2))
         return 0
     print(digest)
     if arguments.has("--explain"):
         for leaf in identity_leaves(config):
-            old = formerly(config, leaf) or {}
-            text = ", ".join(f"{key} = {value_text(value)}" for key, value in old.items())
-            note = f", in it as {text}" if old else ""
             shown = f"  {leaf.key} = {value_text(leaf.value)}"
-            print(shown + dim(f"  {leaf.describe_origin()}{note}"))
-        for leaf in _left_out(config):
-            shown = f"{leaf.key} = {value_text(leaf.value)}"
-            print(f"  not in it: {shown}, as it was before the field existed")
+            print(shown + dim(f"  {leaf.describe_origin()}"))
     return 0
 
 
@@ -117,8 +100,3 @@ def _row(item: Difference) -> Row:
         [None if v is ABSENT else Entry(v, origin, item.role) for v, origin in sides],
         item.role,
     )
-
-
-def _left_out(config: Any) -> list[Leaf]:
-    found = (leaf for leaf in leaves(config) if leaf.role is IDENTITY)
-    return [leaf for leaf in found if as_before(config, leaf)]

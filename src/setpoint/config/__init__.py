@@ -124,10 +124,8 @@ if TYPE_CHECKING:
     from .record.compare import recorded_differences as recorded_differences
     from .record.compare import recorded_table as recorded_table
     from .record.fingerprint import SHORT as SHORT
-    from .record.fingerprint import as_before as as_before
     from .record.fingerprint import canonical as canonical
     from .record.fingerprint import fingerprint as fingerprint
-    from .record.fingerprint import formerly as formerly
     from .record.fingerprint import identity_leaves as identity_leaves
     from .record.python_source import to_python as to_python
     from .record.record import CONFIG as CONFIG
@@ -302,7 +300,7 @@ _NAMES = {
         "ABSENT Difference Entry Row Table compare difference_of differences explain leaf_table "
         "recorded_differences recorded_table"
     ),
-    "record.fingerprint": "SHORT as_before canonical fingerprint formerly identity_leaves",
+    "record.fingerprint": "SHORT canonical fingerprint identity_leaves",
     "record.python_source": "to_python",
     "record.record": (
         "CONFIG MINIMAL NEW_ORIGINS ORIGINS ROLES backup_name is_record load_record read_record "

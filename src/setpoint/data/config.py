@@ -118,20 +118,20 @@ class Packing(Config, role=IDENTITY):
     """How documents are laid into the rows of training batches."""
 
     method: Literal["concatenate", "next_fit", "first_fit_decreasing", "none"] = derived(
-        before="concatenate", also_called=("sample_packing_method", "packing_strategy")
+        also_called=("sample_packing_method", "packing_strategy")
     )
     """Packing method. concatenate: one stream of documents, cut into rows; next_fit: whole
     documents until the next one does not fit; first_fit_decreasing: the longest documents first,
     each into the first row with room; none: one document per row. By default concatenate; with
     conversations or questions next_fit, or none where the model cannot isolate documents."""
 
-    isolate: bool = derived(before=False, also_called=("mask_documents", "reset_position_ids"))
+    isolate: bool = derived(also_called=("mask_documents", "reset_position_ids"))
     """Document isolation: tokens attend to their own document only, and position ids restart in
     each; also in evaluation. By default off for concatenate, and for none where the model cannot
     isolate documents; else on."""
 
     too_long: Literal["split", "truncate", "drop", "error"] = field(
-        default="split", before="split", also_called=("excess_length_strategy",)
+        default="split", also_called=("excess_length_strategy",)
     )
     """Documents longer than a row. split: text into parts of a row's length, conversations keep the
     start; truncate: keep the start; drop: leave out; error: refuse to train."""
@@ -139,18 +139,17 @@ class Packing(Config, role=IDENTITY):
     group_size: int = field(
         default=100_000,
         ge=1,
-        before=100_000,
         also_called=("sample_packing_group_size", "packing_buffer_size"),
     )
     """Documents that are packed together, next to each other in the order of the epoch; of a
     streamed source at most `data.shuffle_buffer`."""
 
     length_buckets: bool = field(
-        default=False, before=False, also_called=("group_by_length", "train_on_length_buckets")
+        default=False, also_called=("group_by_length", "train_on_length_buckets")
     )
     """Length buckets: documents of similar length share a step, of the `group_size` ones."""
 
-    pad_to_multiple_of: int | None = field(default=None, ge=1, before=None)
+    pad_to_multiple_of: int | None = field(default=None, ge=1)
     """Pad rows to the longest of the micro-batch, rounded up to a multiple of this; null: to
     batch.sequence_length."""
 
@@ -215,13 +214,12 @@ class Mixture(Config, role=IDENTITY):
         default=1.0,
         gt=0,
         lt=inf,
-        before=1.0,
         also_called=("mix_temperature", "sampling_temperature"),
     )
     """Temperature of the weights: shares are proportional to weight^(1/temperature); above 1 they
     are more alike."""
 
-    by: Literal["sequences", "tokens"] = field(default="sequences", before="sequences")
+    by: Literal["sequences", "tokens"] = field(default="sequences")
     """What weights are shares of: sequences, or the tokens in them, which differ where rows hold
     whole documents."""
 
@@ -280,7 +278,6 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
 
     validation: tuple[SourceConfig, ...] = field(
         default=(),
-        before=[],
         also_called=(
             "validation_file",
             "validation_files",
@@ -299,7 +296,6 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     shuffle_buffer: int = field(
         default=10_000,
         ge=1,
-        before=10_000,
         also_called=("shuffle_buffer_size", "shuffle_block_size"),
     )
     """Shuffle buffer of streamed sources: documents that are read and shuffled as a block. 1: the
@@ -308,10 +304,10 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     mixture: Mixture = field(factory=Mixture)
     """Mixture of the sources; counts where sources have a weight."""
 
-    phases: tuple[Phase, ...] = field(default=(), before=[])
+    phases: tuple[Phase, ...] = field(default=())
     """Phases of the mixture, by rising start: other weights and learning rates from there on."""
 
-    anneal: Phase | None = field(default=None, before=None)
+    anneal: Phase | None = field(default=None)
     """Annealing: one last phase; null: none."""
 
     shuffle: bool = field(default=True, also_called=("shuffle_data", "shuffle_merged_datasets"))
@@ -319,7 +315,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     sources: paths as they are listed, the files of a folder or glob by name, rows as they stand."""
 
     seed: int | None = field(
-        default=None, ge=0, lt=2**63, before=None, also_called=("data_seed", "shuffle_seed")
+        default=None, ge=0, lt=2**63, also_called=("data_seed", "shuffle_seed")
     )
     """Seed of the order of the training data; null: that of the job."""
 

@@ -51,9 +51,7 @@ class Weights(Config):
     )
     """dtype of the weights in memory; bf16 and fp16 halve it."""
 
-    merge_adapter: bool = field(
-        default=True, before=True, also_called=("merge_lora", "merge_and_unload")
-    )
+    merge_adapter: bool = field(default=True, also_called=("merge_lora", "merge_and_unload"))
     """Merge the adapter of a run into its weights, which is faster; false: compute it apart, as in
     training and where ranks divide the weights. The results differ by rounding."""
 
@@ -169,9 +167,8 @@ OF_TRAINING = (
 
 class Inference(
     Config,
-    schema=5,
+    schema=1,
     other_names="setpoint.infer.rules",
-    migrations="setpoint.infer.migrations",
     presets="setpoint.presets",
     rules=RULES,
 ):
@@ -184,7 +181,7 @@ class Inference(
     """Model architecture, from the record of the weights; only runtime fields, such as
     attention_backend, may be given."""
 
-    adapter: AdapterConfig | None = field(default=None, before=None)
+    adapter: AdapterConfig | None = field(default=None)
     """Low-rank adapter (LoRA), from the record of the weights."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)

@@ -175,7 +175,7 @@ class Export(Config):
     """Maximum size of a weights file in bytes (max_shard_size), approximately; a tensor is never
     split."""
 
-    adapter: bool = field(default=False, before=False, also_called=("save_adapter", "adapter_only"))
+    adapter: bool = field(default=False, also_called=("save_adapter", "adapter_only"))
     """Write the adapter alone, in PEFT's format; false: the model, with the adapter merged."""
 
 

@@ -47,7 +47,6 @@ class Ignoring(LossConfig):
     ignore_index: int | None = field(
         default=None,
         ge=0,
-        before=None,
         also_called=("ignored_index", "ignore_label", "label_pad_token_id", "loss_ignore_index"),
     )
     """Ignore index: token id that is in no loss or metric, such as padding; null: every token is a
@@ -66,7 +65,6 @@ class Weighing(Ignoring):
         default=None,
         item_ge=0,
         item_lt=inf,
-        before=None,
         also_called=("class_weights", "class_weight", "ce_weight"),
     )
     """Token weights: weights of targets by token id, {"10": 0.5}; others have 1. The loss is
@@ -115,7 +113,7 @@ class CrossEntropy(
     """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps
     logits from drifting (PaLM: 1e-4). 0: off."""
 
-    label_smoothing: float = field(default=0.0, ge=0, lt=1, before=0.0, also_called=SMOOTHING)
+    label_smoothing: float = field(default=0.0, ge=0, lt=1, also_called=SMOOTHING)
     """Label smoothing: probability spread evenly over all tokens (Szegedy et al., 2016). 0: off."""
 
 

@@ -111,7 +111,7 @@ class Transformer(
     rounded up to a multiple of ffn_multiple_of."""
 
     ffn_multiplier: float = field(
-        default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("ffn_dim_multiplier",)
+        default=1.0, gt=0, lt=math.inf, also_called=("ffn_dim_multiplier",)
     )
     """FFN multiplier: factor of a derived ffn_dim, before rounding."""
 
@@ -123,7 +123,6 @@ class Transformer(
         "swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu", "relu_squared"
     ] = field(
         default="swiglu",
-        before="swiglu",
         also_called=("hidden_act", "activation_function", "hidden_activation", "mlp_activation"),
         values_also_called={
             "swiglu": ("silu", "swish"),
@@ -134,12 +133,11 @@ class Transformer(
     """Activation function of the feed-forward network; the glu ones are gated by a second
     projection (Shazeer, 2020)."""
 
-    ffn_bias: bool = field(default=False, before=False, also_called=("mlp_bias",))
+    ffn_bias: bool = field(default=False, also_called=("mlp_bias",))
     """FFN bias (mlp_bias): bias in the projections of the feed-forward network."""
 
     positions: Literal["rotary", "learned", "none"] = field(
         default="rotary",
-        before="rotary",
         also_called=("position_embedding_type", "position_embedding"),
         values_also_called={"rotary": ("rope",), "learned": ("absolute", "learned_absolute")},
     )
@@ -155,32 +153,31 @@ class Transformer(
     positions."""
 
     rope_base_sliding: float | None = field(
-        default=None, gt=1, before=None, also_called=("rope_local_base_freq", "rope_local_theta")
+        default=None, gt=1, also_called=("rope_local_base_freq", "rope_local_theta")
     )
     """RoPE theta of sliding-window layers, without rope_scaling (Gemma 3's rope_local_base_freq);
     null: rope_base, with rope_scaling."""
 
     rope_scaling: RopeScaling | None = field(
-        default=None, before=None, also_called=("rope_parameters", "rope_scaling_type")
+        default=None, also_called=("rope_parameters", "rope_scaling_type")
     )
     """RoPE scaling for contexts longer than the original one; null: none."""
 
     attention_pattern: tuple[Kind, ...] = field(
         default=("full",),
-        before=["full"],
         also_called=("layer_types", "window_pattern", "sliding_window_pattern"),
     )
     """Attention type of each layer (layer_types), repeated over the layers: `full`, or `sliding`
     for sliding-window attention."""
 
     sliding_window: int | None = field(
-        default=None, ge=1, before=None, also_called=("window_size", "attention_window")
+        default=None, ge=1, also_called=("window_size", "attention_window")
     )
     """Sliding window size: positions that a query attends to in a sliding layer, its own
     included."""
 
     attention_scale: float | None = field(
-        default=None, gt=0, lt=math.inf, before=None, also_called=("attention_multiplier",)
+        default=None, gt=0, lt=math.inf, also_called=("attention_multiplier",)
     )
     """Softmax scale of attention: factor of the query-key products; null: 1 / sqrt(head_dim), or
     muP's scale."""
@@ -189,7 +186,6 @@ class Transformer(
         default=None,
         gt=0,
         lt=math.inf,
-        before=None,
         also_called=("attn_logit_softcapping", "attn_logit_softcap"),
     )
     """Attention logit soft-capping: scores x become cap * tanh(x / cap) (Gemma 2); null: none."""
@@ -198,21 +194,20 @@ class Transformer(
         default=None,
         gt=0,
         lt=math.inf,
-        before=None,
         also_called=("final_logit_softcapping", "logit_softcap", "softcap"),
     )
     """Final logit soft-capping: logits x become cap * tanh(x / cap) (Gemma 2); null: none."""
 
-    qk_norm: bool = field(default=False, before=False, also_called=("use_qk_norm", "qk_layernorm"))
+    qk_norm: bool = field(default=False, also_called=("use_qk_norm", "qk_layernorm"))
     """QK-norm: normalize the queries and keys of each head, before RoPE."""
 
-    qkv_bias: bool = field(default=False, before=False, also_called=("attention_bias",))
+    qkv_bias: bool = field(default=False, also_called=("attention_bias",))
     """QKV bias: bias in the query, key and value projections (attention_bias)."""
 
-    attention_output_bias: bool = field(default=False, before=False)
+    attention_output_bias: bool = field(default=False)
     """Attention output bias: bias in the output projection (o_proj)."""
 
-    merge_qkv: bool = field(default=False, before=False, also_called=("fused_qkv", "fuse_qkv"))
+    merge_qkv: bool = field(default=False, also_called=("fused_qkv", "fuse_qkv"))
     """Fused QKV: one matrix for the query, key and value projections."""
 
     attention_backend: Backend = field(
@@ -224,22 +219,21 @@ class Transformer(
     attention, varlen for isolated documents and windows, flex for what these do not support;
     elsewhere sdpa, or eager for soft caps."""
 
-    mla: MLA | None = field(default=None, before=None, also_called=("multi_latent_attention",))
+    mla: MLA | None = field(default=None, also_called=("multi_latent_attention",))
     """Multi-head latent attention (MLA, DeepSeek-V2) in place of grouped-query attention; null:
     none."""
 
-    moe: MoE | None = field(default=None, before=None)
+    moe: MoE | None = field(default=None)
     """Mixture of experts (MoE) in place of feed-forward networks; null: none."""
 
     norm: NormConfig = field(
         factory=RMSNorm,
-        before="rms_norm",
         also_called=("norm_type", "normalization", "norm_class", "norm_class_name"),
     )
     """Normalization layer (RMSNorm or LayerNorm)."""
 
     norm_placement: Literal["pre", "post", "both"] = field(
-        default="pre", before="pre", also_called=("normalization_order",)
+        default="pre", also_called=("normalization_order",)
     )
     """Norm placement on attention and feed-forward. pre: on inputs; post: on outputs, before the
     residual addition; both: sandwich norm (Gemma)."""
@@ -259,51 +253,43 @@ class Transformer(
     the small init of Nguyen and Salazar, 2019 (0.01 for dim = 4096); with muP computed from
     mup.base_dim."""
 
-    residual_init: Literal["depth_scaled", "plain"] = field(
-        default="depth_scaled", before="depth_scaled"
-    )
+    residual_init: Literal["depth_scaled", "plain"] = field(default="depth_scaled")
     """Initialization of the projections to the residual stream. depth_scaled: init_std / sqrt(2 *
     layers) (GPT-2); plain: init_std."""
 
-    mup: MuP | None = field(default=None, before=None, also_called=("use_mup",))
+    mup: MuP | None = field(default=None, also_called=("use_mup",))
     """Maximal update parametrization (muP); null: none."""
 
     adapters: tuple[PretrainedAdapter, ...] = field(
         default=(),
-        before=[],
         also_called=("peft_adapters", "adapter_name_or_path"),
     )
     """Adapters of PEFT, folded into the weights of `pretrained` at the start of a run."""
 
-    vocab_size: int | None = field(
-        default=None, ge=1, before=None, also_called=("n_vocab", "vocabulary_size")
-    )
+    vocab_size: int | None = field(default=None, ge=1, also_called=("n_vocab", "vocabulary_size"))
     """Vocabulary size: rows of the embedding and logits, at least the tokenizer's size. null: that
     size rounded up to vocab_multiple_of; the padding rows are never predicted."""
 
     vocab_multiple_of: int = field(
         default=1,
         ge=1,
-        before=1,
         also_called=("padded_vocab_multiple", "make_vocab_size_divisible_by", "padding_multiple"),
     )
     """Vocabulary padding: the embedding's rows are rounded up to a multiple of this; 64 suits
     tensor cores."""
 
     embedding_scale: float = field(
-        default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("embedding_multiplier",)
+        default=1.0, gt=0, lt=math.inf, also_called=("embedding_multiplier",)
     )
     """Embedding multiplier: factor of token embeddings; Gemma's is sqrt(dim)."""
 
     residual_scale: float = field(
-        default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("residual_multiplier",)
+        default=1.0, gt=0, lt=math.inf, also_called=("residual_multiplier",)
     )
     """Residual multiplier: factor of the outputs of attention and feed-forward, before the residual
     addition."""
 
-    logit_scale: float = field(
-        default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("logits_scaling",)
-    )
+    logit_scale: float = field(default=1.0, gt=0, lt=math.inf, also_called=("logits_scaling",))
     """Logit scale: factor of the logits, before logit_soft_cap."""
 
     tie_embeddings: bool = field(
@@ -321,12 +307,12 @@ class Transformer(
     feed-forward, in training."""
 
     attention_dropout: float = field(
-        default=0.0, ge=0, lt=1, before=0.0, also_called=("attn_pdrop", "attn_dropout")
+        default=0.0, ge=0, lt=1, also_called=("attn_pdrop", "attn_dropout")
     )
     """Attention dropout: probability to zero an attention weight, in training."""
 
     embedding_dropout: float = field(
-        default=0.0, ge=0, lt=1, before=0.0, also_called=("embd_pdrop", "embed_dropout")
+        default=0.0, ge=0, lt=1, also_called=("embd_pdrop", "embed_dropout")
     )
     """Embedding dropout: probability to zero an element of the embeddings, in training."""
 

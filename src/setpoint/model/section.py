@@ -27,7 +27,6 @@ class ModelConfig(Config, rules=RULES):
 
     pretrained: str | None = field(
         default=None,
-        before=None,
         also_called=(
             "source_checkpoint",
             "model_path",

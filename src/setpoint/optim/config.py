@@ -81,7 +81,7 @@ class AdamW(
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
     """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
-    amsgrad: bool = field(default=False, before=False)
+    amsgrad: bool = field(default=False)
     """AMSGrad (Reddi et al., 2018): divide by the root of the maximum so far of the mean squared
     gradient."""
 

@@ -144,31 +144,26 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Decoupled weight decay: lr * weight_decay * weight is subtracted at each step, but for the
     kinds in no_decay."""
 
-    no_decay: tuple[Kind, ...] = field(
-        factory=lambda: ("norm", "bias", "vector"), before=["norm", "bias", "vector"]
-    )
+    no_decay: tuple[Kind, ...] = field(factory=lambda: ("norm", "bias", "vector"))
     """Parameter kinds without weight decay. norm includes a norm's bias; matrix, vector and tensor
     (3 or more dimensions) are of no other kind."""
 
     no_decay_patterns: tuple[str, ...] = field(
-        default=(), before=[], also_called=("no_decay_params", "no_decay_modules")
+        default=(), also_called=("no_decay_params", "no_decay_modules")
     )
     """Regular expressions searched in parameter names: those that match have no weight decay."""
 
-    groups: tuple[Group, ...] = field(
-        default=(), before=[], also_called=("param_groups", "parameter_groups")
-    )
+    groups: tuple[Group, ...] = field(default=(), also_called=("param_groups", "parameter_groups"))
     """Parameter groups with their own settings, by patterns on parameter names."""
 
     frozen: tuple[str, ...] = field(
-        default=(), before=[], also_called=("freeze", "frozen_parameters", "freeze_params")
+        default=(), also_called=("freeze", "frozen_parameters", "freeze_params")
     )
     """Frozen parameters: regular expressions searched in parameter names. Those that match have no
     gradients, master weights or optimizer state."""
 
     frozen_spans: tuple[FrozenSpan, ...] = field(
         default=(),
-        before=[],
         also_called=("freeze_until", "freezing_schedule", "gradual_unfreezing"),
     )
     """Parameters frozen for a part of the run: neither weights nor optimizer state change then, and
@@ -191,7 +186,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     Unless given 1, or null if clip_value is given."""
 
     clip_value: float | None = field(
-        default=None, gt=0, lt=inf, before=None, also_called=("clip_grad_value", "max_grad_value")
+        default=None, gt=0, lt=inf, also_called=("clip_grad_value", "max_grad_value")
     )
     """Gradient clipping of each element to [-clip_value, clip_value]; excludes clip_norm; null:
     off."""

@@ -155,7 +155,6 @@ class Precision(Config):
 
     params: Stored = field(
         default="fp32",
-        before="fp32",
         also_called=("param_dtype", "parameter_dtype", "weights_dtype"),
         values_also_called=NAMES,
     )
@@ -178,7 +177,6 @@ class Precision(Config):
 
     reduce: Stored | None = field(
         default=None,
-        before=None,
         also_called=("grad_dtype", "reduce_dtype", "mixed_precision_reduce"),
         values_also_called=NAMES,
     )
@@ -186,14 +184,13 @@ class Precision(Config):
     params."""
 
     master: Literal["fp32"] | None = field(
-        default=None, before=None, also_called=("master_weights", "master_dtype")
+        default=None, also_called=("master_weights", "master_dtype")
     )
     """Master weights dtype: a copy of bf16 weights that the optimizer steps on and the model's are
     rounded from; null: none."""
 
     optimizer_state: Stored | None = field(
         default=None,
-        before=None,
         also_called=("optimizer_dtype", "state_dtype"),
         values_also_called=NAMES,
     )
@@ -208,9 +205,7 @@ class Precision(Config):
     float8: Float8 | None = field(default=None, also_called=("fp8",))
     """Float8, MXFP8 or NVFP4 products of linear layers; null: off."""
 
-    loss_scale: LossScale | None = field(
-        default=None, before=None, also_called=("scaler", "grad_scaler")
-    )
+    loss_scale: LossScale | None = field(default=None, also_called=("scaler", "grad_scaler"))
     """Dynamic loss scaling for fp16 (GradScaler); null: PyTorch's defaults."""
 
     def sharded(self, is_sharded: bool) -> Stored:

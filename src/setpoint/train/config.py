@@ -55,8 +55,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 
 class Job(
     Config,
-    schema=7,
-    migrations="setpoint.train.migrations",
+    schema=1,
     presets="setpoint.presets",
     other_names="setpoint.train.other_names",
     rules=RULES,
@@ -129,7 +128,6 @@ class Job(
 
     adapter: AdapterConfig | None = field(
         default=None,
-        before=None,
         also_called=("lora", "peft", "peft_config", "lora_config", "use_lora", "enable_lora"),
     )
     """Low-rank adapter (LoRA) of the frozen model; null: none, the model is trained itself."""

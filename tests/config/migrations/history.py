@@ -54,7 +54,7 @@ class AdamW(Optimizer, type="adamw"):
     weight_decay: float = 0.0
     """Decay."""
 
-    fused: bool = field(default=True, before=False)
+    fused: bool = field(default=True)
     """One kernel for all."""
 
 
@@ -71,7 +71,7 @@ class Batch(Config):
     accumulation: int = 1
     """Portions."""
 
-    total: int = derived(before=None)
+    total: int = derived()
     """Their product."""
 
     @derive("total")
@@ -127,7 +127,7 @@ class Job(Config, schema=3, migrations=__name__):
     evaluation: Evaluation | None = None
     """Judging."""
 
-    seed: int = field(default=1, before=0)
+    seed: int = field(default=1)
     """Start of all random numbers."""
 
 

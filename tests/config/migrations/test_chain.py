@@ -14,7 +14,6 @@ from setpoint.config import Config, SetpointError, resolve
 from setpoint.config.migrations.chain import chain, migrate, migration, schema_of
 from setpoint.config.migrations.operations import Retired
 from setpoint.config.record.compare import recorded_differences
-from setpoint.config.record.fingerprint import canonical
 from setpoint.config.record.record import read_record, recorded_fingerprint
 
 from . import history
@@ -60,15 +59,6 @@ def test_a_record_of_the_first_schema_is_one_of_today(tmp_path: Path) -> None:
     assert any("fp16 = True is left out" in note for note in header["notes"])
     assert recorded_differences(folder, job) == []
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
-
-
-def test_fields_that_hold_what_runs_had_before_are_not_in_the_fingerprint(tmp_path: Path) -> None:
-    job = resolve(read_record(Job, write_first(tmp_path / "run"))[0])
-    values = json.loads(canonical(job))
-    assert not {"seed", "optimizer.fused"} & values.keys()
-    assert json.loads(canonical(resolve(job.evolve(seed=1))))["seed"] == 1
-    # Today's default is another value than what runs had before, and so it counts.
-    assert json.loads(canonical(resolve(Job())))["optimizer.fused"] is True
 
 
 def test_a_record_of_newer_software(tmp_path: Path) -> None:

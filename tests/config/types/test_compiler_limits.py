@@ -18,8 +18,6 @@ RIGHT: list[tuple[object, dict[str, Any]]] = [
     (Any, {"default": 3, "ge": 1}),
     (tuple[int, ...] | None, {"default": (1,), "item_ge": 1}),
     (int | tuple[int, ...], {"default": 3, "item_ge": 1}),
-    (int, {"default": 1, "before": 2}),
-    (int, {"default": 1, "before": None}),
 ]
 WRONG: list[tuple[object, dict[str, Any], str]] = [
     (str, {"default": "a", "ge": 1}, "apply to numbers, and this is a str"),
@@ -30,7 +28,6 @@ WRONG: list[tuple[object, dict[str, Any], str]] = [
     (str | None, {"default": None, "pattern": "["}, "is not a regular expression"),
     (int, {"default": 1, "item_ge": 1}, "for lists and mappings of numbers"),
     (list[str], {"factory": list, "item_ge": 1}, "for lists and mappings of numbers"),
-    (int, {"default": 1, "before": "a"}, "before='a' is not an int"),
 ]
 
 

@@ -208,6 +208,7 @@ class _Walk:
         self.first[id(config)] = path, role, chain or []
         chains = chains_of(config)
         other = beside if type(beside) is type(config) else None
+        added = type(config).__setpoint__.added
         for name, info in type(config).__setpoint__.fields.items():
             value: Any = value_or_missing(config, name)
             if value is MISSING:
@@ -217,6 +218,8 @@ class _Walk:
                 continue
             here: Path = (*path, name)
             own = narrower(role, info.role) if info.role not in (None, role) else role
+            if value is None and name in added:
+                own = RUNTIME  # a package that is installed and not used changes no fingerprint
             layers = chains.get(name) or []
             if value is not None and type(value) in PLAIN:
                 yield Leaf(here, value, own, layers)

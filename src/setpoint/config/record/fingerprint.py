@@ -10,62 +10,20 @@ from typing import Any, cast
 from ..draft.argument_errors import need_config
 from ..draft.walk import Leaf, absence_role, free_leaves, has_shared, leaves
 from ..schema.bounds import IDENTITY
-from ..schema.class_info import newer, renamed
 from ..schema.field import FieldInfo
 from ..types.base import FieldType, dump_item
 from ..values.free import Free
 from ..values.node import Node, is_frozen, state_of, value_or_missing
 from ..values.reference import Reference
 from ..words.errors import SetpointError
-from ..words.names import Path, dotted
-from ..words.shown import INFINITIES, MISSING, json_value, same
+from ..words.shown import INFINITIES, MISSING, json_value
 
 SHORT = 8
 
 
 def identity_leaves(config: Node) -> list[Leaf]:
-    """The values that the fingerprint is taken of.
-
-    Returns:
-        the leaves whose role, with the roles of the fields above them, is identity; without those
-        of fields that were added later and hold what runs had before, so that older runs keep
-        their fingerprint.
-    """
-    return [
-        leaf for leaf in leaves(config) if leaf.role is IDENTITY and not as_before(config, leaf)
-    ]
-
-
-def as_before(config: Node, leaf: Leaf) -> bool:
-    """Whether a field was added later and holds what every run had before."""
-    # The tag of a section speaks for the field that holds the section.
-    path = leaf.path[:-1] if leaf.path[-1] == "type" else leaf.path
-    if not path or path[-1] not in newer:
-        return False
-    info = _declared(config, path)
-    return info is not None and same(json_value(leaf.value), info.before)
-
-
-def formerly(config: Node, leaf: Leaf) -> dict[str, object] | None:
-    """What stands for a leaf in the canonical form, where that is not its path and value.
-
-    Returns:
-        dotted paths and plain values; None where the leaf stands for itself.
-    """
-    if not leaf.path or leaf.path[-1] not in renamed:
-        return None
-    info = _declared(config, leaf.path)
-    if info is None or info.formerly is None:
-        return None
-    old = info.formerly(json_value(leaf.value))
-    return None if old is None else {dotted((*leaf.path[:-1], k)): v for k, v in old.items()}
-
-
-def _declared(config: Node, path: Path) -> FieldInfo | None:
-    node: Any = config
-    for part in path[:-1]:
-        node = getattr(node, str(part)) if isinstance(node, Node) else node[part]
-    return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Node) else None
+    """The values that the fingerprint is taken of."""
+    return [leaf for leaf in leaves(config) if leaf.role is IDENTITY]
 
 
 def canonical(config: Node) -> str:
@@ -89,14 +47,11 @@ def canonical(config: Node) -> str:
 
 def canonical_by_leaves(config: Node) -> str:
     """The canonical form of any config, also of one with sections that stand in several places."""
-    values: dict[str, object] = {}
-    for leaf in identity_leaves(config):
-        values.update(formerly(config, leaf) or {leaf.key: json_value(leaf.value)})
-    return canonical_json(values)
+    return canonical_json({leaf.key: json_value(leaf.value) for leaf in identity_leaves(config)})
 
 
 class _Irregular(Exception):
-    """A key that is no plain word, or a field with another name: rows cannot be put together."""
+    """A key that is no plain word: rows cannot be put together."""
 
 
 class _Rows:
@@ -127,11 +82,12 @@ class _Rows:
         for name, key, info in _plan(type(config)):
             value: Any = held.get(name, MISSING)
             write = writers.get(value.__class__)
-            if key is None:
-                self.special(rows, config, info)
-            elif write is not None:
+            if write is not None:
                 rows.append(key + write(value))
-            elif value is not MISSING or (value := value_or_missing(config, name)) is not MISSING:
+                continue
+            if value is MISSING:
+                value = value_or_missing(config, name)
+            if value is not MISSING and not (value is None and name in known.added):
                 self.value(rows, name, info.type, value)
         rows.sort()
         text = "\n".join(rows)
@@ -164,51 +120,21 @@ class _Rows:
         elif not kind.nested or absence_role(kind, IDENTITY) is IDENTITY:
             rows.append(f'{name}":{_encoded(dump_item(kind, value), self.quote)}')
 
-    def special(self, rows: list[str], config: Node, info: FieldInfo) -> None:
-        """The rows of a field that was added later, or had other names in the canonical form."""
-        name, value = info.name, value_or_missing(config, info.name)
-        found: list[str] = []
-        if value is MISSING:
-            return
-        self.value(found, name, info.type, value)
-        if isinstance(value, Node):
-            tag: str | None = type(value).__setpoint__.tag
-            if not type(value).__setpoint__.fields:
-                raise _Irregular
-            if tag is not None and same(tag, info.before):
-                found = [rest for one in found if (rest := _without(one, f"{name}.type"))]
-        elif found and found[0].startswith(f'{name}"'):  # the field is one leaf
-            plain = json_value(dump_item(info.type, value))
-            if info.before is not MISSING and same(plain, info.before):
-                return
-            old = info.formerly(plain) if info.formerly is not None else None
-            if old:
-                others = type(config).__setpoint__.fields.keys() - {name}
-                if len([key for key in old if key in others]) or "." in "".join(old):
-                    raise _Irregular
-                found = [f'{_word(k)}":{_encoded(v, self.quote)}' for k, v in old.items()]
-                if any(row.partition('"')[0] in old for row in rows):
-                    raise _Irregular  # two fields that had one name
-        rows += found
-
 
 def _without(rows: str, path: str) -> str:
     """Rows without the one of a path."""
     return "\n".join(row for row in rows.split("\n") if not row.startswith(f'{path}"'))
 
 
-def _plan(cls: Any) -> list[tuple[str, str | None, FieldInfo]]:
-    """The fields of a class that are part of identity: name, begin of the row, declaration.
-
-    Fields that were added later, or had other names, have no begin of their own.
-    """
+def _plan(cls: Any) -> list[tuple[str, str, FieldInfo]]:
+    """The fields of a class that are part of identity: name, begin of the row, declaration."""
     known = cls.__setpoint__
     plan = known.plan
     if plan.identity is None:
         if not "".join(known.fields).isascii():
             raise _Irregular
         plan.identity = [
-            (name, None if info.before is not MISSING or info.formerly else f'{name}":', info)
+            (name, f'{name}":', info)
             for name, info in known.fields.items()
             if info.role in (None, IDENTITY)
         ]

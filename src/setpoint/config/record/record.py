@@ -26,7 +26,7 @@ from ..values.user_code import importable_name
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError
 from ..words.names import Path
 from ..words.shown import children, json_value, shown_plain
-from .fingerprint import as_before, canonical_json, fingerprint, formerly, sha256
+from .fingerprint import canonical_json, fingerprint, sha256
 
 C = TypeVar("C", bound=Node)
 CONFIG = "config.json"
@@ -36,11 +36,6 @@ ORIGINS = "origins.json"
 NEW_ORIGINS = "origins.new.json"
 MINIMAL = "config.toml"
 ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
-# Marks an identity value that is no part of the fingerprint: its field was added later, and holds
-# what every run had before.
-AS_BEFORE = "as_before"
-# Paths and values that stand in the fingerprint for a value whose field was renamed.
-FORMERLY = "formerly"
 
 
 def record_files(config: Node) -> dict[str, str]:
@@ -66,10 +61,6 @@ def record_files(config: Node) -> dict[str, str]:
         entries = entries_of(config, leaf)
         if entries:
             entry["entries"] = {str(each.path[-1]): _layers(each) for each in entries}
-        if leaf.role is IDENTITY and as_before(config, leaf):
-            entry[AS_BEFORE] = True
-        elif leaf.role is IDENTITY and (old := formerly(config, leaf)) is not None:
-            entry[FORMERLY] = old
         chains[leaf.key] = entry
     return {
         CONFIG: write_json({HEADER: header, **to_plain(config, replace_mappings=True)}),
@@ -393,10 +384,9 @@ def check_integrity(
 
 def recorded_fingerprint(origins: Mapping[str, Mapping[str, Any]]) -> str:
     """The fingerprint of the values in `origins.json`."""
-    values: dict[str, Any] = {}
-    for key, entry in origins.items():
-        if entry["role"] == IDENTITY.name and not entry.get(AS_BEFORE):
-            values.update(entry.get(FORMERLY) or {key: entry["value"]})
+    values = {
+        key: entry["value"] for key, entry in origins.items() if entry["role"] == IDENTITY.name
+    }
     return sha256(canonical_json(values).encode("ascii"))
 
 

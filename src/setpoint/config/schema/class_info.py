@@ -29,12 +29,8 @@ from .readers import DOUBT, Reader, doubts, reader_of
 
 # The roots that have migrations, which may know a key that no field has.
 versioned: list[Any] = []
-# The names of the fields that were added later; see `field(before=...)`.
-newer: set[str] = set()
 # The variables that some field declares; see `field(environment=...)`.
 environmental: set[str] = set()
-# The names of the fields with another one in the fingerprint; see `field(formerly=...)`.
-renamed: set[str] = set()
 RESERVED = frozenset(
     {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
 )
@@ -326,12 +322,8 @@ class ConfigMeta(_Meta):
                 declared.role = role
             if not declared.derived:
                 info.derives.pop(key, None)  # a default in place of the computation
-            if declared.before is not MISSING:
-                newer.add(key)
             if declared.environment is not None:
                 environmental.add(declared.environment)
-            if declared.formerly is not None:
-                renamed.add(key)
         _collect_hooks(info, namespace)
         # What one base declares may be an attribute of another.
         shown = fields if len(bases) == 1 else info.fields

@@ -11,7 +11,7 @@ from ..words.errors import DeclarationError, Problem
 from ..words.shown import MISSING
 from .bounds import Bounds, Role
 from .declaration_errors import refuse_arguments, refuse_positional
-from .field import FieldInfo, Formerly
+from .field import FieldInfo
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
         item_le: float | None
         tags: Sequence[str]
         also_called: Sequence[str]
-        before: object
         values_also_called: Mapping[str, Sequence[str]] | None
         environment: str | None
-        formerly: Formerly | None
 
     class Options(ItemOptions, total=False):
         """What a field of a number or a text takes as well."""
@@ -72,10 +70,8 @@ def field(
     item_le: float | None = None,
     tags: Sequence[str] = (),
     also_called: Sequence[str] = (),
-    before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
     environment: str | None = None,
-    formerly: Formerly | None = None,
     **elsewhere: object,
 ) -> Any:
     """Declare a field with a range, a role or a factory; without a default it is required.
@@ -88,16 +84,10 @@ def field(
         pattern: a regular expression that a text must match as a whole.
         tags: marks such as `"learning_rate"`; `tag.learning_rate` sets all fields that carry it.
         also_called: names of this field in other systems; errors suggest ours.
-        before: for a field that is added later: what runs effectively had before it existed, in
-            plain data. While it has this value it is not in the fingerprint, so that older runs
-            keep theirs.
         values_also_called: the same for its values, as in `{"cuda": ("gpu",)}`.
         environment: a variable such as `"WANDB_PROJECT"` that may give the value, above files and
             below the variables of Setpoint's own; an empty one counts as none. Not for secrets,
             which name their variable themselves.
-        formerly: for a field that was renamed or changed its type: from a plain value to the old
-            names and values of the same section, which take its place in the fingerprint, so that
-            older runs keep theirs; None for a value that could not be said before.
         elsewhere: arguments that other libraries' `field` has and this one has not.
 
     Returns:
@@ -125,10 +115,8 @@ def field(
         role,
         tags,
         also_called,
-        before,
         values_also_called,
         environment,
-        formerly,
     )
 
 

@@ -28,7 +28,6 @@ from .bounds import Bounds, Role
 if TYPE_CHECKING:
     from ..types.base import FieldType
 
-Formerly = Callable[[Any], Mapping[str, object] | None]
 # The annotations whose values need no reading if they are of exactly this type.
 EXACT: dict[object, type] = {
     **{kind.__name__: kind for kind in (int, float, bool, str)},
@@ -57,20 +56,17 @@ class FieldInfo:
         tags: marks by which fields of several sections are set or swept together.
         also_called: what other systems call this field; answered with its name, never taken for it.
         values_also_called: what other systems call its values, by value; answered likewise.
-        before: what a run had before this field existed, in plain data; MISSING for the first ones.
     """
 
     __slots__ = (
         "_type",
         "also_called",
         "annotation",
-        "before",
         "bounds",
         "constant",
         "derived",
         "environment",
         "factory",
-        "formerly",
         "item_bounds",
         "name",
         "namespace",
@@ -94,10 +90,8 @@ class FieldInfo:
         role: Role | None = None,
         tags: Sequence[str] = (),
         also_called: Sequence[str] = (),
-        before: object = MISSING,
         values_also_called: Mapping[str, Sequence[str]] | None = None,
         environment: str | None = None,
-        formerly: Formerly | None = None,
     ) -> None:
         # The default as it stands in the class, and whether that, or what the factory makes, is
         # known to be what the field would have read.
@@ -113,10 +107,8 @@ class FieldInfo:
         # What is not a list of str is left as it is, for the class to refuse with the field's name.
         self.tags = tuple(tags) if tags.__class__ is list else tags
         self.also_called = tuple(also_called) if also_called.__class__ is list else also_called
-        self.before = before
         self.values_also_called = values_also_called or NO_VALUES
         self.environment = environment
-        self.formerly = formerly
         self.name = ""
         self.annotation: object = None
         self.owner: type = object
@@ -127,8 +119,7 @@ class FieldInfo:
         """Take over what the same field of a base class says, and this declaration does not.
 
         Arguments:
-            declared: whether there is a `field(...)`, which says by itself if there is a default
-                and what older runs had.
+            declared: whether there is a `field(...)`, which says by itself if there is a default.
         """
         for bounds in ("bounds", "item_bounds"):
             mine, theirs = getattr(self, bounds), getattr(above, bounds)
@@ -138,7 +129,6 @@ class FieldInfo:
             setattr(self, option, getattr(self, option) or getattr(above, option))
         if declared:
             return
-        self.before, self.formerly = above.before, above.formerly
         if self.written is MISSING:
             self.written, self.factory, self.derived = above.written, above.factory, above.derived
             self.constant = above.constant
@@ -284,7 +274,7 @@ def compile_field(info: FieldInfo) -> FieldType:
 def _completed(info: FieldInfo, kind: FieldType, containers: bool) -> FieldType:
     if containers:
         name_containers(kind, f"{info.owner.__name__}.{info.name}")
-    if not (info.bounds is None and info.item_bounds is None and info.before is MISSING):
+    if not (info.bounds is None and info.item_bounds is None):
         check_declaration(info, kind)
     return kind
 
@@ -382,7 +372,7 @@ def _has_containers(kind: FieldType) -> bool:
 
 
 def check_declaration(info: FieldInfo, kind: FieldType) -> None:
-    """Refuse limits that would be held against nothing, and a wrong value of older runs.
+    """Refuse limits that would be held against nothing.
 
     Raises:
         DeclarationError: with the class and the field named.
@@ -406,9 +396,6 @@ def check_declaration(info: FieldInfo, kind: FieldType) -> None:
             f"item_gt, item_ge, item_lt and item_le are for lists and mappings of numbers, and it "
             f"is {kind.describe()}",
         )
-    # Where there was nothing before, null says so.
-    if info.before not in (MISSING, None) and not kind.nested:
-        _check_before(info, kind)
 
 
 def _check_pattern(info: FieldInfo, pattern: str) -> None:
@@ -418,13 +405,6 @@ def _check_pattern(info: FieldInfo, pattern: str) -> None:
         raise _error(
             info, f"the pattern {pattern!r} is not a regular expression: {error}"
         ) from None
-
-
-def _check_before(info: FieldInfo, kind: FieldType) -> None:
-    try:
-        kind.read(info.before, Origin(DEFAULT))
-    except Invalid as error:
-        raise _error(info, f"before={info.before!r} {error.message}") from None
 
 
 def _error(info: FieldInfo, reason: str) -> DeclarationError:
@@ -486,8 +466,6 @@ def is_settled(info: FieldInfo) -> bool:
     default: Any = info.written
     annotation: Any = info.annotation
     bounds = info.bounds
-    if info.before is not MISSING:
-        return False
     cls, kind = default.__class__, annotation.__class__
     if cls is tuple:
         return bounds is None and _is_plain_tuple(default, annotation, info.item_bounds)

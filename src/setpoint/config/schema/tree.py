@@ -11,7 +11,7 @@ from ..values.node import Node
 from ..words.errors import DeclarationError, Invalid
 from ..words.names import nearest
 from .bounds import Role
-from .class_info import RESERVED, ConfigMeta, newer
+from .class_info import RESERVED, ConfigMeta
 from .field import FieldInfo
 
 PLAIN = ("int", "float", "bool", "str", "Path")  # annotations that hold no sections
@@ -148,9 +148,8 @@ def add_section(
         name in root.__setpoint__.fields or hasattr(root, name)
     ):
         raise DeclarationError(f"{root.__name__} has {name!r} already; choose another name")
-    info = FieldInfo(default=None, role=role or root.__setpoint__.role, before=None)
+    info = FieldInfo(default=None, role=role or root.__setpoint__.role)
     info.name, info.owner, info.annotation = name, root, section | None
-    newer.add(name)
     for cls in _with_subclasses(root):
         cls.__setpoint__.fields[name] = info
         cls.__setpoint__.plan_made = None

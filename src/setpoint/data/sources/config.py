@@ -78,16 +78,16 @@ class SourceConfig(Config, role=IDENTITY):
     """Source name: prefix of its documents' names, unique among the sources."""
 
     weight: float | None = field(
-        default=None, ge=0, lt=inf, before=None, also_called=("sampling_ratio", "proportion")
+        default=None, ge=0, lt=inf, also_called=("sampling_ratio", "proportion")
     )
     """Mixture weight: share of training sequences relative to other sources. 0: none until a phase
     gives it some; null for all: no mixture, each document once per epoch."""
 
-    epochs: float | None = field(default=None, gt=0, lt=inf, before=None)
+    epochs: float | None = field(default=None, gt=0, lt=inf)
     """Epoch limit in a mixture: passes over the source after which the others share its place;
     null: no limit."""
 
-    filter: Filter | None = field(default=None, before=None)
+    filter: Filter | None = field(default=None)
     """Limits on length, and the part that is read; null: all documents as they are."""
 
     @property
@@ -189,11 +189,11 @@ class Text(
     """Document separator: text that divides a file of plain text into documents, such as "\\n\\n";
     unset: a file is a document."""
 
-    format: Format | None = field(default=None, before=None, also_called=("ds_type", "file_type"))
+    format: Format | None = field(default=None, also_called=("ds_type", "file_type"))
     """File format; null: by each file's suffix, text if unknown. A .gz, .bz2, .xz or .zst after it
     is decompressed."""
 
-    streaming: bool = field(default=False, before=False, also_called=("stream",))
+    streaming: bool = field(default=False, also_called=("stream",))
     """Streaming: documents are read and tokenized while training runs, in shuffled blocks of
     `data.shuffle_buffer`."""
 
@@ -209,7 +209,6 @@ class Text(
     # The last one: from here on `field` is this.
     field: str = field(
         default="text",
-        before="text",
         also_called=("text_field", "text_column", "content_field", "hf_dataset_text_field"),
     )
     """Field that holds the text in records, dotted for what is nested: "meta.text"; "input_ids":

@@ -126,7 +126,7 @@ class MoE(Config):
     """Scale each expert's gradient by mean load / its load; outputs and the router's gradient are
     unchanged."""
 
-    load_sequences: int | None = derived(ge=1, before=None)
+    load_sequences: int | None = derived(ge=1)
     """Sequences over which expert load is counted for balance_loss, capacity_factor and
     gradient_scale; batch.micro_size must be a multiple of it. Unless given batch.micro_size if one
     of these is used; null: a micro-batch."""

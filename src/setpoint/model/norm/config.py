@@ -12,7 +12,7 @@ class NormConfig(Config):
 class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.norms:RMSNorm"):
     """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
 
-    zero_centered: bool = field(default=False, before=False)
+    zero_centered: bool = field(default=False)
     """Zero-centered weight (Gemma): the parameter is weight - 1, so weight decay pulls towards
     1."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import ceil, inf
-from typing import Any, Literal
+from typing import Literal
 
 from setpoint.config import (
     Caution,
@@ -34,6 +34,7 @@ HORIZON = (
     "lr_decay_iters",
     "lr_decay_steps",
     "num_training_steps",
+    "horizon_steps",
     "t_max",
 )
 FLOOR = ("min_lr", "lr_min", "min_lr_ratio", "min_lr_rate", "eta_min", "alpha_f")
@@ -49,28 +50,6 @@ def rounded(length: float, unit: str) -> float:
         unit: in steps, six decimals are kept, else twelve digits.
     """
     return round(length, 6) if unit == "steps" else float(f"{length:.12g}")
-
-
-def _in_steps(old: str) -> Callable[[Any], dict[str, object] | None]:
-    """The name and value that a length in steps had while it could be nothing else."""
-
-    def formerly(value: Any) -> dict[str, object] | None:
-        if value is None:
-            return {old: None}
-        counted = isinstance(value, str) and value.endswith(" steps")
-        return {old: int(value.removesuffix(" steps"))} if counted else None
-
-    return formerly
-
-
-def _steps_or_share(value: Any) -> dict[str, object]:
-    """The two names and values that the length of a phase had; other units keep theirs."""
-    if value is not None and not value.endswith((" steps", " %")):
-        return {"length": value}
-    length = None if value is None else Length(value)
-    counted = length is not None and length.unit == "steps"
-    steps = int(length.count) if length is not None and counted else None
-    return {"steps": steps, "share": None if length is None else length.share}
 
 
 class ScheduleConfig(Config):
@@ -109,9 +88,7 @@ class NoSchedule(ScheduleConfig, type="none", owner="setpoint.optim.schedule.bui
 class Spanning(ScheduleConfig):
     """Schedules with lengths that may be a share of the horizon."""
 
-    horizon: Duration | None = derived(
-        before=None, also_called=HORIZON, formerly=_in_steps("horizon_steps")
-    )
+    horizon: Duration | None = derived(also_called=HORIZON)
     """Horizon: end that shares (percent) refer to. Unless given, the job's duration; null if no
     length is a share."""
 
@@ -148,13 +125,11 @@ class Spanning(ScheduleConfig):
 class Warmed(Spanning):
     """Schedules that begin with a linear warm-up."""
 
-    warmup: Length = field(
-        default=Length(0), also_called=WARMUP, formerly=_in_steps("warmup_steps")
-    )
+    warmup: Length = field(default=Length(0), also_called=WARMUP)
     """Length of the linear warm-up; its last step has the full learning rate."""
 
     warmup_from: float = field(
-        default=0.0, ge=0, le=1, before=0.0, also_called=("lr_start", "warmup_start_factor")
+        default=0.0, ge=0, le=1, also_called=("lr_start", "warmup_start_factor")
     )
     """Warm-up start factor on the peak learning rate; the first step is one increment above it."""
 
@@ -177,7 +152,7 @@ class Warmed(Spanning):
 class Moving(ScheduleConfig):
     """Schedules that are curves over the whole run."""
 
-    by: By = field(default="step", before="step", also_called=("interval",))
+    by: By = field(default="step", also_called=("interval",))
     """Unit of progress. tokens: without padding, over those of a full batch; epoch: steps, but
     constant within an epoch."""
 
@@ -216,12 +191,12 @@ class Constant(
 class Decaying(Moving, Warmed):
     """Schedules that decay to a floor at a known end."""
 
-    warmup: Length = derived(also_called=WARMUP, formerly=_in_steps("warmup_steps"))
+    warmup: Length = derived(also_called=WARMUP)
     """Length of the linear warm-up; its last step has the full learning rate. Unless given a
     twentieth of the horizon, in steps rounded down."""
 
     horizon: Duration = derived(  # pyright: ignore[reportIncompatibleVariableOverride]
-        also_called=HORIZON, formerly=_in_steps("horizon_steps")
+        also_called=HORIZON
     )
     """Horizon: end of the decay (max_steps). Unless given, the job's duration."""
 
@@ -308,8 +283,7 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_sched
     """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
 
     decay_length: Length = derived(
-        also_called=("wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
-        formerly=_in_steps("decay_steps"),
+        also_called=("decay_steps", "wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
     )
     """Decay length (cooldown) before the horizon. Unless given a tenth of it, in steps at least
     1."""
@@ -363,12 +337,10 @@ class InverseSqrt(
 ):
     """Inverse square root decay after a linear warm-up (Vaswani et al., 2017)."""
 
-    warmup: Length = field(
-        default=Length(1000), also_called=WARMUP, formerly=_in_steps("warmup_steps")
-    )
+    warmup: Length = field(default=Length(1000), also_called=WARMUP)
     """Length of the linear warm-up; its last step has the full learning rate."""
 
-    timescale: Length = derived(formerly=_in_steps("timescale"))
+    timescale: Length = derived()
     """Timescale of the decay: n after the warm-up the factor is sqrt(timescale / (timescale + n)).
     Unless given warmup, or 10,000 steps without one."""
 
@@ -403,9 +375,7 @@ class Phase(Config):
     target: float = field(ge=0, lt=inf, also_called=("target_multiplier",))
     """Factor at the end of the phase, as a fraction of the peak learning rate."""
 
-    length: Length | None = field(
-        default=None, also_called=("percentage",), formerly=_steps_or_share
-    )
+    length: Length | None = field(default=None, also_called=("percentage", "share"))
     """Phase length. 0: a jump; null: the rest of the horizon."""
 
     curve: Literal["linear", "cosine", "polynomial", "exponential"] = "linear"
@@ -437,7 +407,7 @@ class Piecewise(
     phases: tuple[Phase, ...] = field()
     """Phases in order; after the last one the factor stays at its target."""
 
-    horizon: Duration | None = derived(also_called=HORIZON, formerly=_in_steps("horizon_steps"))
+    horizon: Duration | None = derived(also_called=HORIZON)
     """Horizon: end that shares and a phase without length refer to. Unless given, the job's
     duration; null if every phase has its own length."""
 
@@ -534,7 +504,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:Plate
     """Monitored metric, as DATASET.METRIC: held_out.loss. Accuracy is maximized, others
     minimized."""
 
-    evaluated_on: str | None = derived(formerly=lambda value: {"judged_on": value})
+    evaluated_on: str | None = derived()
     """Evaluation interval and data of the metric, which affect the learning rate. Set by the
     training job, never given."""
 

@@ -15,7 +15,6 @@ from setpoint.config import (
     derived,
     field,
     json_value,
-    same,
 )
 from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 from setpoint.units import Period
@@ -223,10 +222,8 @@ def _plain(section: Config) -> dict[str, object]:
     cls = section.__setpoint__
     found: dict[str, object] = {"type": cls.tag}
     for name, info in cls.fields.items():
-        value = json_value(_dumped(info.type, getattr(section, name)))
-        # What was added later and says what was before leaves the text as it was.
-        if info.role is not RUNTIME and not same(value, info.before):
-            found[name] = value
+        if info.role is not RUNTIME:
+            found[name] = json_value(_dumped(info.type, getattr(section, name)))
     return found
 
 
