@@ -82,7 +82,7 @@ def test_more_than_can_be_read(cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 
 def test_verify(cli: CommandLine) -> None:
     paths = [f"runs/exp/{name}" for name in SMALL]
-    note = "  not sealed: there is no chain.jsonl, as in runs of older versions"
+    note = "  not sealed: there is no chain.jsonl"
     expected = [line for path in paths for line in (f"{path}: ok", note)]
     assert cli.ok(f"runs verify {' '.join(paths)}").splitlines() == expected
     metrics = cli.folder / paths[0] / "metrics.jsonl"

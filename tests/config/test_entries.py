@@ -78,10 +78,6 @@ def test_an_entry_knows_the_layers_that_gave_it(tmp_path: Path) -> None:
         "a.toml:3:1",
         "command line --job.env.B",
     ]
-    # A record needs no entries: the layers of the whole mapping tell them, as in older records.
-    older = json.loads(files["origins.json"])
-    del older["job.env"]["entries"]
-    (tmp_path / "origins.json").write_text(json.dumps(older))
     again = compose(Root, tmp_path, flags=["--job.env.A", "9"]).resolve()
     found = chains(again)
     assert found["A"] == [("preset small", "1"), ("command line --job.env.A", "9")]

@@ -245,28 +245,6 @@ def test_the_event_is_named(record: Record) -> None:
     ]
 
 
-def test_a_chain_of_an_older_version_seals_events_from_there_on(record: Record) -> None:
-    links = [json.loads(line) for line in (record.path / CHAIN).read_text().splitlines()]
-    head = None
-    for link in links:
-        del link["events"]
-        link["previous"] = head
-        link["hash"] = head = link_hash(link)
-    text = "".join(json.dumps(link) + "\n" for link in links)
-    (record.path / CHAIN).write_text(text)
-    (record.path / "checkpoints/step-00000005" / HEAD).write_text(str(head))
-    record.event()
-    found = verify_chain(record.path)
-    assert not found.problems
-    assert "not sealed: events, as in runs of older versions" in found.notes
-    record.chain = Chain(record.path, record.metrics, record.log)
-    record.event()
-    record.chain.seal()
-    found = verify_chain(record.path)
-    assert (found.events, found.rows, found.problems) == (1, 7, [])
-    assert found.notes == ["not sealed: 1 events from before the chain began"]
-
-
 def test_rows_that_are_gone_when_a_session_begins_are_not_taken_for_dropped_ones(
     record: Record,
 ) -> None:

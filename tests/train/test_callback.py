@@ -1,12 +1,9 @@
-"""Callbacks: in which order they run, and what the base class refuses."""
+"""Callbacks: in which order they run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback, Phase
@@ -14,15 +11,6 @@ from setpoint.train.loop import Loop, StepResult
 from setpoint.train.position import Position
 
 from .small import small_job
-
-
-def test_a_hook_of_an_older_version_is_refused() -> None:
-    """It would never be called, and nobody would notice."""
-    with pytest.raises(SetpointError, match=r"Mine\.after_update .* after_step\(loop, result\)"):
-
-        class Mine(Callback):  # pyright: ignore[reportUnusedClass]
-            def after_update(self, loop: object, update: object) -> None:
-                pass
 
 
 class Noted(Callback):

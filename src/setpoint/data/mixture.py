@@ -299,9 +299,8 @@ class MixtureSampler:
         given = [found.get(name, {"taken": 0, "since": 0}) for name in self.names]
         self.taken = [int(each["taken"]) for each in given]
         shares = self._given(sum(self.taken))
-        # States of older versions have no shares.
         same = set(found) == set(self.names) and all(
-            each.get("share", share) == share for each, share in zip(given, shares, strict=True)
+            each["share"] == share for each, share in zip(given, shares, strict=True)
         )
         self.since = [int(each["since"]) if same else 0 for each in given]
 

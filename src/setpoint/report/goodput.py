@@ -93,7 +93,7 @@ class _Session:
 def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
     """Divide the time of a run by what it went to.
 
-    Clocks that jump, and what older versions did not record, make parts smaller; none is negative.
+    Clocks that jump make parts smaller; none is negative.
 
     Arguments:
         events: the rows of `events.jsonl`, in their order.
@@ -107,7 +107,7 @@ def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
     dropped = [row["dropped"] for row in events if isinstance(row.get("dropped"), Mapping)]
     last = sessions[-1]
     reached = last.reached
-    if reached is None:  # it goes on, was killed, or is of an older version
+    if reached is None:  # it goes on, or was killed
         reached = max([last.seconds, *(_number(row, "seconds") for row in train[-1:])])
     waiting = _waiting(train)
     trained = max(0.0, reached - waiting)

@@ -61,7 +61,7 @@ def verify_chain(run: Path) -> Seal:
     try:
         chain = read_chain(run / CHAIN)
     except FileNotFoundError:
-        seal.notes.append(f"not sealed: there is no {CHAIN}, as in runs of older versions")
+        seal.notes.append(f"not sealed: there is no {CHAIN}")
         chain = Sealed()
     except OSError as error:
         seal.problems.append(f"{CHAIN}: {error.strerror}")
@@ -76,14 +76,11 @@ def verify_chain(run: Path) -> Seal:
             elif later:
                 seal.notes.append(f"not sealed: {later} rows after the last link")
             seal.rows = sum(digest is not None for digest in chain.rows)
-        if chain.events is None:
-            seal.notes.append("not sealed: events, as in runs of older versions")
-        else:
-            later = _of_file(run / EVENTS, chain.events, "events", seal)
-            if later:  # of uploads, and commands such as checkpoint prune
-                count = "an event" if later == 1 else f"{later} events"
-                seal.notes.append(f"not sealed: {count} after the last link")
-            seal.events = sum(digest is not None for digest in chain.events)
+        later = _of_file(run / EVENTS, chain.events, "events", seal)
+        if later:  # of uploads, and commands such as checkpoint prune
+            count = "an event" if later == 1 else f"{later} events"
+            seal.notes.append(f"not sealed: {count} after the last link")
+        seal.events = sum(digest is not None for digest in chain.events)
         # Where the chain began later, a session may have been stopped before it changed the record.
         if not chain.problems and None not in chain.rows:
             seal.problems.extend(_of_record(run / CONFIG, chain.fingerprints))

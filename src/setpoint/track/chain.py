@@ -72,9 +72,7 @@ class Chain:
         if last is not None:
             self.head, self._number = last["hash"], last["link"]
         self._rows = _Tail(metrics, None if last is None else last["total"])
-        # Links of older versions seal none.
-        said = None if last is None else last.get("events")
-        self._events = _Tail(events, None if said is None else said["total"])
+        self._events = _Tail(events, None if last is None else last["events"]["total"])
 
     def open(self, **session: Any) -> None:
         """Begin a session.
@@ -134,7 +132,7 @@ class Chain:
             **self._rows.facts(),
             **more,
             "events": {
-                **({"before": self._events.before} if self._events.is_first else {}),
+                **({"before": self._events.before} if self.head is None else {}),
                 **self._events.facts(),
                 "rows": events,
                 "total": self._events.total + len(events),
@@ -161,7 +159,7 @@ class _Tail:
     """
 
     def __init__(self, path: Path, total: int | None) -> None:
-        self.path, self.is_first = path, total is None
+        self.path = path
         self.before = _count_rows(path) if total is None else 0
         wanted = self.before if total is None else total
         self.offset, self.total = _end_of_row(path, wanted)
@@ -206,7 +204,7 @@ class _Tail:
     def sealed(self, count: int) -> None:
         """Take note that a link with what is new is there."""
         self.offset, self.total = self._end, self.total + count
-        self.is_first, self._missing, self._cut = False, 0, None
+        self._missing, self._cut = 0, None
 
 
 class NoChain(Chain):
@@ -235,7 +233,7 @@ class Sealed:
     Arguments:
         rows: the digest of each row that `metrics.jsonl` begins with; None for those that were
             there before the chain.
-        events: the same of `events.jsonl`; None where no link seals any, as in older versions.
+        events: the same of `events.jsonl`.
         checkpoints: the digests of manifests that a step was saved with, since rows before it were
             dropped last.
         heads: the hash of each link.
@@ -244,7 +242,7 @@ class Sealed:
     """
 
     rows: list[str | None] = field(default_factory=list)
-    events: list[str | None] | None = None
+    events: list[str | None] = field(default_factory=list)
     checkpoints: dict[int, set[str]] = field(default_factory=dict)
     heads: list[str] = field(default_factory=list)
     fingerprints: set[str] = field(default_factory=set)
@@ -293,14 +291,12 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
     where = f"{CHAIN}:{number}"
     if sealed.head is None:
         sealed.rows.extend(_before(link))
-    _take(sealed.rows, link, "rows", f"{where}: {{}} rows", link["time"], sealed.problems)
-    if "events" in link:
-        found = link["events"]
-        if sealed.events is None:
-            sealed.events = _before(found)
-        _take(
-            sealed.events, found, "events", f"{where}: {{}} events", link["time"], sealed.problems
-        )
+        sealed.events.extend(_before(link["events"]))
+    for what, rows, said in (
+        ("rows", sealed.rows, link),
+        ("events", sealed.events, link["events"]),
+    ):
+        _take(rows, said, what, f"{where}: {{}} {what}", link["time"], sealed.problems)
     if "session" in link:
         later = [step for step in sealed.checkpoints if step > link["session"]["step"]]
         for step in later:

@@ -97,9 +97,7 @@ class LearningRate:
                 this one has no use for is left alone.
         """
         if self.by == "epoch" and "epoch" in state:
-            began = state["epoch"]["began"]
-            # Checkpoints of before schedules had units hold the step alone.
-            self.began = Position(step=began) if isinstance(began, int) else Position(**began)
+            self.began = Position(**state["epoch"]["began"])
             self.epoch = state["epoch"]["number"]
         if isinstance(self.curve, PlateauCurve) and "plateau" in state:
             self.curve.load_state_dict(state["plateau"])

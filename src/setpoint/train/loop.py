@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError
 from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.seeds import seed_step
 from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
@@ -130,20 +130,9 @@ class Callback:
     Callbacks of one phase run in the order in which they were added. Without one of its own, a
     callback runs before the row of the step is written and the checkpoint saved, so that both have
     what it logs and changes.
-
-    Raises:
-        SetpointError: a subclass has a method of an older version, which nothing would call.
     """
 
     phase: Phase = Phase.OBSERVE
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "after_update" in vars(cls):
-            raise SetpointError(
-                f"{cls.__name__}.after_update is never called: its name is now "
-                f"after_step(loop, result), with the same arguments"
-            )
 
     def start(self, loop: Loop) -> None:
         """Called once, before the first step of this session."""

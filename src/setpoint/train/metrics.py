@@ -103,11 +103,11 @@ class LossMean:
         smooth = {} if self.smoothing is None else {"ema": [self._average, self._weight]}
         before = {"before": [*self.before]} if self.before[1] else {}
         experts = {"experts": known} if (known := self.experts) else {}
-        return {"sum": self.sum, "updates": self.steps, **before, **several, **smooth, **experts}
+        return {"sum": self.sum, "steps": self.steps, **before, **several, **smooth, **experts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a sum; checkpoints of older versions have none."""
-        self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("updates", 0))
+        """Go on with a sum; a run that loads weights begins with none."""
+        self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("steps", 0))
         self.routing, self._experts = None, dict(state.get("experts", {}))
         total, steps = state.get("before", (0.0, 0))
         self.before = float(total), int(steps)
@@ -117,7 +117,7 @@ class LossMean:
 
 
 def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:
-    """Source by source; nothing where one has none, as states of older versions."""
+    """Source by source."""
     return tuple(a + b for a, b in zip(before, more, strict=False))
 
 

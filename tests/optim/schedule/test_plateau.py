@@ -102,14 +102,6 @@ def test_values_of_another_text_are_forgotten(recorded: str, kept: bool) -> None
         one.observe(value)
     other.load_state_dict({**one.state_dict(), "evaluated_on": recorded})
     assert (other.best, other.waited) == ((2.0, 1) if kept else (None, 0))
-    # Checkpoints of schema 6 have it by its old name.
-    state = one.state_dict()
-    del state["evaluated_on"]
-    other.load_state_dict({**state, "judged_on": recorded})
-    assert (other.best, other.waited) == ((2.0, 1) if kept else (None, 0))
-    # Checkpoints from before it was kept are of the same text.
-    other.load_state_dict(state)
-    assert (other.best, other.waited) == (2.0, 1)
 
 
 def test_more_is_better_for_accuracy_only() -> None:

@@ -249,7 +249,7 @@ def entries_of(config: Node, leaf: Leaf) -> list[Leaf]:
     """Each entry of a mapping as a leaf of its own.
 
     A layer counts for an entry that it brings or changes; the chain of the mapping holds the whole
-    value of each layer, in old records too.
+    value of each layer.
 
     Returns:
         the entries, in the mapping's order; none for what is no mapping, or that no layer touched.

@@ -283,7 +283,6 @@ class PlateauCurve:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken; values of another metric or text are forgotten."""
         self.level = state["level"]
-        # Checkpoints of schema 6 and before call it judged_on, the first ones not at all.
-        data = state.get("evaluated_on", state.get("judged_on", self.config.evaluated_on))
-        if (state["monitor"], data) == (self.config.monitor, self.config.evaluated_on):
+        config = self.config
+        if (state["monitor"], state["evaluated_on"]) == (config.monitor, config.evaluated_on):
             self.best, self.waited, self.cooling = state["best"], state["waited"], state["cooling"]

@@ -16,15 +16,8 @@ if TYPE_CHECKING:
     from setpoint.train.evaluation.evaluate import Scores
 
 STATE = "evaluation"  # its name in the state of checkpoints
-KEYS = {
-    "measure": "measure",
-    "step": "step",
-    "best": "best",
-    "lowest": "lowest",
-    "waited": "evals_without_gain",
-    "due": "due",
-}
-"""The keys of the state, and the attributes that they hold."""
+KEYS = ("measure", "step", "best", "lowest", "evals_without_gain", "due")
+"""The attributes that the state holds."""
 
 
 @dataclass(slots=True)
@@ -39,7 +32,6 @@ class BestMetric:
         due: an evaluation at the present step that a stop cut short: whether it counts for
             patience and plateaus; None where there is none.
         changed: in what the measure differs from that of the checkpoint.
-        is_known: whether the checkpoint said what the measure was; those of older versions do not.
     """
 
     measure: dict[str, Any] = field(default_factory=dict)
@@ -48,7 +40,6 @@ class BestMetric:
     evals_without_gain: int = 0
     due: bool | None = None
     changed: list[str] = field(default_factory=list)
-    is_known: bool = True
     lowest: float | None = None
 
     def observe(self, value: float, least_gain: float = 0.0) -> None:
@@ -86,15 +77,14 @@ class BestMetric:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {key: getattr(self, name) for key, name in KEYS.items()}
+        return {key: getattr(self, key) for key in KEYS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint.
 
         Where the measure has changed, values from before do not compare: the best is sought anew.
         """
-        self.is_known = bool(state)
-        saved = BestMetric(**{KEYS[key]: value for key, value in state.items()})
+        saved = BestMetric(**state)
         self.step, self.due = saved.step, saved.due
         today, before = self.measure, saved.measure
         if today and before:

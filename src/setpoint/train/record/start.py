@@ -15,7 +15,6 @@ from setpoint.config import (
     dropped_values,
     fingerprint,
     overridden,
-    within,
 )
 from setpoint.report.goodput import dropped
 from setpoint.track.console import time_of
@@ -26,7 +25,6 @@ from setpoint.train.build.data import where_in_data
 from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.contract import Accepted, describe_accepted, describe_idle
 from setpoint.train.environment import keep_diffs, write_data, write_environment
-from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.position import Position
 from setpoint.train.record.context import Run, Start
 
@@ -100,7 +98,7 @@ def facts_of(run: Run, start: Start) -> RunFacts:
 
 def change_record(run: Run, start: Start) -> None:
     """Write today's configuration, and data, into the record of a run that has trained with it."""
-    if run.accepted is not None and _forgets_best(start.best, run.accepted):
+    if run.accepted is not None and start.best.changed:
         run.store.forget_best()
     run.parts.world.on_main(lambda: _write_changed(run))
 
@@ -208,15 +206,3 @@ def _finished(run: Run, accepted: Accepted, start: Start) -> str:
             "evaluation.early_stopping to null"
         )
     return f"{finished}; {nothing}"
-
-
-def _forgets_best(best: BestMetric, accepted: Accepted) -> bool:
-    """Whether today's metric cannot be compared with that of the best checkpoint."""
-    if best.is_known:
-        return bool(best.changed)
-    # The checkpoint is of a version that did not say what its metric was measured on.
-    return any(
-        within(item.path, f"evaluation.{name}")
-        for item in accepted.differences
-        for name in ("datasets", "sequences", "best")
-    )

@@ -77,7 +77,7 @@ class Stateful(Protocol):
         ...
 
     def restore(self, saved: Checkpoint) -> None:
-        """Go on from what a checkpoint holds, or where an older one has nothing, from the start."""
+        """Go on from what a checkpoint holds; where that leaves it out, from the start."""
         ...
 
 
