@@ -99,27 +99,6 @@ def test_the_order_of_a_seed_never_changes() -> None:
     assert found == [7, 2, 3, 4, 5, 6, 1, 0, 0, 6, 3, 4, 2, 1, 7, 5]
 
 
-def test_an_epoch_of_an_older_checkpoint_ends_in_its_order() -> None:
-    """A state without the name of an order was taken in the one by sorting."""
-    corpus = counting_corpus(78)
-    windows = all_windows(corpus, 9)
-
-    def loader() -> Feed:
-        return feed_of(corpus, sequence_length=9, micro_size=1, seed=1234)
-
-    old, new = loader(), loader()
-    state = {k: v for k, v in old.state_dict().items() if k != "order"} | {"index": 3}
-    old.load_state_dict(state)
-    rows(new, 8)
-    # What its first three windows were is known from before; they do not come again.
-    assert [windows.index(row) for row in rows(old, 2)] == [4, 7]
-    again = loader()
-    again.load_state_dict(json.loads(json.dumps(old.state_dict())))
-    assert [windows.index(row) for row in rows(again, 3)] == [3, 2, 5]
-    assert rows(again, 8) == rows(new, 8)
-    assert again.state_dict() == {**new.state_dict()}
-
-
 @given(
     size=st.integers(40, 300),
     micro_size=st.integers(1, 6),

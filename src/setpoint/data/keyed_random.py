@@ -61,16 +61,6 @@ def shuffled(key: str, size: int, places: npt.NDArray[np.int64]) -> npt.NDArray[
     return found.astype(np.int64)
 
 
-def sorted_order(key: str, size: int) -> npt.NDArray[np.int64]:
-    """The order of an epoch in runs of before `shuffled`, which go on with it to its end.
-
-    Returns:
-        (size,) int64, each of 0..size-1 once. The sorted words all differ (SplitMix64 maps
-        distinct counters to distinct words), so the result depends on no sorting algorithm.
-    """
-    return np.argsort(random_bits(key, size))
-
-
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """SplitMix64's finalizer, in place: a bijection whose bits depend on all bits."""
     words ^= words >> np.uint64(30)

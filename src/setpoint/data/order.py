@@ -7,10 +7,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.data.keyed_random import shuffled, sorted_order
-
-FEISTEL, FILES = "feistel", "files"
-"""The names of `shuffled`, and of the order of the sources, in the state of checkpoints."""
+from setpoint.data.keyed_random import shuffled
 
 PART = 4096
 """Places whose order is computed at once; how many an epoch has makes no difference."""
@@ -23,29 +20,14 @@ class Order:
         size: sequences in an epoch.
         name: of the source, where there are several streams with one seed.
         shuffle: whether the order is a random one.
-        sorted_epoch: an epoch that a run of before began in another order, and ends in it.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        size: int,
-        sorted_epoch: int | None = None,
-        name: str = "",
-        shuffle: bool = True,
-    ) -> None:
+    def __init__(self, seed: int, size: int, name: str = "", shuffle: bool = True) -> None:
         self.seed, self.shuffle = seed, shuffle
         self.size = size
-        self.sorted_epoch = sorted_epoch
         self.stream = f"windows/{seed}/{name}/" if name else f"windows/{seed}/"
         # Two: a batch which crosses into the next part needs both.
         self._part = lru_cache(maxsize=2)(self._draw)
-
-    def name_of(self, epoch: int) -> str | None:
-        """What a checkpoint calls the order of an epoch; None for that of before they had names."""
-        if not self.shuffle:
-            return FILES
-        return None if epoch == self.sorted_epoch else FEISTEL
 
     def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The sequences at positions in the stream of all epochs, (B,) -> (B,)."""
@@ -73,6 +55,4 @@ class Order:
         first, last = part * PART, min(self.size, (part + 1) * PART)
         if not self.shuffle:
             return np.arange(first, last)
-        if epoch == self.sorted_epoch:
-            return sorted_order(key, self.size)[first:last]
         return shuffled(key, self.size, np.arange(first, last))

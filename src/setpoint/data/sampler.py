@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.order import FEISTEL, FILES, Order
+from setpoint.data.order import Order
 from setpoint.data.sequences import CountedSequences, Rows
 
 
@@ -65,7 +65,6 @@ class ShuffledSampler:
         self, sequences: CountedSequences, seed: int, name: str = "", shuffle: bool = True
     ) -> None:
         self.sequences = sequences
-        self.name = name
         self.order = Order(seed, len(sequences), name=name, shuffle=shuffle)
         self._position = 0
 
@@ -94,13 +93,10 @@ class ShuffledSampler:
 
         Returns:
             `epoch` (whole passes) and `index` (sequences into the current one) over all ranks;
-            `sequence_length`, `seed`, `tokens` and `digest` to recognise the stream; `order` is
-            that of its epoch.
+            `sequence_length`, `seed`, `tokens`, `digest` and `shuffle` to recognise the stream.
         """
         epoch, index = divmod(self._position, self.order.size)
-        name = self.order.name_of(epoch)
-        order = {} if name is None else {"order": name}
-        return {"epoch": epoch, "index": index, **order, **self._stream()}
+        return {"epoch": epoch, "index": index, **self._stream()}
 
     def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
         """Continue where `state` was taken; the next rows are those that would have come then.
@@ -114,14 +110,7 @@ class ShuffledSampler:
             SetpointError: the state belongs to another text, sequence length or seed, or is not a
                 state of the data. Nothing is changed then.
         """
-        stream, shuffle, named = self._stream(), self.order.shuffle, "order" in state
-        state = {"order": FEISTEL, **state}  # those of before orders had names have none
-        if state["order"] not in (FEISTEL, FILES):
-            raise SetpointError(
-                f"data loader state: the order {state['order']!r} is unknown.\nValid: {FEISTEL}."
-            )
-        refuse_other_order(state["order"] == FEISTEL, shuffle)
-        refuse_other_stream(state, stream, ("epoch", "index", "order"), other_data)
+        refuse_other_stream(state, self._stream(), ("epoch", "index"), other_data)
         epoch, index = state["epoch"], state["index"]
         size = self.order.size
         if other_data and isinstance(index, int) and index >= size:
@@ -133,7 +122,6 @@ class ShuffledSampler:
                 f"Valid: epoch 0 or more, index 0 to {size - 1}."
             )
         self._position = epoch * size + index
-        self.order = Order(self.order.seed, size, None if named else epoch, self.name, shuffle)
 
     def _stream(self) -> dict[str, Any]:
         identity = self.sequences.identity
@@ -142,21 +130,8 @@ class ShuffledSampler:
             "seed": self.order.seed,
             "tokens": identity.tokens,
             "digest": identity.digest,
+            "shuffle": self.order.shuffle,
         }
-
-
-def refuse_other_order(was: bool, shuffle: bool) -> None:
-    """Refuse a state of shuffled data where it is not, and the reverse.
-
-    Raises:
-        SetpointError: they differ.
-    """
-    if was != shuffle:
-        raise SetpointError(
-            f"data.shuffle: was {str(was).lower()} where the data position was recorded, and is "
-            f"{str(shuffle).lower()} now, so it does not point at the same rows.\n"
-            f"Valid: {str(was).lower()}, or a new run."
-        )
 
 
 def refuse_other_stream(
@@ -196,7 +171,12 @@ def refuse_other_stream(
         )
     for key, mine in stream.items():
         if key == "shuffle":
-            refuse_other_order(state[key], mine)
+            if (was := state[key]) != mine:
+                raise SetpointError(
+                    f"data.shuffle: was {str(was).lower()} where the data position was recorded, "
+                    f"and is {str(mine).lower()} now, so it does not point at the same rows.\n"
+                    f"Valid: {str(was).lower()}, or a new run."
+                )
             continue
         field, what = _FIELDS[key]
         theirs = state[key]

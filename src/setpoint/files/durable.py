@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from blake3 import blake3
-
 from .threads import in_threads
 
 T = TypeVar("T")
@@ -56,6 +54,8 @@ class Digest:
     """Size and digest of a stream."""
 
     def __init__(self) -> None:
+        from blake3 import blake3  # commands that read no digest start without it
+
         self.size, self._state = 0, blake3()
 
     def update(self, piece: bytes | memoryview) -> None:
