@@ -11,7 +11,7 @@ from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.infer.config import OF_TRAINING, Inference
 from setpoint.infer.distributed import ModelRunner
-from setpoint.parallel.watch import Watch
+from setpoint.parallel.hangs import HangWatch
 
 from .small import small_model
 
@@ -53,9 +53,9 @@ def test_what_of_the_ranks_of_training_is_refused() -> None:
 def test_how_long_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in training, where a pass stands for a step; the first one may compile."""
     waits: list[float] = []
-    watch = Watch(0, 50.0, 3.0)
+    watch = HangWatch(0, 50.0, 3.0)
     monkeypatch.setattr(watch, "expect", waits.append)
-    monkeypatch.setattr("setpoint.parallel.watch._active", watch)
+    monkeypatch.setattr("setpoint.parallel.hangs._active", watch)
     runner = ModelRunner(small_model())
     for _ in range(2):
         runner(torch.zeros(1, 2, dtype=torch.int64))

@@ -20,7 +20,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.files import durable
 from setpoint.files.tensor_file import HostMemory
-from setpoint.parallel.watch import Watch
+from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.world import World, world_of
 from setpoint.train.record.background import BackgroundStore
 from setpoint.train.run import train
@@ -57,7 +57,7 @@ def steps_do_not_shorten_how_long_writers_wait(world: World, folder: Path) -> No
     def timeout_of(group: Any) -> float:
         return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
 
-    with Watch(world.rank, 70.0, 50.0) as watch:
+    with HangWatch(world.rank, 70.0, 50.0) as watch:
         apart = world.apart("writers", 90.0)
         assert apart.over is not None and apart.size == 2 and apart.device.type == "cpu"
         watch.expect(watch.step)

@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from setpoint.cli.rank_errors import is_said_elsewhere
 from setpoint.config import LOG_OF, ConfigError, RunError, SetpointError, log_of, resolve
 from setpoint.parallel.config import Parallel
+from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.launch import RankFailed, Ranks
 from setpoint.parallel.rank import (
     REPORT,
@@ -29,7 +30,6 @@ from setpoint.parallel.rank import (
     require_launch,
 )
 from setpoint.parallel.rendezvous import store_of_attempt
-from setpoint.parallel.watch import Watch
 from setpoint.parallel.world import LostRanks, World, backend_of, facts_of, joined, world_of
 from setpoint.train.record.refuse import refuse
 
@@ -197,11 +197,11 @@ def test_a_disk_that_fails_costs_the_file_of_stacks_alone(tmp_path: Path) -> Non
         if operation.kind == "unlink":
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    with watched(tmp_path, before=refused), Watch(3, 60.0, 60.0) as watch:
+    with watched(tmp_path, before=refused), HangWatch(3, 60.0, 60.0) as watch:
         watch.keep_in(tmp_path)
     assert (tmp_path / "rank-3.stacks").read_bytes() == b""
     words = f"{tmp_path}/gone/rank-3.stacks cannot be written: No such file or directory"
-    with pytest.raises(RunError, match=words), Watch(3, 60.0, 60.0) as watch:
+    with pytest.raises(RunError, match=words), HangWatch(3, 60.0, 60.0) as watch:
         watch.keep_in(tmp_path / "gone")
 
 

@@ -31,13 +31,13 @@ from setpoint.model.config import Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
 from setpoint.model.skeleton import skeleton
+from setpoint.parallel import hangs
 from setpoint.parallel.apply import reader_of
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.pipeline import keep_stages
 from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.sharding import shard
-from setpoint.parallel.watch import active_watch, step_begins
 from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import ServiceConfig
@@ -419,9 +419,10 @@ def meeting(job: Job) -> tuple[str, float, float]:
         patch.setattr("torch.distributed.barrier", lambda: None)
         patch.setattr("torch.distributed.destroy_process_group", lambda: None)
         patch.setattr("setpoint.parallel.world.enter", lambda: None)
+        patch.setattr("setpoint.parallel.hangs._set_timeouts", lambda groups, seconds: None)
         with joined(job.parallel):
-            step_begins(first=False)
-            watch = active_watch()
+            hangs.step_begins(first=False)
+            watch = hangs._active
             assert watch is not None
             return found[0], found[1], watch.limit
 

@@ -14,8 +14,8 @@ from setpoint.model.moe.exchange import build_exchange
 from setpoint.model.parts import stage_sizes
 from setpoint.parallel.apply import divide
 from setpoint.parallel.context import sequence_parts
+from setpoint.parallel.hangs import step_begins, step_has_ended
 from setpoint.parallel.pipeline import Pipeline
-from setpoint.parallel.watch import step_begins, step_has_ended
 from setpoint.parallel.world import World
 from setpoint.shapes.outcome import Projection, supports_head
 from setpoint.shapes.sequence_parts import WHOLE, SequenceParts

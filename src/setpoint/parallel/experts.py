@@ -9,6 +9,7 @@ from torch import nn
 
 from setpoint.config import SetpointError
 from setpoint.parallel.config import AXES
+from setpoint.parallel.hangs import limit_waits
 from setpoint.parallel.sharding import offloading
 from setpoint.parallel.world import ranks_by
 from setpoint.shapes.adapted import FollowsDivision
@@ -69,6 +70,7 @@ def expert_ranks(config: Parallel, world: World) -> ExpertRanks:
     grid = expert_grid(config, world.degrees)
     names = (*OTHERS, "expert_shard", "expert", "expert_tensor")
     mesh = DeviceMesh(world.device.type, grid, mesh_dim_names=names)
+    limit_waits(*mesh.get_all_groups())
     tensor, alike = world.group("tensor"), None
     if tensor is not None:
         alike = Peers(tensor.group_name, tensor.rank(), tensor.size())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
+from setpoint.parallel.hangs import limit_waits, meeting_time
 from setpoint.parallel.split import balanced, ranks_of_stages
 from setpoint.shapes.outcome import supports_head
 from setpoint.shapes.stages import NamesParts, Part, Staged
@@ -280,7 +281,9 @@ class Pipeline:
                 continue
             if holders not in groups:
                 ranks = [distributed.get_global_rank(self.group, each) for each in holders]
-                made: Any = distributed.new_group(ranks, use_local_synchronization=True)
+                waits = meeting_time()
+                made: Any = distributed.new_group(ranks, waits, use_local_synchronization=True)
+                limit_waits(made)
                 groups[holders] = made
             self._shared.append((named[name], groups[holders]))
             if holders[0] != rank:

@@ -27,6 +27,13 @@ from setpoint.config import (
 )
 from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.hangs import (
+    HangWatch,
+    limit_waits,
+    meeting_time,
+    record_collectives,
+    step_has_ended,
+)
 from setpoint.parallel.rank import (
     NO_FACTS,
     enter,
@@ -37,13 +44,6 @@ from setpoint.parallel.rank import (
     require_launch,
 )
 from setpoint.parallel.rendezvous import store_of_attempt
-from setpoint.parallel.watch import (
-    Watch,
-    active_watch,
-    keep_timeout_of,
-    record_collectives,
-    step_has_ended,
-)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -151,14 +151,12 @@ class World:
         if prod(self.degrees.get(axis, 1) for axis in axes) == 1:
             return None
         others = [axis for axis in AXES if axis not in axes]
-        watch = active_watch()
-        # Without it they would meet for half an hour, whatever the timeout of the first group is.
-        waits = None if watch is None else timedelta(seconds=watch.start)
         own: Any = None
         for ranks in ranks_by(self.degrees, others, axes).tolist():
-            made = distributed.new_group(ranks, waits, group_desc="_".join(axes))
+            made = distributed.new_group(ranks, meeting_time(), group_desc="_".join(axes))
             if self.rank in ranks:
                 own = made
+        limit_waits(own)
         return own
 
     def apart(self, name: str, timeout: float) -> World:
@@ -174,7 +172,6 @@ class World:
             return self
         waits = timedelta(seconds=timeout)
         made = distributed.new_group(backend="gloo", timeout=waits, group_desc=name)
-        keep_timeout_of(made)
         return replace(self, device=torch.device("cpu"), groups={}, over=made)
 
     def sum(self, *tensors: Tensor) -> None:
@@ -281,27 +278,8 @@ def joined(config: Parallel) -> Iterator[None]:
     if launched() == 1:
         yield
         return
-    device, rank, size = choose_device(config), own_rank(), launched()
-    backend = backend_of(config, device)
-    if "nccl" in backend:
-        record_collectives()
-    enter()
-    waits = timedelta(seconds=config.timeout)
-    try:
-        with store_of_attempt(rank, size, waits) as store:
-            distributed.init_process_group(
-                backend,
-                timeout=waits,
-                device_id=device if device.type == "cuda" else None,
-                **({} if store is None else {"store": store, "rank": rank, "world_size": size}),
-            )
-            distributed.barrier()  # NCCL connects at the first collective
-    except (RuntimeError, ValueError) as error:
-        text, is_taken = _not_met(error, config.timeout)
-        if is_taken or not tells_of_others(error):
-            raise RunError(text) from error
-        raise LostRanks(text) from error
-    watch = Watch(rank, config.timeout, config.step_timeout)
+    _meet(config)
+    rank, watch = own_rank(), HangWatch(own_rank(), config.timeout, config.step_timeout)
     try:
         with watch:
             yield
@@ -326,6 +304,37 @@ def joined(config: Parallel) -> Iterator[None]:
         raise
     finally:
         distributed.destroy_process_group()
+
+
+def _meet(config: Parallel) -> None:
+    """Make the process group of all ranks; see `joined`."""
+    device = choose_device(config)
+    backend = backend_of(config, device)
+    if "nccl" in backend:
+        record_collectives()
+    enter()
+    rank, size, waits = own_rank(), launched(), timedelta(seconds=config.timeout)
+    try:
+        with store_of_attempt(rank, size, waits) as store:
+            distributed.init_process_group(
+                backend,
+                timeout=waits,
+                device_id=device if device.type == "cuda" else None,
+                **({} if store is None else {"store": store, "rank": rank, "world_size": size}),
+            )
+            distributed.barrier()  # NCCL connects at the first collective
+    except (RuntimeError, ValueError) as error:
+        at = " ".join(f"{name}={os.environ.get(name)}" for name in ("MASTER_ADDR", "MASTER_PORT"))
+        text = (
+            f"rank {rank} of {size} has not met the others ({at}) within parallel.timeout = "
+            f"{config.timeout:g} s: {first_line(error)}"
+        )
+        if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
+            raise RunError(
+                f"{text}. Another program, or another job, listens at this port: choose another "
+                f"MASTER_PORT, or let torchrun do so with --standalone"
+            ) from error
+        raise (LostRanks if tells_of_others(error) else RunError)(text) from error
 
 
 def facts_of(error: BaseException) -> dict[str, str]:
@@ -369,7 +378,7 @@ def tells_of_others(error: Exception) -> bool:
     return isinstance(error, _STORE) or any(sign in str(error).lower() for sign in _LOST)
 
 
-def _lost(rank: int, error: Exception, watch: Watch) -> str:
+def _lost(rank: int, error: Exception, watch: HangWatch) -> str:
     text = f"rank {rank} has lost the others: {first_line(error)}"
     if not has_waited(text):
         return text
@@ -377,22 +386,6 @@ def _lost(rank: int, error: Exception, watch: Watch) -> str:
         f"{text}. One of them hangs, or takes longer than parallel.timeout = {watch.start:g} s "
         f"(in a step: step_timeout = {watch.step:g} s); where each rank was: {watch.where}"
     )
-
-
-def _not_met(error: Exception, timeout: float) -> tuple[str, bool]:
-    """What is said where ranks have not met, and whether something else is at their address."""
-    where = " ".join(f"{name}={os.environ.get(name)}" for name in ("MASTER_ADDR", "MASTER_PORT"))
-    text = (
-        f"rank {own_rank()} of {launched()} has not met the others ({where}) within "
-        f"parallel.timeout = {timeout:g} s: {first_line(error)}"
-    )
-    is_taken = "EADDRINUSE" in str(error) or "address already in use" in str(error).lower()
-    if is_taken:
-        text += (
-            ". Another program, or another job, listens at this port: choose another MASTER_PORT, "
-            "or let torchrun do so with --standalone"
-        )
-    return text, is_taken
 
 
 def first_line(error: BaseException) -> str:
@@ -426,6 +419,8 @@ def world_of(config: Parallel) -> World:
     names = {"pipeline": ("pipeline",), "replicate": config.copying_axes,
              "shard": config.sharding_axes, "tensor": ("tensor",)}  # fmt: skip
     grid = ranks_by(degrees, *names.values())
+    mesh = DeviceMesh(device.type, grid, mesh_dim_names=tuple(names))
+    limit_waits(*mesh.get_all_groups())
     return World(
         device,
         rank,
@@ -436,7 +431,7 @@ def world_of(config: Parallel) -> World:
         degrees=degrees,
         at=at,
         noise_axes=noise_axes(config),
-        mesh=DeviceMesh(device.type, grid, mesh_dim_names=tuple(names)),
+        mesh=mesh,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.liveness import LivenessCheck
+from setpoint.parallel.hangs import LivenessCheck
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World, joined, world_of
 from setpoint.resilience.signals import StopRequest, active
@@ -136,7 +136,7 @@ def train(
             back = partial(roll_back, run, start)
             check = None
             if job.resilience.liveness_every.unit != "never":
-                check = LivenessCheck(world, job.parallel.step_timeout)
+                check = LivenessCheck(world.size, job.parallel.step_timeout)
             keep = None
             if number := job.resilience.bad_batches:
                 keep = BadBatches(run.directory, number, world, run.events, run.progress).save

@@ -28,8 +28,8 @@ from setpoint.config import (
     was_quit,
     whole_traceback,
 )
+from setpoint.parallel.hangs import keep_hangs_in
 from setpoint.parallel.rank import first_failure
-from setpoint.parallel.watch import keep_hangs_in
 from setpoint.parallel.world import LostRanks, World, described, tells_of_others
 from setpoint.resilience.signals import PREEMPTED, StopRequest
 from setpoint.shapes.logged import MetricLog

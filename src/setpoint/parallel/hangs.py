@@ -1,12 +1,12 @@
-"""How long the ranks of a job wait for each other, and where each of them was when one hangs."""
+"""Hanging ranks: how long ranks wait for each other, where each was, and which do not answer."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -21,11 +21,12 @@ SHARE = 0.9
 """Of a timeout, after which a rank without progress writes down where it is: before it is ended."""
 TICKS = 20
 """How often the time is looked at within a timeout."""
+_SILENT = re.compile(r"Ranks? ([\d, ]+) failed to pass")
 
-_active: Watch | None = None
+_active: HangWatch | None = None
 
 
-class Watch:
+class HangWatch:
     """Limits what one rank waits for others, and writes its stacks where it makes no progress.
 
     The stacks are those of all threads, written by a thread of faulthandler in C, which needs no
@@ -45,14 +46,13 @@ class Watch:
         self._since = time.monotonic()
         self._armed = 0.0
         self._file: TextIO | None = None
-        self._groups: dict[Any, list[Callable[[timedelta], None]]] = {}
+        self._groups: list[Any] = [None]  # that of all ranks
         self._ends = Event()
         self._thread = Thread(target=self._look, name="setpoint-watch", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> HangWatch:
         global _active
         _active = self
-        self.expect(self.start)
         self._thread.start()
         return self
 
@@ -68,25 +68,17 @@ class Watch:
                 if not os.path.getsize(self._file.name):
                     os.unlink(self._file.name)
 
+    def add(self, groups: list[Any]) -> None:
+        """Limit the waits in more process groups."""
+        self._groups += groups
+        _set_timeouts(groups, self.limit)
+
     def expect(self, seconds: float) -> None:
         """Let the others answer within so many seconds from now on."""
-        self._since = time.monotonic()
-        waits = timedelta(seconds=seconds)
-        # Also groups that others have made since, whose timeout is torch's. No public name lists
-        # them; 2.11 to 2.13 have this one.
-        for group in distributed.distributed_c10d._world.pg_map:
-            setters = self._groups.get(group)
-            if setters is None:
-                setters = self._groups[group] = _setters(group)
-            elif seconds == self.limit:
-                continue
-            for change in setters:
-                change(waits)
-        self.limit = seconds
-
-    def leave_alone(self, group: Any) -> None:
-        """Let a group keep the timeout that it was made with."""
-        self._groups[group] = []
+        self.progress()
+        if seconds != self.limit:
+            self.limit = seconds
+            _set_timeouts(self._groups, seconds)
 
     def progress(self) -> None:
         """Note that this rank has done something."""
@@ -106,7 +98,7 @@ class Watch:
             )
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
-        self._since = time.monotonic()
+        self.progress()
         self.where = str(logs / "rank-N.stacks")
 
     def _look(self) -> None:
@@ -121,16 +113,63 @@ class Watch:
                 return
 
 
+class LivenessCheck:
+    """Lets all ranks answer rank 0, by gloo and on the CPU, whatever computes.
+
+    To be made and called by all ranks alike.
+
+    Arguments:
+        size: the number of ranks.
+        timeout: seconds that rank 0 waits for an answer.
+    """
+
+    def __init__(self, size: int, timeout: float) -> None:
+        self.timeout = timeout
+        self._group: Any = None
+        if size > 1:
+            waits = timedelta(seconds=timeout)
+            self._group = distributed.new_group(
+                backend="gloo", timeout=waits, group_desc="liveness"
+            )
+
+    def __call__(self, step: int) -> None:
+        """Check once.
+
+        Arguments:
+            step: that begins, for messages.
+
+        Raises:
+            RuntimeError: some do not answer; rank 0 names them.
+        """
+        if self._group is None:
+            return
+        before = None if _active is None else _active.limit
+        _expect(self.timeout)  # so that stacks are written in time
+        try:
+            distributed.monitored_barrier(
+                self._group, timedelta(seconds=self.timeout), wait_all_ranks=True
+            )
+        except RuntimeError as error:
+            silent = _SILENT.search(str(error))
+            if silent is None:
+                raise  # another rank names them
+            ranks = silent[1].split(", ")
+            raise RuntimeError(
+                f"no answer from rank{'s' * (len(ranks) > 1)} {silent[1]} in the liveness check "
+                f"before step {step}: timed out waiting {self.timeout:g} s"
+            ) from error
+        _expect(before)
+
+
 def _not_linked(path: str, flags: int) -> int:
     """Open a file that is no link: a run directory may come from others."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def _setters(group: Any) -> list[Callable[[timedelta], None]]:
-    """What changes the timeout of a process group, for each of its backends."""
-    backends = {group._get_backend(device) for device in group._device_types}
-    # gloo and NCCL have it; a backend of another package keeps the timeout that it began with.
-    return [each._set_default_timeout for each in backends if hasattr(each, "_set_default_timeout")]
+def _set_timeouts(groups: list[Any], seconds: float) -> None:
+    # Torch has no other name for it. gloo and NCCL have timeouts; other backends keep theirs.
+    for group in groups:
+        distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def record_collectives() -> None:
@@ -142,9 +181,15 @@ def record_collectives() -> None:
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
 
 
-def active_watch() -> Watch | None:
-    """The watch of this rank; None outside of `joined`, and where there is one rank."""
-    return _active
+def meeting_time() -> timedelta | None:
+    """How long ranks wait to make a process group; None: as long as torch lets them."""
+    return None if _active is None else timedelta(seconds=_active.start)
+
+
+def limit_waits(*groups: Any) -> None:
+    """Let ranks wait in new process groups as long as in that of all of them."""
+    if _active is not None:
+        _active.add(list(groups))
 
 
 def step_begins(first: bool) -> None:
@@ -163,12 +208,6 @@ def step_has_ended() -> None:
         _active.expect(_active.start)
 
 
-def keep_timeout_of(group: Any) -> None:
-    """Let a process group keep the timeout that it was made with, whatever step the run is in."""
-    if _active is not None:
-        _active.leave_alone(group)
-
-
 def has_progressed() -> None:
     """Note that this rank is not hanging."""
     if _active is not None:
@@ -183,3 +222,8 @@ def keep_hangs_in(logs: Path) -> None:
     if _active is not None:
         _active.keep_in(logs)
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(logs / "nccl-rank-"))
+
+
+def _expect(seconds: float | None) -> None:
+    if _active is not None and seconds is not None:
+        _active.expect(seconds)
