@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from setpoint.checkpoint.manifest import DamagedCheckpoint
-from setpoint.checkpoint.record import RECORD, find_checkpoint, has_record
+from setpoint.checkpoint.record import RECORD, find_checkpoint, verify_record
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 
@@ -25,7 +25,7 @@ def test_the_record_is_part_of_the_checkpoint(tmp_path: Path) -> None:
     path = make(tmp_path).load(2).path
     for name, text in TEXTS.items():
         assert (path / name).read_bytes() == text.encode()
-    assert has_record(path)
+    verify_record(path)
 
 
 @pytest.mark.parametrize("name", RECORD)
@@ -33,7 +33,7 @@ def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> 
     store = make(tmp_path)
     (tmp_path / "step-00000003" / name).write_text("other")
     with pytest.raises(DamagedCheckpoint, match=name):
-        has_record(tmp_path / "step-00000003")
+        verify_record(tmp_path / "step-00000003")
     with pytest.raises(DamagedCheckpoint, match=name):
         store.load(3)
     assert store.load(3, only=("model",)).step == 3
@@ -42,8 +42,9 @@ def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> 
     assert newest.step == 2
 
 
-def test_older_checkpoints_have_none(tmp_path: Path) -> None:
-    assert not has_record(make(tmp_path, texts=False).load(1).path)
+def test_a_checkpoint_without_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="step-00000001 holds no record"):
+        verify_record(make(tmp_path, texts=False).load(1).path)
 
 
 def test_what_a_path_means(tmp_path: Path) -> None:

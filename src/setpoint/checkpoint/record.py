@@ -121,18 +121,15 @@ def load_problems(section: Checkpoint) -> Iterator[Problem]:
         yield Problem("load", str(error))
 
 
-def has_record(directory: Path) -> bool:
-    """Whether a checkpoint holds a record of its own, and that it is what was saved.
-
-    Returns:
-        False for a checkpoint that was saved before records were part of them.
+def verify_record(directory: Path) -> None:
+    """Compare the record in a checkpoint with the checkpoint's manifest.
 
     Raises:
         DamagedCheckpoint: if a file of the record is missing or differs.
         RunError: if it cannot be read.
-        SetpointError: if a newer Setpoint wrote it.
+        SetpointError: if there is none, or a newer Setpoint wrote the checkpoint.
     """
     manifest = read_manifest(directory)
-    names = [name for name in RECORD if name in manifest.files]
-    verify(directory, manifest, names)
-    return CONFIG in names
+    if CONFIG not in manifest.files:
+        raise SetpointError(f"{directory} holds no record of its configuration")
+    verify(directory, manifest, [name for name in RECORD if name in manifest.files])

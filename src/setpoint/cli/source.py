@@ -85,9 +85,9 @@ def open_source(
                 f"{source} holds a model in the format of Hugging Face and no configuration; "
                 f"`setpoint import {source} --output model.toml` writes one"
             )
-        with open_record(source, kind, arguments) as (folder, said):
+        with open_record(source, kind, arguments) as folder:
             start, header = read_record(root, folder)
-        notes.extend([*said, *header["notes"]])
+        notes.extend(header["notes"])
     size = arguments.integer("--world-size")
     try:
         composition: Composition[Any] = compose(

@@ -30,9 +30,9 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
     # Records are read by few calls, and what reads them is not free to import.
     from setpoint.cli.sources.record import open_record
 
-    with open_record(source, kind, arguments) as (folder, said):
+    with open_record(source, kind, arguments) as folder:
         table, notes = recorded_table(root_of(source, arguments), folder)
-    print_notes([*said, *notes])
+    print_notes(notes)
     return table
 
 

@@ -100,7 +100,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     if kind == CHECKPOINT:
         if which is not None:
             raise SetpointError(f"{source} is a checkpoint already; leave --checkpoint {which} out")
-        with open_record(source, kind, arguments) as (record, _):
+        with open_record(source, kind, arguments) as record:
             _refuse_another_model(record, job)
         _refuse_what_is_over(job, arguments)
         path, _ = checkpoint_and_run(source)

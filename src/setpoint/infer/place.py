@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from setpoint.checkpoint.layout import directory_name
-from setpoint.checkpoint.record import find_checkpoint, has_record
+from setpoint.checkpoint.record import find_checkpoint, verify_record
 from setpoint.config import SetpointError, is_record
 from setpoint.data.tokenizers.config import HuggingFace, TokenizerConfig
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
@@ -56,8 +56,8 @@ def find_weights(path: str, which: int | str | None = None, *, weights: bool = F
 
 
 def _checkpoint(directory: Path) -> Place:
-    folder = directory if has_record(directory) else directory.parent.parent
-    return Place("checkpoint", directory, folder)
+    verify_record(directory)
+    return Place("checkpoint", directory, directory)
 
 
 def kept_tokenizer(section: TokenizerConfig, place: Place) -> TokenizerConfig:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from setpoint.checkpoint.layout import MANIFEST, STATE, directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.pointers import point
-from setpoint.checkpoint.record import has_record
+from setpoint.checkpoint.record import verify_record
 from setpoint.checkpoint.state_file import decode_state
 from setpoint.config import (
     CONFIG,
@@ -197,8 +197,10 @@ def choose_stretch(run: Path, steps: tuple[int, int] | None = None) -> Stretch:
                 f"({', '.join(changed)}), so that steps {first} to {last} are of two.\nValid: a "
                 f"stretch before or after that step"
             )
-    later = [kept[step] for step in sorted(kept) if step >= last and has_record(kept[step])]
-    return Stretch(first, last, kept.get(first), kept.get(last), (later or [run])[0])
+    record = next((kept[step] for step in sorted(kept) if step >= last), run)
+    if record is not run:
+        verify_record(record)
+    return Stretch(first, last, kept.get(first), kept.get(last), record)
 
 
 def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]]:

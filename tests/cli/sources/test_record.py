@@ -92,33 +92,6 @@ def test_weights_of_a_checkpoint_write(cli: CommandLine, run: str) -> None:
     assert "was not trained with this configuration" in other
 
 
-def test_a_checkpoint_of_before_there_were_records(cli: CommandLine, run: str) -> None:
-    from blake3 import blake3
-
-    folder = cli.folder / run / "checkpoints" / "step-00000002"
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["blake3"]
-    for name in RECORD:
-        (folder / name).unlink()
-        del manifest["files"][name]
-    bare = (json.dumps(manifest, indent=1) + "\n").encode()
-    manifest["blake3"] = blake3(bare).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    source = f"{run}/checkpoints/step-00000002"
-    for line in (f"fingerprint {source}", f"diff {source} {run}"):
-        answer = cli(line)
-        assert answer.status == 0
-        assert answer.err == (
-            f"note: {source} holds no record of its own; that of the run {run} is taken\n"
-        )
-    # Deep enough that the folder above the one above is the test's own.
-    (cli.folder / "set" / "aside").mkdir(parents=True)
-    shutil.move(folder, cli.folder / "set" / "aside" / folder.name)
-    assert "holds no record of its configuration" in cli.refused(
-        f"fingerprint set/aside/{folder.name}"
-    )
-
-
 def test_what_is_refused(cli: CommandLine, run: str) -> None:
     checkpoints = f"{run}/checkpoints"
     (cli.folder / checkpoints / "step-00000002" / "config.json").write_text("{}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from setpoint.checkpoint.layout import list_checkpoints
-from setpoint.checkpoint.record import find_checkpoint, has_record
+from setpoint.checkpoint.record import find_checkpoint, verify_record
 from setpoint.cli.command import Arguments
 from setpoint.config import SetpointError, is_record
 
@@ -15,11 +16,11 @@ from .kind import CHECKPOINT, REVISION
 
 
 @contextmanager
-def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[tuple[str, list[str]]]:
+def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
     """The folder with the record of a source.
 
     Returns:
-        the folder, which for a revision is gone when the context ends; and notes to print.
+        the folder, which for a revision is gone when the context ends.
 
     Raises:
         SetpointError: if there is none, or it cannot be made.
@@ -35,11 +36,13 @@ def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[tuple[
 
         imports = arguments.options.get("--import", [])
         with record_at_revision(source, program.root, imports) as folder:
-            yield folder, []
+            yield folder
     elif kind == CHECKPOINT:
-        yield _of_checkpoint(source)
+        directory, _ = checkpoint_and_run(source)
+        verify_record(Path(directory))
+        yield directory
     elif is_record(source):
-        yield source, []
+        yield source
     else:
         raise SetpointError(_no_record(source))
 
@@ -56,8 +59,6 @@ def checkpoint_and_run(source: str) -> tuple[str, str]:
     Raises:
         SetpointError: if there is no such checkpoint.
     """
-    from pathlib import Path
-
     directory = find_checkpoint(Path(source))
     if directory is None:
         raise SetpointError(f"there is no checkpoint {source}")
@@ -65,23 +66,7 @@ def checkpoint_and_run(source: str) -> tuple[str, str]:
     return str(directory), os.path.normpath(os.path.join(directory, "..", ".."))
 
 
-def _of_checkpoint(source: str) -> tuple[str, list[str]]:
-    from pathlib import Path
-
-    directory, run = checkpoint_and_run(source)
-    if has_record(Path(directory)):
-        return directory, []
-    if not is_record(run):
-        raise SetpointError(
-            f"{directory} holds no record of its configuration, as checkpoints of older versions "
-            f"do not, and {run} is no run directory that has one"
-        )
-    return run, [f"{directory} holds no record of its own; that of the run {run} is taken"]
-
-
 def _no_record(source: str) -> str:
-    from pathlib import Path
-
     names = [directory.name for directory in list_checkpoints(Path(source)).values()]
     if names:
         return f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"

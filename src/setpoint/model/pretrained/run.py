@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from setpoint.checkpoint.manifest import read_manifest, verify
-from setpoint.checkpoint.record import has_record
+from setpoint.checkpoint.record import verify_record
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.pretrained.document import read_keys
@@ -39,15 +39,15 @@ def job_of(checkpoint: Path) -> Job:
     """The job that a checkpoint was trained by.
 
     Returns:
-        the resolved configuration, from the checkpoint's own record or else the run's.
+        the resolved configuration.
 
     Raises:
         SetpointError: if there is no record, or it cannot be read.
     """
     from setpoint.train.config import Job
 
-    folder = checkpoint if has_record(checkpoint) else checkpoint.parent.parent
-    return resolve(read_record(Job, str(folder))[0])
+    verify_record(checkpoint)
+    return resolve(read_record(Job, str(checkpoint))[0])
 
 
 def model_of(checkpoint: Path) -> ModelConfig:

@@ -15,10 +15,9 @@ from setpoint.checkpoint.config import ENTRIES, OF_OPTIMIZER
 from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.layout import MANIFEST, directory_name
 from setpoint.checkpoint.loading import ALONE, Checkpoint, Readers, load_directory
-from setpoint.checkpoint.record import checkpoint_to_load, has_record
+from setpoint.checkpoint.record import checkpoint_to_load, verify_record
 from setpoint.checkpoint.remote import FOLDER
 from setpoint.config import (
-    CONFIG,
     IDENTITY,
     Difference,
     RunError,
@@ -236,8 +235,10 @@ def _select(
 ) -> tuple[Checkpoint, Loaded]:
     """Leave out of a checkpoint what the job does; no rank waits for another."""
     path = saved.path
-    folder = path if has_record(path) else path.parent.parent
-    differences = _differences(job, folder)
+    verify_record(path)
+    differences = [
+        item for item in recorded_differences(str(path), job) if item.path not in OF_THE_PLACE
+    ]
     entries = tuple(each for each in ENTRIES if each in job.checkpoint.exclude)
     if saved.state.get(WEIGHTS_ONLY) and "optimizer" not in entries:
         raise SetpointError(
@@ -250,11 +251,10 @@ def _select(
             f"it holds the state of {saved.state['optimizer']['type']}, and the optimizer is "
             f"{kind}.\nTo begin with a new state: --checkpoint.exclude.append optimizer"
         )
-    if (folder / CONFIG).is_file():
-        if job.checkpoint.division == "same" and (others := other_division(str(folder), job)):
-            raise SetpointError(others)
-        if "loader" not in entries:
-            _refuse_rows(job, folder, differences)
+    if job.checkpoint.division == "same" and (others := other_division(str(path), job)):
+        raise SetpointError(others)
+    if "loader" not in entries:
+        _refuse_rows(job, path, differences)
     left = _left_weights(job, parts, saved)
     state: dict[str, Any] = {k: v for k, v in saved.state.items() if k not in entries}
     state.pop(WEIGHTS_ONLY, None)
@@ -285,14 +285,6 @@ def _select(
         differences,
     )
     return replace(saved, tensors=tensors, state=state, partial=True), loaded
-
-
-def _differences(job: Job, folder: Path) -> list[Difference]:
-    """What differs from the configuration that the checkpoint was trained with."""
-    if not (folder / CONFIG).is_file():
-        return []
-    found = recorded_differences(str(folder), job)
-    return [item for item in found if item.path not in OF_THE_PLACE]
 
 
 def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
