@@ -93,14 +93,8 @@ def test_a_session_that_is_under_way_ends_with_its_last_row() -> None:
     assert (found.wall, found.trained, found.lost) == (50.0, 25.0 + 2.0, 0.0)
 
 
-def test_records_of_older_versions_and_none_at_all() -> None:
+def test_an_empty_record() -> None:
     assert goodput([], []).share is None
-    old = [
-        {"time": at(5), "event": "start", "step": 0},
-        {"time": at(25), "event": "end", "step": 9, "status": 0},
-    ]
-    found = goodput(old, [{"kind": "train", "time": at(24), "step": 9, "seconds": 15.0}])
-    assert (found.wall, found.trained, found.other) == (20.0, 15.0, 5.0)
 
 
 def test_clocks_that_jump_make_no_part_negative() -> None:

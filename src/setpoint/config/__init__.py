@@ -99,7 +99,6 @@ if TYPE_CHECKING:
     from .migrations.chain import schema_of as schema_of
     from .migrations.operations import Added as Added
     from .migrations.operations import Converted as Converted
-    from .migrations.operations import Kept as Kept
     from .migrations.operations import Meant as Meant
     from .migrations.operations import Merged as Merged
     from .migrations.operations import Renamed as Renamed
@@ -293,7 +292,7 @@ _NAMES = {
         "presets unknown_preset"
     ),
     "migrations.chain": "HEADER Moved Operation Tree guessed migrate migration schema_of",
-    "migrations.operations": "Added Converted Kept Meant Merged Renamed Retired Split",
+    "migrations.operations": "Added Converted Meant Merged Renamed Retired Split",
     "migrations.tombstone": "former oldest_schema",
     "other_names": "Converter Given Ours answer",
     "record.compare": (

@@ -171,7 +171,7 @@ WRONG = {
     "no phases": (PIECEWISE, "schedule.phases=[]"),
     "phases that are left out": (PIECEWISE,),
     "two open phases": (PIECEWISE, "schedule.phases=[{target: 1}, {target: 0}]"),
-    "the two names of before": (PIECEWISE, "schedule.phases=[{target: 1, steps: 3, share: 0.5}]"),
+    "a length by other names": (PIECEWISE, "schedule.phases=[{target: 1, steps: 3, share: 0.5}]"),
     "ratios from 0": (PIECEWISE, "schedule.phases=[{target: 1, curve: exponential}]"),
     "ratios to 0": (
         PIECEWISE,

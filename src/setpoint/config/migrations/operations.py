@@ -18,35 +18,21 @@ class Renamed(Operation):
     Arguments:
         old: the path of the schema before; `*` stands for each item of a list or mapping.
         new: the path now, with as many `*`.
-        convert: where the same value is written in another way now, from the old one to the new
-            one; a reference stays as it is.
     """
 
     old: str
     new: str
     of: str | None = None
-    convert: Callable[[Any], Any] | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
-        convert = self.convert
         if self.of is None and "*" not in self.old:
             # A file may refer to what it leaves to others to set.
             tree.rename_references(self.old, self.new)
         for path in self.places(tree, self.old):
-            place, value = filled(self.old, self.new, path), tree.plain(path)
-            if left_out(tree, path, place):
-                continue
-            tree.move(path, place)
-            if convert is None or "${" in str(value):
-                continue
-            now = converted(self, path, value, lambda value=value: convert(value))
-            if now == value and type(now) is type(value):
-                continue
-            tree.put(place, now)
-            entry = tree.origins.get(dotted(place))
-            if entry is not None:
-                tree.origins[dotted(place)] = with_value(entry, now)
+            place = filled(self.old, self.new, path)
+            if not left_out(tree, path, place):
+                tree.move(path, place)
 
     def old_keys(self) -> tuple[str, ...]:
         """See `Operation.old_keys`."""
@@ -303,26 +289,6 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
             yield from _leaves((*path, name), part)
     else:
         yield path, value
-
-
-class Kept(Operation):
-    """A derived value would be another one today; a record keeps the one that its run had."""
-
-    path: str
-    when: Callable[[dict[str, Any]], bool]
-    of: str | None = None
-
-    def apply(self, tree: Tree) -> None:
-        """See `Operation.apply`."""
-        for path in self.places(tree, self.path) if tree.complete else ():
-            entry = tree.origins.get(dotted(path))
-            if entry is None or entry["layers"][-1]["layer"] != DERIVED:
-                continue
-            if converted(self, path, None, lambda: self.when(tree.data)):
-                *before, last = entry["layers"]
-                origin = f"derived before schema {self.schema}"
-                last = {**last, "layer": RECORD, "origin": origin}
-                tree.origins[dotted(path)] = {**entry, "layers": [*before, last]}
 
 
 class Meant(Operation):
