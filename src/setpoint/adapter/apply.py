@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from setpoint.adapter.config import AdapterConfig
@@ -17,7 +18,7 @@ from setpoint.adapter.low_rank import (
     LinearAdapter,
     LowRank,
 )
-from setpoint.adapter.merge import MergedExperts, merged_weight
+from setpoint.adapter.merge import DenseExperts, merged_weight
 from setpoint.adapter.plan import (
     CHILD,
     Described,
@@ -63,8 +64,13 @@ def adapt(
             f"adapter.{problem.path} {problem.message}{valid} {problem.hint}".strip()
         )
     described = describe(config, parameters, fused)
+    quantized = quantized_sites(config, sites_of(parameters))
     if config.quantize is not None:
-        quantize_base(config.quantize, model, quantized_sites(config, sites_of(parameters)), seed)
+        quantize_base(config.quantize, model, quantized, seed)
+    for site in (*quantized, *(target.site for target in described.targets)):
+        if site.kind == "tensor" and not isinstance(modules[site.holder], DenseExperts):
+            holder = modules[site.holder]
+            holder.__class__ = _class_of(type(holder), DenseExperts)
     owners: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         for weight in module.parameters(recurse=False):
@@ -122,21 +128,17 @@ def _require_form(target: Target, holder: nn.Module) -> None:
 def _adapt_one(config: AdapterConfig, target: Target, holder: nn.Module) -> None:
     own = target.site.path.rpartition(".")[2]
     given = (target, config.dropout, config.b_std)
-    if target.site.kind == "tensor":
-        if CHILD not in holder._modules:
-            holder.add_module(CHILD, ExpertAdapters())
-            holder.__class__ = _class_of(type(holder), MergedExperts)
-        adapters: Any = holder._modules[CHILD]
-        tensor: Any = holder._parameters[own]
-        adapters[own] = ExpertAdapter(*given, tensor)
-        return
     if target.site.form == "experts":
-        if getattr(holder, CHILD) is None:
-            setattr(holder, CHILD, ExpertAdapters())
-        adapters = getattr(holder, CHILD)
-        stored = getattr(holder, QUANTIZED) or {}
-        weight: Any = stored[own].dense() if own in stored else getattr(holder, own)
-        adapters[own] = ExpertAdapter(*given, weight)
+        adapters: Any = getattr(holder, CHILD, None)
+        if adapters is None:
+            adapters = ExpertAdapters()
+            setattr(holder, CHILD, adapters)
+        like = holder._parameters[own]
+        if like is None:  # which is quantized
+            part = next(holder.get_submodule(f"{QUANTIZED}.{own}").parameters())
+            adapters[own] = ExpertAdapter(*given, torch.empty(0, device=part.device))
+        else:
+            adapters[own] = ExpertAdapter(*given, like)
         return
     weight = holder.weight
     is_linear = target.site.form == "linear"

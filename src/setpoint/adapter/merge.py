@@ -2,38 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from setpoint.adapter.low_rank import EmbeddingAdapter, ExpertAdapter, LinearAdapter, LowRank
+from setpoint.adapter.plan import CHILD
 from setpoint.adapter.quantize.apply import make_dense
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import part_here
 from setpoint.shapes.stored import CHILD as QUANTIZED
 
 
-class MergedExperts:
-    """What stands before the class of experts of transformers with adapters.
+class DenseExperts:
+    """What stands before the class of experts of transformers with adapters or quantized tensors.
 
-    These multiply with the tensors of all experts by themselves, so that they get the sums.
+    These multiply with the tensors of all experts by themselves, so that they get dense ones, with
+    the updates. What is quantized is dense in the forward pass, and again in the backward pass, of
+    one layer at a time.
     """
 
-    adapter: Any
-
     def forward(self, *args: Any, **named: Any) -> Any:
-        """Compute with the sums of the weights and their updates."""
+        """Compute with the dense weights."""
+        if not (torch.is_grad_enabled() and _children(self, QUANTIZED)):
+            return self._with_dense(*args, **named)
+        return checkpoint(self._with_dense, *args, use_reentrant=False, **named)
+
+    def _with_dense(self, *args: Any, **named: Any) -> Any:
         module: Any = self
+        adapters, stored = _children(self, CHILD), _children(self, QUANTIZED)
+        held = (each.dtype for each in module.parameters() if each.requires_grad)
+        dtype = next(held, args[0].dtype)
         # Before the parameters of a module, attributes of its own are found.
-        for name, adapter in self.adapter.items():
-            module.__dict__[name] = merged_weight(part_here(module._parameters[name]), adapter)
+        for name in dict.fromkeys((*stored, *adapters)):
+            if name in adapters:
+                weight = stored[name].dense() if name in stored else _own(module, name)
+                merged = merged_weight(weight, adapters[name])
+                module.__dict__[name] = merged.to(dtype) if name in stored else merged
+            else:
+                module.__dict__[name] = stored[name].dense(dtype)
         try:
             above: Any = super()
             return above.forward(*args, **named)
         finally:
-            for name in self.adapter:
+            for name in dict.fromkeys((*stored, *adapters)):
                 del module.__dict__[name]
+
+
+def _own(module: nn.Module, name: str) -> Any:
+    return part_here(cast(Any, module._parameters[name]))
+
+
+def _children(module: Any, name: str) -> dict[str, Any]:
+    return dict((module._modules.get(name) or nn.ModuleDict()).items())
 
 
 def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
@@ -90,13 +113,15 @@ def merge_all(model: nn.Module) -> None:
                     weight = _dense(module, own)
                     assert isinstance(each, ExpertAdapter)
                     weight.copy_(merged_weight(weight, each))
-                if isinstance(module, MergedExperts):
+                if isinstance(module, DenseExperts):
                     del module._modules[name]
-                    module.__class__ = type(module).__bases__[1]
                 else:
                     module.adapter = None  # type: ignore[assignment]
     for module in list(model.modules()):
         make_dense(module, dtype=dtype)
+        if isinstance(module, DenseExperts):
+            module._modules.pop(QUANTIZED, None)
+            module.__class__ = type(module).__bases__[1]
 
 
 def _dense(module: nn.Module, name: str) -> Tensor:

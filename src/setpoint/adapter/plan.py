@@ -305,7 +305,7 @@ def quantized_sites(config: AdapterConfig, sites: Iterable[Site]) -> list[Site]:
 
 
 def _can_be_quantized(site: Site) -> bool:
-    return site.form in ("linear", "experts") and site.kind == "matrix"
+    return site.form == "experts" or (site.form == "linear" and site.kind == "matrix")
 
 
 def _unfit_formats(

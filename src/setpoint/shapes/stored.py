@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -13,22 +13,53 @@ CHILD = "quantized"
 """The name of the child with such a weight, or with several by their names."""
 
 
+class Form(NamedTuple):
+    """How a matrix is quantized.
+
+    Arguments:
+        numbers: `e4m3`, `e5m2`, `int8`, `int4`, `e2m1`, `nf4` or `fp4`.
+        block: rows and columns with one scale; of `nf4` and `fp4`, of the flattened matrix.
+        scales: `float`, `exponent` (of two) or `e4m3`, which a float of the matrix multiplies.
+        nested: how many scales have one scale themselves; 0: they have none.
+        zeros: whether blocks have zero points.
+    """
+
+    numbers: str
+    block: tuple[int, int]
+    scales: str = "float"
+    nested: int = 0
+    zeros: bool = False
+
+
 class Coded(NamedTuple):
     """A matrix (outputs, inputs) that a file holds quantized.
 
     Arguments:
-        values: numbers, `float8`, `int8`, `int4`, `e2m1` (two in a byte, the first in its low half)
-            or places in `levels` (two in a byte, the first in its high half).
-        block: rows and columns with one scale; of `levels`, of the flattened matrix.
-        parts: codes, scales, and the factor that multiplies these; of `levels`, absmax, and where
-            these are places themselves nested_levels and nested_absmax.
-        nested: of such scales: how many have one scale, and the mean of all.
+        parts: codes (4 bits: two in a byte, the first in its low half, of `nf4` and `fp4` in its
+            high half), scales, and the factor that multiplies these; of `nf4` and `fp4` levels,
+            absmax, and where these are places themselves nested_levels and nested_absmax.
+        mean: of scales that are quantized themselves.
     """
 
-    values: str
-    block: tuple[int, int]
+    form: Form
     parts: dict[str, Tensor]
-    nested: tuple[int, float] = (0, 0.0)
+    mean: float = 0.0
+
+
+@runtime_checkable
+class HasCoded(Protocol):
+    """A model whose weights have come from files that may hold them quantized."""
+
+    def coded(self, weight: str) -> Iterator[Sequence[Coded]] | None:
+        """The matrices that a weight is made of, one above the other; of packed experts, of each.
+
+        Arguments:
+            weight: its name in the model.
+
+        Returns:
+            None where files hold it dense.
+        """
+        ...
 
 
 @runtime_checkable

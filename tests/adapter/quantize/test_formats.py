@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from setpoint.adapter.quantize.backend import format_of
-from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Noise, Quantization
+from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Noise, Quantization
 from setpoint.adapter.quantize.formats import E2M1, NF4_GAP, NF4_LEVELS, Box, Format
 from setpoint.config import SetpointError, resolve
 
@@ -22,8 +23,9 @@ CONFIGS: tuple[Quantization, ...] = (
     resolve(Int8(group_size=32)),
     resolve(FP8(group_size=32)),
     resolve(NVFP4()),
+    resolve(MXFP4()),
 )
-NAMES = ("nf4", "nf4-single", "int8", "int8-blocks", "fp8", "nvfp4")
+NAMES = ("nf4", "nf4-single", "int8", "int8-blocks", "fp8", "nvfp4", "mxfp4")
 ROWS, COLUMNS = 64, 128
 WHOLE = Box((0, 0), (ROWS, COLUMNS))
 
@@ -106,6 +108,22 @@ def test_parts_of_fp8_and_int8_mean_what_their_definition_says(weights: Tensor) 
     torch.testing.assert_close(format.dequantize(parts, WHOLE), expected * scales)
 
 
+def test_parts_of_mxfp4_mean_what_the_specification_says(weights: Tensor) -> None:
+    """The power is that of the largest magnitude, less that of 4 (OCP MX, 6.3)."""
+    format = format_of(resolve(MXFP4()))
+    parts = format.quantize(weights)
+    found = format.dequantize(parts, WHOLE)
+    for row, column in ((0, 0), (3, 17), (63, 127), (40, 64)):
+        block = weights[row, column // 32 * 32 :][:32]
+        power = math.floor(math.log2(block.abs().max().item())) - 2
+        assert int(parts["scales"][row, column // 32]) == power + 127
+        code = int(parts["codes"][row, column // 2]) >> 4 * (column % 2) & 15
+        assert found[row, column].item() == e2m1(code) * 2.0**power
+        rest = abs(weights[row, column].item()) / 2.0**power
+        nearest = min(abs(each - min(rest, 6.0)) for each in E2M1)
+        assert abs(abs(e2m1(code)) - min(rest, 6.0)) == pytest.approx(nearest)
+
+
 def test_double_quantization_of_nf4_keeps_scales_to_a_part_in_a_hundred(weights: Tensor) -> None:
     single, double = (format_of(resolve(NF4(double=each))) for each in (False, True))
     first, second = single.quantize(weights), double.quantize(weights)
@@ -133,9 +151,9 @@ def test_a_weight_is_off_by_no_more_than_half_a_step(config: Quantization, weigh
     error = (format.dequantize(parts, WHOLE) - weights).abs()
     amax = weights.reshape(-1, config.columns or COLUMNS).abs().amax(1, keepdim=True)
     # The widest gap of NF4 is 0.304, that of E2M1 2 of 6, beside the rounding of a scale to E4M3.
-    bound = {"nf4": 0.153, "int8": 0.5 / 127, "nvfp4": 1 / 6 + 0.04, "fp8": 1.0}[
-        type(config).__setpoint__.tag or ""
-    ]
+    # A magnitude just below 8 powers of MXFP4 is stored as 6.
+    bounds = {"nf4": 0.153, "int8": 0.5 / 127, "nvfp4": 1 / 6 + 0.04, "fp8": 1.0, "mxfp4": 0.25}
+    bound = bounds[type(config).__setpoint__.tag or ""]
     if isinstance(config, FP8):
         assert (error <= weights.abs() / 16 + amax.max() * 2**-9).all()
     else:
@@ -193,6 +211,19 @@ def test_what_a_section_cannot_say_is_refused() -> None:
     ):
         with pytest.raises(SetpointError, match=said):
             resolve(config)
+
+
+@pytest.mark.slow
+def test_parts_of_mxfp4_are_those_of_torchao() -> None:
+    if importlib.util.find_spec("torchao") is None:
+        pytest.skip("needs the package torchao")
+    theirs: Any = importlib.import_module("torchao.prototype.mx_formats.mx_tensor")
+    weights = torch.randn(64, 128, generator=torch.Generator().manual_seed(2)) * 0.02
+    weights[3, :32] = 0
+    parts = format_of(resolve(MXFP4())).quantize(weights)
+    scales, codes = theirs.to_mx(weights, torch.float4_e2m1fn_x2, 32)
+    assert torch.equal(parts["scales"], scales.view(torch.uint8))
+    assert torch.equal(parts["codes"], codes.view(torch.uint8))
 
 
 @pytest.mark.slow

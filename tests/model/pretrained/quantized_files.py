@@ -215,6 +215,7 @@ KEPT: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "fp8": (fp8_squares, {"quant_method": "fp8", "weight_block_size": [16, 16]}),
     "nvfp4": FORMATS["nvfp4"],
     "modelopt": FORMATS["modelopt"],
+    "mxfp4": FORMATS["mxfp4"],
     "nf4": (partial(nf4, **LEVELS), FORMATS["nf4"][1]),
     "nf4 with plain scales": (partial(nf4, map4=NF4_LEVELS, size=0), FORMATS["nf4"][1]),
 }

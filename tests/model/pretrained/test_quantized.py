@@ -233,6 +233,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "fp8": {"type": "fp8", "group_size": 16},
     "nvfp4": {"type": "nvfp4"},
     "modelopt": {"type": "nvfp4"},
+    "mxfp4": {"type": "mxfp4"},
     "nf4": {"type": "nf4"},
     "nf4 with plain scales": {"type": "nf4", "double": False},
 }

@@ -14,7 +14,7 @@ from setpoint.adapter.quantize.weight import (
     quantize_experts,
     quantize_module,
 )
-from setpoint.shapes.stored import CHILD
+from setpoint.shapes.stored import CHILD, HasCoded
 
 if TYPE_CHECKING:
     from setpoint.adapter.plan import Site
@@ -37,8 +37,13 @@ def quantize_base(
     """
     noise = None if config.noise is None else StepNoise(config.noise, seed)
     for site in sites:
-        quantize = quantize_experts if site.form == "experts" else quantize_module
-        quantize(config, model.get_submodule(site.holder), site.path, noise)
+        holder = model.get_submodule(site.holder)
+        coded = model.coded(site.weight) if isinstance(model, HasCoded) else None
+        if site.form == "experts":
+            turned = site.outputs_first
+            quantize_experts(config, holder, site.path, noise, coded, outputs_first=turned)
+        else:
+            quantize_module(config, holder, site.path, noise, coded)
     return noise
 
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from setpoint.adapter.quantize.checks import backend_in
-from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Quantization
+from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quantization
 from setpoint.adapter.quantize.formats import (
     Box,
     Format,
     FP8Format,
     Int8Format,
+    MXFP4Format,
     NF4Format,
     NVFP4Format,
     Parts,
@@ -42,6 +43,8 @@ def format_of(config: Quantization, device: torch.device | str = "cpu") -> Forma
         case NVFP4():
             ours = backend_in(config, kind) == "torch"
             return (NVFP4Format if ours else _TorchAONVFP4)(config.group_size)
+        case MXFP4():
+            return MXFP4Format(config.columns)
         case _:
             raise AssertionError(f"no such format: {type(config).__name__}")
 

@@ -8,11 +8,14 @@ from importlib.util import find_spec
 from math import gcd, log
 from typing import TYPE_CHECKING, Final
 
-from setpoint.adapter.quantize.config import NF4, NVFP4
-from setpoint.config import Problem
+from setpoint.adapter.quantize.config import MX_BLOCK, NF4, NVFP4, SCALES_PER_SCALE
+from setpoint.config import Caution, Problem
 
 if TYPE_CHECKING:
     from setpoint.adapter.quantize.config import Quantization
+    from setpoint.shapes.stored import Form
+
+ROUNDED_AGAIN: Final = "base-rounded-again"
 
 _BLOCKS: Final = {
     "bitsandbytes": (32, 64, 128, 256, 512, 1024, 2048, 4096),
@@ -94,12 +97,72 @@ def quantize_problems(
         name, (rows, columns) = next(iter(wrong.items()))
         others = f", nor those of {len(wrong) - 1} others" if len(wrong) > 1 else ""
         blocks = f"{size} x {size}" if config.rows > 1 else f"{size}"
+        has_size = "group_size" in type(config).__setpoint__.fields
         yield Problem(
-            "group_size",
+            "group_size" if has_size else "",
             f"blocks of {blocks} do not divide the {rows} x {columns} weights of {name}{others}",
-            valid=_sizes(quantized.values(), size, config.rows > 1),
+            valid=_sizes(quantized.values(), size, config.rows > 1) if has_size else (),
             hint="Or leave layers out by quantize.exclude.",
         )
+
+
+def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -> Iterator[Problem]:
+    """Hold a section against the forms that files hold weights in, which it keeps or rounds again.
+
+    Arguments:
+        forms: and columns of matrices, by the names of these.
+    """
+    odd = {name: form for name, (form, n) in forms.items() if form != config.form(n)}
+    if not odd:
+        return
+    name, form = next(iter(odd.items()))
+    tag = type(config).__setpoint__.tag
+    kept, values = keeping(form)
+    rows, columns = form.block
+    blocks = f"{columns}" if rows == 1 else f"{rows} x {columns}"
+    held = f"the files have {form.numbers} in blocks of {blocks} ({name})"
+    if kept == tag:
+        for field, value in values.items():
+            if getattr(config, field) != value:
+                yield Problem(
+                    field,
+                    f"{held}: their numbers would be rounded once more in place of being kept",
+                    valid=(str(value).lower(),),
+                )
+    elif kept is None and form.numbers == config.form(forms[name][1]).numbers:
+        yield Problem(
+            "",
+            f"{held}, which type = {tag} has no blocks for: their numbers would be rounded once "
+            f"more in place of being kept",
+            hint="Set it to null, where weights are dense; another type rounds them once more.",
+        )
+    else:
+        wanted = "" if kept is None else f"type = {kept} keeps them"
+        given = ", ".join(f"{field} = {str(value).lower()}" for field, value in values.items())
+        yield Caution(
+            ROUNDED_AGAIN,
+            "",
+            f"{held}, which are made dense and rounded once more to {tag}",
+            hint=f"{wanted}{f', {given}' if given else ''}." if wanted else "",
+        )
+
+
+def keeping(form: Form) -> tuple[str | None, dict[str, object]]:
+    """The type of a section that keeps a form, and its fields; None: there is none."""
+    rows, columns = form.block
+    match form.numbers, form.scales:
+        case "nf4", "float" if form.nested in (0, SCALES_PER_SCALE):
+            return "nf4", {"group_size": columns, "double": bool(form.nested)}
+        case "int8", "float" if rows == 1 and not form.zeros:
+            return "int8", {"group_size": columns}
+        case "e4m3", "float" if rows == columns:
+            return "fp8", {"group_size": columns}
+        case "e2m1", "e4m3":
+            return "nvfp4", {"group_size": columns}
+        case "e2m1", "exponent" if columns == MX_BLOCK:
+            return "mxfp4", {}
+        case _:
+            return None, {}
 
 
 def _sizes(shapes: Iterable[tuple[int, int]], size: int, square: bool) -> tuple[str, ...]:

@@ -8,9 +8,12 @@ from typing import Final, Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, dead, field
 from setpoint.shapes.parameter import pattern_problems
+from setpoint.shapes.stored import Form
 
 SCALES_PER_SCALE: Final = 256
 """Of double quantization."""
+MX_BLOCK: Final = 32
+"""Weights with one power of two."""
 
 
 class Noise(Config):
@@ -73,6 +76,10 @@ class Quantization(Config):
         """Rows of a block."""
         return 1
 
+    def form(self, columns: int) -> Form:
+        """How a matrix with so many columns is stored."""
+        raise NotImplementedError
+
     def stored_bytes(self, rows: int, columns: int) -> int:
         """What a matrix takes: numbers of 8 bits, and a scale in fp32 for each block."""
         return rows * columns + 4 * self.blocks(rows, columns)
@@ -107,6 +114,11 @@ class NF4(Quantization, type="nf4"):
         """See `Quantization.columns`."""
         return self.group_size
 
+    def form(self, columns: int) -> Form:
+        """See `Quantization.form`."""
+        del columns
+        return Form("nf4", (1, self.group_size), nested=SCALES_PER_SCALE if self.double else 0)
+
     def stored_bytes(self, rows: int, columns: int) -> int:
         """See `Quantization.stored_bytes`: half a byte, and a scale of one or of four."""
         blocks = self.blocks(rows, columns)
@@ -129,6 +141,10 @@ class Int8(Quantization, type="int8"):
         """See `Quantization.columns`."""
         return self.group_size
 
+    def form(self, columns: int) -> Form:
+        """See `Quantization.form`."""
+        return Form("int8", (1, self.group_size or columns))
+
 
 class FP8(Quantization, type="fp8"):
     """8-bit floats (E4M3) in square blocks: scales are the largest magnitude / 448."""
@@ -148,6 +164,11 @@ class FP8(Quantization, type="fp8"):
         """See `Quantization.rows`."""
         return self.group_size
 
+    def form(self, columns: int) -> Form:
+        """See `Quantization.form`."""
+        del columns
+        return Form("e4m3", (self.group_size, self.group_size))
+
 
 class NVFP4(Quantization, type="nvfp4"):
     """4-bit floats (E2M1) with an E4M3 scale per block and an fp32 scale of the matrix."""
@@ -164,6 +185,11 @@ class NVFP4(Quantization, type="nvfp4"):
         """See `Quantization.columns`."""
         return self.group_size
 
+    def form(self, columns: int) -> Form:
+        """See `Quantization.form`."""
+        del columns
+        return Form("e2m1", (1, self.group_size), "e4m3")
+
     def stored_bytes(self, rows: int, columns: int) -> int:
         """See `Quantization.stored_bytes`: half a byte, a scale of one, and one for all."""
         return rows * columns // 2 + self.blocks(rows, columns) + 4
@@ -171,6 +197,24 @@ class NVFP4(Quantization, type="nvfp4"):
     @check
     def _check_group_size(self) -> Iterator[Problem]:
         yield from _odd(self.group_size)
+
+
+class MXFP4(Quantization, type="mxfp4"):
+    """4-bit floats (E2M1) with a power of two per 32 weights of a row (OCP MX), as of GPT-OSS."""
+
+    @property
+    def columns(self) -> int:
+        """See `Quantization.columns`."""
+        return MX_BLOCK
+
+    def form(self, columns: int) -> Form:
+        """See `Quantization.form`."""
+        del columns
+        return Form("e2m1", (1, MX_BLOCK), "exponent")
+
+    def stored_bytes(self, rows: int, columns: int) -> int:
+        """See `Quantization.stored_bytes`: half a byte, and a scale of one."""
+        return rows * columns // 2 + self.blocks(rows, columns)
 
 
 def _odd(size: int) -> Iterator[Problem]:

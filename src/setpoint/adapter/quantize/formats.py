@@ -47,6 +47,9 @@ E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Magnitudes of a 4-bit float: one bit of sign, two of exponent, one of mantissa."""
 E2M1_BETWEEN: Final = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 E2M1_MAX: Final = 6.0
+E2M1_EXPONENT: Final = 2
+"""Of the largest magnitude."""
+EXPONENT_BIAS: Final = 127
 E4M3_MAX: Final = 448.0
 E4M3_LEAST: Final = 2.0**-6
 """The least normal number: a smaller scale would lose its mantissa."""
@@ -129,10 +132,9 @@ class Format(ABC):
     ) -> Tensor:
         """The weights of a box: (rows, columns), or of many matrices (E, rows, columns)."""
 
+    @abstractmethod
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
-        """The parts of a matrix that a file holds in this format; None if it is another one."""
-        del coded, rows, columns
-        return None
+        """The parts of a matrix that a file holds in this form; None if its levels are others."""
 
     @abstractmethod
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
@@ -232,21 +234,20 @@ class NF4Format(_Rowwise):
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
         """See `Format.parts_from`; the format of bitsandbytes."""
-        size, parts, nested = self.block(columns), coded.parts, coded.nested
-        same = coded.values == "levels" and coded.block[1] == size and not columns % size
-        if not same or bool(nested[0]) != self.double or not _equal(parts["levels"], NF4_LEVELS):
+        size, parts = self.block(columns), coded.parts
+        if not _equal(parts["levels"], NF4_LEVELS):
             return None
         found = {"codes": parts["codes"].view(rows, -1)}
         shape = (rows, columns // size)
         if not self.double:
             return {**found, "scales": parts["absmax"].float().view(shape)}
-        if nested[0] != SCALES_PER_SCALE or not _equal(parts["nested_levels"], SCALE_LEVELS):
+        if not _equal(parts["nested_levels"], SCALE_LEVELS):
             return None
         return {
             **found,
             "scale_codes": parts["absmax"].view(shape),
             "scale_scales": parts["nested_absmax"].float(),
-            "scale_mean": torch.tensor([nested[1]]),
+            "scale_mean": torch.tensor([coded.mean]),
         }
 
     def _blocks(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -299,6 +300,11 @@ class Int8Format(_Rowwise):
     ) -> Tensor:
         return self._scaled(parts["codes"].float(), self._scales(parts, box)).to(dtype)
 
+    def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
+        """See `Format.parts_from`."""
+        scales = coded.parts["scales"].float().view(rows, columns // self.block(columns))
+        return {"codes": coded.parts["codes"], "scales": scales}
+
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         return parts["scales"]
 
@@ -331,11 +337,8 @@ class NVFP4Format(_Rowwise):
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
         """See `Format.parts_from`."""
+        del rows, columns
         parts = coded.parts
-        if coded.values != "e2m1" or coded.block != (1, self.block(columns)):
-            return None
-        if "factor" not in parts or parts["scales"].dtype != torch.float8_e4m3fn:
-            return None
         return {
             "codes": parts["codes"],
             "scales": parts["scales"].view(torch.uint8),
@@ -355,6 +358,47 @@ class NVFP4Format(_Rowwise):
 
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         return parts["scales"].view(torch.float8_e4m3fn).float() * parts["scale"].unsqueeze(-1)
+
+
+class MXFP4Format(_Rowwise):
+    """Scales are powers of two: the largest that keeps the largest magnitude within E2M1's range.
+
+    Their exponents are stored with 127 added. Of a magnitude between 6 and 8 times the scale the
+    largest number is taken, as the specification has it (OCP MX, 6.3). Codes are those of NVFP4.
+    """
+
+    _half = 0.5
+
+    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+        return {
+            "codes": Part((rows, columns // 2), torch.uint8),
+            "scales": Part((rows, columns // self.block(columns)), torch.uint8),
+        }
+
+    def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
+        del before
+        amax = self._amax(matrix)
+        _, exponents = torch.frexp(amax)  # of a mantissa from 1/2 on
+        exponents = (exponents - 1 - E2M1_EXPONENT).clamp(-EXPONENT_BIAS, EXPONENT_BIAS)
+        biased = (exponents + EXPONENT_BIAS).where(amax > 0, 0).to(torch.uint8)
+        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
+        self._codes(matrix, _power(biased), _e2m1, codes)
+        return {"codes": codes, "scales": biased}
+
+    def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
+        """See `Format.parts_from`; GPT-OSS has blocks in a dimension of their own."""
+        shape = (rows, columns // self.block(columns))
+        codes = coded.parts["codes"].reshape(rows, columns // 2)
+        return {"codes": codes, "scales": coded.parts["scales"].reshape(shape)}
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        values = _unpacked(parts["codes"], (*E2M1, *(-each for each in E2M1)), high=False)
+        return self._scaled(values, self._scales(parts, box)).to(dtype)
+
+    def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
+        return _power(parts["scales"])
 
 
 class FP8Format(Format):
@@ -396,16 +440,20 @@ class FP8Format(Format):
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
         """See `Format.parts_from`."""
-        codes, scales = coded.parts["codes"], coded.parts.get("scales")
-        if coded.values != "float8" or coded.block != (self.rows, self.rows) or scales is None:
+        if rows % self.rows or columns % self.rows:
             return None
-        if codes.dtype != torch.float8_e4m3fn or rows % self.rows or columns % self.rows:
-            return None
-        return {"codes": codes.view(torch.uint8), "scales": scales.float()}
+        codes, scales = coded.parts["codes"], coded.parts["scales"]
+        shape = (rows // self.rows, columns // self.rows)
+        return {"codes": codes.view(torch.uint8), "scales": scales.float().view(shape)}
 
     def _squares(self, matrix: Tensor) -> Tensor:
         """([E,] R rows of blocks, rows, C columns of blocks, columns)."""
         return matrix.unflatten(-1, (-1, self.rows)).unflatten(-3, (-1, self.rows))
+
+
+def _power(biased: Tensor) -> Tensor:
+    """Two to the power of stored exponents."""
+    return torch.exp2(biased.float() - EXPONENT_BIAS)
 
 
 def _chunks(matrix: Tensor, multiple: int = 1) -> Iterator[slice]:

@@ -8,7 +8,7 @@ pass and again in the backward pass, and is kept in neither.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Rows (R, in), matrices (E, in, out), and where the rows of each end, to (R, out)."""
+WHOLE = ("factor", "levels")
+"""Parts that all of a matrix has in common."""
 KEPT_WHOLE = ("", "whole", "sequence", "shared_input", "shared_output", "sum_gradients")
 
 
@@ -75,6 +77,7 @@ class QuantizedWeight(nn.Module):
         name: in the model, which noise is drawn by.
         noise: that is added in training; None: none.
         stands_for: its name in the module around it.
+        coded: what files have of it, of each expert where it has these; None: it is quantized.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class QuantizedWeight(nn.Module):
         name: str,
         noise: StepNoise | None = None,
         stands_for: str = "weight",
+        coded: Iterable[Sequence[Coded]] | None = None,
     ) -> None:
         super().__init__()
         self.config, self.name, self.stands_for = config, name, stands_for
@@ -99,8 +103,44 @@ class QuantizedWeight(nn.Module):
             shape = (*self.whole[:-2], *about.shape)
             empty = torch.empty(shape, dtype=about.dtype, device=weight.device)
             self.register_parameter(part, nn.Parameter(empty, requires_grad=False))
-        if not weight.is_meta:
+        if coded is not None and not weight.is_meta:
+            self._keep(coded, weight)
+        elif not weight.is_meta:
             self.put(weight)
+
+    def _keep(self, coded: Iterable[Sequence[Coded]], weight: Tensor) -> None:
+        """Take the parts of files, or quantize what these hold in another form."""
+        for number, matrices in enumerate(coded):
+            parts = self.parts_from(self._joined(matrices))
+            first = number if len(self.whole) > 2 else 0
+            if parts is not None:
+                self.take(parts, first)
+            else:
+                self.put(weight[first : first + 1] if len(self.whole) > 2 else weight, first)
+
+    def _joined(self, matrices: Sequence[Coded]) -> Coded:
+        """One matrix of those that lie one above the other in it.
+
+        Raises:
+            SetpointError: they are in this format, which has something of a whole matrix.
+        """
+        first = matrices[0]
+        if len(matrices) == 1 or first.form != self.config.form(self.columns):
+            return first
+        whole = [name for name in WHOLE if name in first.parts]
+        same = all(torch.equal(first.parts[n], each.parts[n]) for each in matrices for n in whole)
+        rows = [len(each.parts["codes"]) for each in matrices]
+        uncut = all(count % first.form.block[0] == 0 for count in rows)
+        alike = all(each.form == first.form for each in matrices)
+        if first.form.nested or not (same and uncut and alike):
+            raise SetpointError(
+                f"adapter.quantize: {self.name} is made of {len(matrices)} matrices of the files, "
+                f"whose scales are not those of one\nValid: the layer in adapter.quantize.exclude, "
+                f"or another format, in which it is quantized anew"
+            )
+        names = [name for name in first.parts if name not in whole]
+        parts = {name: torch.cat([each.parts[name] for each in matrices]) for name in names}
+        return first._replace(parts={**first.parts, **parts})
 
     def extra_repr(self) -> str:
         """What `print` shows."""
@@ -149,6 +189,8 @@ class QuantizedWeight(nn.Module):
 
     def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
         """See `setpoint.shapes.stored.Stored`."""
+        if coded.form != self.config.form(self.columns):
+            return None
         return format_of(self.config).parts_from(coded, self.rows, self.columns)
 
     def _quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
@@ -256,7 +298,14 @@ class QuantizedExperts(QuantizedWeight):
 
     Each expert is quantized as the matrix (out, in) that it would be as a module by itself: packed
     and unpacked experts have the same numbers and scales, and ranks may have any experts.
+
+    Arguments:
+        outputs_first: whether the matrices are (E, out, in), as most are in transformers.
     """
+
+    def __init__(self, *given: Any, outputs_first: bool = False, **named: Any) -> None:
+        self.outputs_first = outputs_first
+        super().__init__(*given, **named)
 
     shares = (1, 1)
     """Into how many parts ranks divide the rows and the columns of a matrix."""
@@ -277,7 +326,12 @@ class QuantizedExperts(QuantizedWeight):
         return {name: dim + 1 for name, dim in divided.items()}, of_rows
 
     def _matrix(self) -> tuple[int, int]:
-        return self.whole[2], self.whole[1]
+        rows, columns = self.whole[1:]
+        return (rows, columns) if self.outputs_first else (columns, rows)
+
+    def _turned(self, matrices: Tensor) -> Tensor:
+        """Matrices as they are computed with, or as they are quantized."""
+        return matrices if self.outputs_first else matrices.mT
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
         """See `setpoint.shapes.stored.Stored`: one expert after the other."""
@@ -301,7 +355,7 @@ class QuantizedExperts(QuantizedWeight):
             if not any(low <= expert < high for low, high in held):
                 continue
             own = None if before is None else {name: each[expert] for name, each in before.items()}
-            found = self._quantize(matrix.T.contiguous(), own)
+            found = self._quantize(self._turned(matrix).contiguous(), own)
             self.take({name: part.unsqueeze(0) for name, part in found.items()}, expert)
 
     @torch.no_grad()
@@ -322,7 +376,9 @@ class QuantizedExperts(QuantizedWeight):
     @torch.no_grad()
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:
         """See `setpoint.shapes.stored.Stored`."""
-        each = [self._quantized(matrix.T.contiguous(), None) for matrix in full.unbind()]
+        each = [
+            self._quantized(self._turned(matrix).contiguous(), None) for matrix in full.unbind()
+        ]
         return {name: torch.stack([of[name] for of in each]) for name in self.described}
 
     def _held(self, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
@@ -331,12 +387,12 @@ class QuantizedExperts(QuantizedWeight):
         return found
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See `QuantizedWeight.dense`: (E, in, out), of the experts that this rank has."""
-        return super().dense(dtype).transpose(1, 2)
+        """See `QuantizedWeight.dense`, of the experts that this rank has."""
+        return self._turned(super().dense(dtype))
 
     def dense_whole(self) -> Tensor:
         """See `QuantizedWeight.dense_whole`."""
-        return super().dense_whole().transpose(1, 2)
+        return self._turned(super().dense_whole())
 
     def multiply(self, rows: Tensor, product: Product, ends: Tensor) -> Tensor:
         """See `setpoint.shapes.stored.StoredExperts`."""
@@ -453,39 +509,53 @@ class _QuantizedConv1D(_Quantized):
 
 
 def quantize_module(
-    config: Quantization, module: nn.Module, name: str, noise: StepNoise | None = None
+    config: Quantization,
+    module: nn.Module,
+    name: str,
+    noise: StepNoise | None = None,
+    coded: Iterable[Sequence[Coded]] | None = None,
 ) -> None:
     """Replace the weight of a linear layer by a quantized one.
 
     Arguments:
         module: changed in place; its other parameters stay.
         name: in the model.
+        coded: see `QuantizedWeight`.
     """
     weight = module._parameters.pop("weight")
     assert weight is not None
-    own = QuantizedWeight(config, weight.detach(), f"{name}.weight", noise)
+    own = QuantizedWeight(config, weight.detach(), f"{name}.weight", noise, coded=coded)
     module.add_module(CHILD, own)
     is_linear = isinstance(module, nn.Linear)
     module.__class__ = _class_of(type(module), _QuantizedLinear if is_linear else _QuantizedConv1D)
 
 
 def quantize_experts(
-    config: Quantization, experts: nn.Module, name: str, noise: StepNoise | None = None
+    config: Quantization,
+    experts: nn.Module,
+    name: str,
+    noise: StepNoise | None = None,
+    coded: Iterable[Sequence[Coded]] | None = None,
+    outputs_first: bool = False,
 ) -> None:
     """Replace one tensor of packed experts by a quantized one.
 
     Arguments:
         experts: changed in place; see `setpoint.shapes.stored.StoredExperts`.
         name: of the tensor in the model.
+        coded: see `QuantizedWeight`.
+        outputs_first: see `QuantizedExperts`.
     """
     own = name.rpartition(".")[2]
     weight = experts._parameters[own]
     assert weight is not None
     experts.register_parameter(own, None)
-    if getattr(experts, CHILD) is None:
-        setattr(experts, CHILD, nn.ModuleDict())
-    held: Any = getattr(experts, CHILD)
-    held[own] = QuantizedExperts(config, weight.detach(), name, noise, own)
+    held: Any = getattr(experts, CHILD, None)
+    if held is None:
+        held = nn.ModuleDict()
+        setattr(experts, CHILD, held)
+    given = (config, weight.detach(), name, noise, own, coded)
+    held[own] = QuantizedExperts(*given, outputs_first=outputs_first)
 
 
 @cache

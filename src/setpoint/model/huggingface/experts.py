@@ -16,6 +16,7 @@ from setpoint.model.moe.product import grouped_product, looped_product, why_not_
 from setpoint.model.moe.rows import gather, spread, sum_choices
 from setpoint.shapes.expert_parts import ExpertPart
 from setpoint.shapes.placed import part_here
+from setpoint.shapes.stored import CHILD
 
 if TYPE_CHECKING:
     from setpoint.model.moe.dispatch import Exchange
@@ -86,6 +87,12 @@ def _layout(experts: Any) -> _Layout:
 
 
 def _part(path: str, experts: Any, behaves: type[_Experts], over: Peers | None) -> ExpertPart:
+    if getattr(experts, CHILD, None) is not None:
+        raise SetpointError(
+            f"parallel.expert: the experts of {path} are quantized (adapter.quantize), and ranks "
+            f"divide dense ones of transformers' models alone\nValid: 1, or the experts in "
+            f"adapter.quantize.exclude"
+        )
     layout = _layout(experts)
     if over is not None:
         unknown = experts._parameters.keys() - {*layout.widths, *layout.halves, "down_proj_bias"}

@@ -22,7 +22,7 @@ from setpoint.model.huggingface.logits import (
     is_right,
     read_logits,
 )
-from setpoint.model.huggingface.model_files import read_model, write_model
+from setpoint.model.huggingface.model_files import Sources, read_model, write_model
 from setpoint.model.huggingface.rows import positions_in, rows_apart
 from setpoint.model.huggingface.text_cache import TextCache
 from setpoint.model.layers import evaluating, layers_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.batch import Lengths
     from setpoint.shapes.expert_parts import ExpertPart
     from setpoint.shapes.sequence_parts import ContextGroups
+    from setpoint.shapes.stored import Coded
 
 Isolation = Literal["mask", "positions", "rows"]
 """How documents of a row are kept apart; see `HuggingFaceModel`."""
@@ -83,6 +84,8 @@ class HuggingFaceModel(nn.Module):
         """The ranks that divide sequences with this one; None: sequences are whole."""
         self.is_part = False
         """Whether stages of a pipeline before or after have other parts."""
+        self.sources: Sources | None = None
+        """The files that its weights have come from; None: they have not."""
         self._take(model)
         self.balances = bool(getattr(self._keys, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
@@ -529,6 +532,11 @@ class HuggingFaceModel(nn.Module):
         # The one model is gone before the other is made.
         self.model = nn.Identity()
         self._take(read_model(kind, directory, keys, dtype).train(training))
+        self.sources = Sources(self.model, directory)
+
+    def coded(self, weight: str) -> Iterator[Sequence[Coded]] | None:
+        """See `setpoint.shapes.stored.HasCoded`."""
+        return None if self.sources is None else self.sources.coded(weight.removeprefix("model."))
 
     def save_into(self, directory: Path, *, dtype: torch.dtype | None, max_shard_size: int) -> None:
         """Write the model as transformers does.

@@ -6,17 +6,22 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.model.huggingface.architecture import import_transformers, one_line
+from setpoint.model.pretrained.fill import coded_of
 from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.quantized import dense_tensors
-from setpoint.model.pretrained.read_tensor import Unread
+from setpoint.model.pretrained.read_tensor import TensorReader, Unread
 from setpoint.model.pretrained.tensor_files import listed
+
+if TYPE_CHECKING:
+    from setpoint.model.pretrained.header import Encoding
+    from setpoint.shapes.stored import Coded
 
 
 def read_model(
@@ -75,6 +80,73 @@ def read_model(
         lines = "\n  ".join(wrong)
         raise SetpointError(f"{directory} does not fit the model:\n  {lines}")
     return model
+
+
+class Sources:
+    """What files hold quantized of the weights of a model, whose dense values it has.
+
+    Arguments:
+        model: of transformers, by whose rules files have other names, and experts by themselves.
+    """
+
+    def __init__(self, model: Any, directory: Path) -> None:
+        self.infos = {n: i for n, i in dense_tensors(directory).items() if i.encoding is not None}
+        self.names = _sources(model, [*self.infos]) if self.infos else {}
+
+    def coded(self, weight: str) -> Iterator[list[Coded]] | None:
+        """See `setpoint.shapes.stored.HasCoded`."""
+        matrices = self.names.get(weight)
+        return None if matrices is None else self._read(matrices)
+
+    def _read(self, matrices: list[list[str]]) -> Iterator[list[Coded]]:
+        with TensorReader() as reader:
+            for names in matrices:
+                infos = [self.infos[name] for name in names]
+                read = [coded_of(info, cast("Encoding", info.encoding), reader) for info in infos]
+                if len(read) > 1 or len(infos[0].shape) == 2:
+                    yield read
+                    continue
+                for number in range(infos[0].shape[0]):  # experts that the files have packed
+                    parts = {name: part[number] for name, part in read[0].parts.items()}
+                    yield [read[0]._replace(parts=parts)]
+
+
+def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:
+    """The matrices in files that each weight is made of, one above the other; of experts, of each.
+
+    Arguments:
+        names: of what files hold quantized.
+    """
+    from transformers import conversion_mapping, core_model_loading
+
+    rules: list[Any] = conversion_mapping.get_model_conversion_mapping(model) or []
+    renamings = [rule for rule in rules if isinstance(rule, core_model_loading.WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, core_model_loading.WeightConverter)]
+    by_pattern = {pattern: rule for rule in converters for pattern in rule.source_patterns}
+    own, found = model.state_dict(), dict[str, list[list[str]]]()
+    rows: dict[str, dict[str, list[str]]] = {}
+    for name in sorted(names, key=core_model_loading.dot_natural_key):
+        given = (name, renamings, converters, model.base_model_prefix, own)
+        renamed, pattern = core_model_loading.rename_source_key(*given)
+        if renamed not in own:
+            renamed, pattern = name, None
+        if pattern is None and renamed in own:
+            found[renamed] = [[name]]
+        elif pattern is not None and _stacks(by_pattern[pattern]):
+            patterns = by_pattern[pattern].source_patterns
+            of = rows.setdefault(renamed, {each: [] for each in patterns})
+            of[pattern].append(name)
+    for renamed, of in rows.items():
+        if len({len(each) for each in of.values()}) == 1:
+            found[renamed] = [list(each) for each in zip(*of.values(), strict=True)]
+    return found
+
+
+def _stacks(rule: Any) -> bool:
+    """Whether it packs experts, whose matrices it puts one above the other."""
+    merge, *joins = rule.operations
+    above = [type(each).__name__ == "Concatenate" and each.dim == 1 for each in joins]
+    return type(merge).__name__ == "MergeModulelist" and merge.dim == 0 and all(above)
 
 
 def write_model(

@@ -358,7 +358,7 @@ def coded_of(info: TensorInfo, encoding: Encoding, reader: TensorReader) -> Code
         reader.read(info)  # which refuses blocks that are not zero themselves
     if encoding.divides:
         parts["factor"] = parts["factor"].float().reciprocal()
-    return Coded(encoding.values, encoding.block, parts, encoding.nested)
+    return Coded(encoding.form, parts, encoding.nested[1])
 
 
 def mean_row(rows: Tensor) -> Tensor:

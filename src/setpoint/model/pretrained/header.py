@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from setpoint.config import RunError, SetpointError
 from setpoint.model.pretrained.pieces import Shape
+from setpoint.shapes.stored import Form
 
 WIDTHS: Final = {
     "F64": 8,
@@ -81,6 +82,18 @@ class Encoding(NamedTuple):
     divides: bool = False
     transposed: bool = False
     nested: tuple[int, float] = (0, 0.0)
+
+    @property
+    def form(self) -> Form:
+        """The same without where it lies."""
+        dtypes = {part: info.dtype for part, info in self.parts}
+        numbers = {"F8_E4M3": "e4m3", "F8_E5M2": "e5m2"}.get(dtypes["codes"], self.values)
+        if numbers == "levels":
+            numbers = self.names[-1][-3:]
+        scales = dtypes.get("scales")
+        kind = "e4m3" if scales == "F8_E4M3" and "factor" in dtypes else "float"
+        kind = "exponent" if scales == "U8" else kind
+        return Form(numbers, self.block, kind, self.nested[0], "zeros" in dtypes)
 
 
 class DamagedFile(RunError):

@@ -6,13 +6,17 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.adapter.plan import adapter_problems, chosen, sites_of
-from setpoint.config import Problem, SetpointError
+from setpoint.adapter.quantize.checks import form_problems
+from setpoint.config import Caution, Problem, SetpointError
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import fused_parts_of, parameters_of
+from setpoint.model.pretrained.locate import locate_here
+from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.train.build.parameters import is_listed
 from setpoint.train.rules.vocabulary import known_vocabulary
 
 if TYPE_CHECKING:
+    from setpoint.shapes.stored import Form
     from setpoint.train.config import Job
 
 MANY = 2**20
@@ -58,6 +62,43 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
             add_adapter(job, model)
     except SetpointError as error:
         yield Problem("adapter", str(error))
+
+
+def base_problems(job: Job) -> Iterator[Problem]:
+    """Hold the format of a quantized base against that of the files that it comes from."""
+    assert job.adapter is not None
+    config, pretrained = job.adapter.quantize, job.model.pretrained
+    if config is None or pretrained is None:
+        return
+    try:
+        place = locate_here(pretrained)
+        if place is None or place.kind != "huggingface":
+            return
+        infos = dense_tensors(place.directory)
+    except SetpointError:
+        return  # a check of the model's own says why
+    forms: dict[str, tuple[Form, int]] = {}
+    for name, info in infos.items():
+        if info.encoding is not None:
+            columns = info.shape[-2 if info.encoding.transposed else -1]
+            forms[name] = info.encoding.form, columns
+    odd = False
+    for found in form_problems(config, forms):
+        odd = True
+        path = f"adapter.quantize.{found.path}".rstrip(".")
+        given = {"valid": found.valid, "hint": found.hint, "also": ("model.pretrained",)}
+        if isinstance(found, Caution):
+            yield Caution(found.code, path, found.message, **given)
+        else:
+            yield Problem(path, found.message, **given)
+    if forms and not odd and isinstance(job.model, Transformer) and job.model.merge_qkv:
+        yield Problem(
+            "model.merge_qkv",
+            "true makes one weight of three, whose numbers would be rounded once more in place of "
+            "being kept as the files have them",
+            valid=("false",),
+            also=("adapter.quantize", "model.pretrained"),
+        )
 
 
 def _within(problems: Iterable[Problem]) -> Iterator[Problem]:

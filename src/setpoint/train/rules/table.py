@@ -53,6 +53,9 @@ CAUTIONS = {
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 ROWS = {"vocabulary-mostly-unused": UNUSED_ROWS_MEANS}
 NO_STOP = {"no-stop-token": "no token that ends an answer is trained"}
+ROUNDED = {
+    "base-rounded-again": "weights that files hold quantized are quantized in another format"
+}
 MEMORY = ("model", "batch", "optimizer", "precision", "memory", "parallel")
 DENSE = {"dense-attention": "attention on a GPU holds a mask or scores of all pairs of positions"}
 ATTENTION = ("model", "parallel", "precision", "deterministic")
@@ -253,6 +256,10 @@ RULES = (
     Rule(f"{HERE}adapter:built_adapter_problems", ("adapter", "model", "tokenizer"),
          BUILT[1],
          needs="torch", when=lambda job: job.adapter is not None and not is_listed(job)),
+    Rule(f"{HERE}adapter:base_problems", ("adapter", "model"),
+         "Whether a quantized base keeps the numbers of the files that it comes from",
+         needs="files", cautions=ROUNDED, when=lambda job: job.adapter is not None
+         and job.adapter.quantize is not None and job.model.pretrained is not None),
     Rule(f"{HERE}sharding:unit_problems", ("parallel", "model"),
          "Whether the patterns of FSDP2 units match modules of a transformer",
          when=lambda job: bool(job.parallel.sharding.units)),
