@@ -22,7 +22,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from setpoint.adapter.quantize.backend import format_of  # noqa: E402
-from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Quantization  # noqa: E402
+from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quantization  # noqa: E402
 from setpoint.adapter.quantize.formats import Box  # noqa: E402
 from setpoint.cli.style import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
@@ -34,6 +34,7 @@ FORMATS: dict[str, tuple[Quantization, float]] = {
     "int8, group_size = 64": (Int8(group_size=64), 0.007),
     "fp8": (FP8(), 0.028),
     "nvfp4": (NVFP4(), 0.1),
+    "mxfp4": (MXFP4(), 0.13),
 }
 """The section, and the most that the root mean square of errors of normal weights may be."""
 

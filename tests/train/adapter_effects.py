@@ -51,6 +51,7 @@ def on(format: str, block: int, rank: int = 2) -> str:
 
 SIZES = {"nf4": 16, "int8": 16, "fp8": 4, "nvfp4": 16}
 FORMATS = {"nf4": "NF4", "int8": "Int8", "fp8": "FP8", "nvfp4": "NVFP4"}
+MX = ("adapter={type=qlora, rank=2, quantize={type=mxfp4}}", "model.dim=32", "model.ffn_dim=64")
 NOISE = (on("nf4", 16), "adapter.quantize.noise.alpha=2")
 FADES = (*NOISE, "adapter.quantize.noise.final_alpha=0.1", "adapter.quantize.noise.decay_steps=3")
 QUANTIZE: dict[str, tuple[Any, ...]] = {
@@ -60,6 +61,8 @@ QUANTIZE: dict[str, tuple[Any, ...]] = {
        for tag, name in FORMATS.items()},
     **{f"{name}.noise": ("adapter.quantize.noise.alpha=2", learned, (on(tag, SIZES[tag]),))
        for tag, name in FORMATS.items()},
+    "MXFP4.exclude": ("adapter.quantize.exclude=[query]", quantized, MX),
+    "MXFP4.noise": ("adapter.quantize.noise.alpha=2", learned, MX),
     "NF4.double": ("adapter.quantize.double=false", quantized, (on("nf4", 16),)),
     "NF4.backend": ("adapter.quantize.backend=torch", library, (on("nf4", 32), "model.dim=32")),
     "NVFP4.backend": ("adapter.quantize.backend=torch", library, (on("nvfp4", 16),)),
