@@ -133,12 +133,11 @@ def _adapt_one(config: AdapterConfig, target: Target, holder: nn.Module) -> None
         if adapters is None:
             adapters = ExpertAdapters()
             setattr(holder, CHILD, adapters)
-        like = holder._parameters[own]
+        like: Any = holder._parameters[own]
         if like is None:  # which is quantized
-            part = next(holder.get_submodule(f"{QUANTIZED}.{own}").parameters())
-            adapters[own] = ExpertAdapter(*given, torch.empty(0, device=part.device))
-        else:
-            adapters[own] = ExpertAdapter(*given, like)
+            part: Any = next(holder.get_submodule(f"{QUANTIZED}.{own}").parameters())
+            like = torch.empty(0, device=part.device)
+        adapters[own] = ExpertAdapter(*given, like)
         return
     weight = holder.weight
     is_linear = target.site.form == "linear"

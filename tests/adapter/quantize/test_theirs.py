@@ -104,7 +104,8 @@ def test_kept_numbers_compute_what_dense_ones_do(name: str, tmp_path: Path) -> N
     size = [sum(p.nbytes for p in model.parameters()) for model in (kept, dense)]
     assert size[0] < 0.6 * size[1]
     with torch.no_grad():
-        merge_all(kept), merge_all(dense)
+        merge_all(kept)
+        merge_all(dense)
     assert kept.state_dict().keys() == dense.state_dict().keys()
     for own, tensor in dense.state_dict().items():
         assert torch.equal(kept.state_dict()[own], tensor), own

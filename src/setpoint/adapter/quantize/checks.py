@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from math import gcd, log
 from typing import TYPE_CHECKING, Final
 
-from setpoint.adapter.quantize.config import MX_BLOCK, NF4, NVFP4, SCALES_PER_SCALE
+from setpoint.adapter.quantize.config import FP8, MX_BLOCK, MXFP4, NF4, NVFP4, SCALES_PER_SCALE
 from setpoint.config import Caution, Problem
+from setpoint.shapes.stored import Form
 
 if TYPE_CHECKING:
     from setpoint.adapter.quantize.config import Quantization
-    from setpoint.shapes.stored import Form
 
 ROUNDED_AGAIN: Final = "base-rounded-again"
 
@@ -112,7 +112,7 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
     Arguments:
         forms: and columns of matrices, by the names of these.
     """
-    odd = {name: form for name, (form, n) in forms.items() if form != config.form(n)}
+    odd = {name: form for name, (form, n) in forms.items() if form != form_of(config, n)}
     if not odd:
         return
     name, form = next(iter(odd.items()))
@@ -129,7 +129,7 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
                     f"{held}: their numbers would be rounded once more in place of being kept",
                     valid=(str(value).lower(),),
                 )
-    elif kept is None and form.numbers == config.form(forms[name][1]).numbers:
+    elif kept is None and form.numbers == form_of(config, forms[name][1]).numbers:
         yield Problem(
             "",
             f"{held}, which type = {tag} has no blocks for: their numbers would be rounded once "
@@ -145,6 +145,21 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
             f"{held}, which are made dense and rounded once more to {tag}",
             hint=f"{wanted}{f', {given}' if given else ''}." if wanted else "",
         )
+
+
+def form_of(config: Quantization, columns: int) -> Form:
+    """How a section stores a matrix with so many columns."""
+    match config:
+        case NF4():
+            return Form("nf4", (1, config.group_size), nested=SCALES_PER_SCALE * config.double)
+        case FP8():
+            return Form("e4m3", (config.group_size, config.group_size))
+        case NVFP4():
+            return Form("e2m1", (1, config.group_size), "e4m3")
+        case MXFP4():
+            return Form("e2m1", (1, MX_BLOCK), "exponent")
+        case _:
+            return Form("int8", (1, config.columns or columns))
 
 
 def keeping(form: Form) -> tuple[str | None, dict[str, object]]:

@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, dead, field
 from setpoint.shapes.parameter import pattern_problems
-from setpoint.shapes.stored import Form
 
 SCALES_PER_SCALE: Final = 256
 """Of double quantization."""
@@ -76,10 +75,6 @@ class Quantization(Config):
         """Rows of a block."""
         return 1
 
-    def form(self, columns: int) -> Form:
-        """How a matrix with so many columns is stored."""
-        raise NotImplementedError
-
     def stored_bytes(self, rows: int, columns: int) -> int:
         """What a matrix takes: numbers of 8 bits, and a scale in fp32 for each block."""
         return rows * columns + 4 * self.blocks(rows, columns)
@@ -114,11 +109,6 @@ class NF4(Quantization, type="nf4"):
         """See `Quantization.columns`."""
         return self.group_size
 
-    def form(self, columns: int) -> Form:
-        """See `Quantization.form`."""
-        del columns
-        return Form("nf4", (1, self.group_size), nested=SCALES_PER_SCALE if self.double else 0)
-
     def stored_bytes(self, rows: int, columns: int) -> int:
         """See `Quantization.stored_bytes`: half a byte, and a scale of one or of four."""
         blocks = self.blocks(rows, columns)
@@ -141,10 +131,6 @@ class Int8(Quantization, type="int8"):
         """See `Quantization.columns`."""
         return self.group_size
 
-    def form(self, columns: int) -> Form:
-        """See `Quantization.form`."""
-        return Form("int8", (1, self.group_size or columns))
-
 
 class FP8(Quantization, type="fp8"):
     """8-bit floats (E4M3) in square blocks: scales are the largest magnitude / 448."""
@@ -164,11 +150,6 @@ class FP8(Quantization, type="fp8"):
         """See `Quantization.rows`."""
         return self.group_size
 
-    def form(self, columns: int) -> Form:
-        """See `Quantization.form`."""
-        del columns
-        return Form("e4m3", (self.group_size, self.group_size))
-
 
 class NVFP4(Quantization, type="nvfp4"):
     """4-bit floats (E2M1) with an E4M3 scale per block and an fp32 scale of the matrix."""
@@ -184,11 +165,6 @@ class NVFP4(Quantization, type="nvfp4"):
     def columns(self) -> int:
         """See `Quantization.columns`."""
         return self.group_size
-
-    def form(self, columns: int) -> Form:
-        """See `Quantization.form`."""
-        del columns
-        return Form("e2m1", (1, self.group_size), "e4m3")
 
     def stored_bytes(self, rows: int, columns: int) -> int:
         """See `Quantization.stored_bytes`: half a byte, a scale of one, and one for all."""
@@ -206,11 +182,6 @@ class MXFP4(Quantization, type="mxfp4"):
     def columns(self) -> int:
         """See `Quantization.columns`."""
         return MX_BLOCK
-
-    def form(self, columns: int) -> Form:
-        """See `Quantization.form`."""
-        del columns
-        return Form("e2m1", (1, MX_BLOCK), "exponent")
 
     def stored_bytes(self, rows: int, columns: int) -> int:
         """See `Quantization.stored_bytes`: half a byte, and a scale of one."""

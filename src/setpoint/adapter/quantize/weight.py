@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.adapter.quantize.backend import format_of
+from setpoint.adapter.quantize.checks import form_of
 from setpoint.adapter.quantize.formats import Box
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import held_here, part_here, put, whole_of
@@ -125,7 +126,7 @@ class QuantizedWeight(nn.Module):
             SetpointError: they are in this format, which has something of a whole matrix.
         """
         first = matrices[0]
-        if len(matrices) == 1 or first.form != self.config.form(self.columns):
+        if len(matrices) == 1 or first.form != form_of(self.config, self.columns):
             return first
         whole = [name for name in WHOLE if name in first.parts]
         same = all(torch.equal(first.parts[n], each.parts[n]) for each in matrices for n in whole)
@@ -189,7 +190,7 @@ class QuantizedWeight(nn.Module):
 
     def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
         """See `setpoint.shapes.stored.Stored`."""
-        if coded.form != self.config.form(self.columns):
+        if coded.form != form_of(self.config, self.columns):
             return None
         return format_of(self.config).parts_from(coded, self.rows, self.columns)
 
