@@ -139,7 +139,7 @@ def _adapt_one(config: AdapterConfig, target: Target, holder: nn.Module) -> None
             like = torch.empty(0, device=part.device)
         adapters[own] = ExpertAdapter(*given, like)
         return
-    weight = holder.weight
+    weight: Any = holder.weight
     is_linear = target.site.form == "linear"
     holder.add_module(CHILD, (LinearAdapter if is_linear else EmbeddingAdapter)(*given, weight))
     holder.__class__ = _class_of(type(holder), _AdaptedLinear if is_linear else _AdaptedEmbedding)
