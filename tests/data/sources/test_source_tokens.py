@@ -115,13 +115,35 @@ def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
         (np.array([], np.uint16), "with shape (0,)"),
         (np.array([9, 9], np.uint16), "holds no tokens but separators"),
         (np.array([{}], dtype=object), "holds an array of |O"),
-        (np.array([1, 0, 2, 0, 3, 0, 4, 0], np.uint16), "every second token"),
     ],
 )
 def test_wrong_tokens_are_named(tmp_path: Path, ids: Any, words: str) -> None:
     np.save(tmp_path / "a.npy", ids)
     said = refusal(tmp_path / "a.npy")
     assert words in said and "a.npy" in said
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as", "fitting"),
+    [
+        ("uint32", "uint8", "uint32"),
+        ("uint16", "uint8", "uint16"),
+        ("int64", "int32", "int64"),
+        ("int64", "uint16", "int64"),
+        ("int32", "uint16", "uint32"),
+        ("uint16", "uint32", "uint16"),
+    ],
+)
+def test_parts_of_ids_are_no_ids(tmp_path: Path, written: str, read_as: str, fitting: str) -> None:
+    rng = np.random.default_rng(0)
+    for most in (300, 50_000):
+        rng.integers(0, most, 4000).astype(written).tofile(tmp_path / "a.bin")
+        said = refusal(tmp_path / "a.bin", token_dtype=read_as)
+        assert said.startswith("data.sources.token_dtype: ") and f"Valid: {fitting};" in said
+        assert f"read as {fitting}" in said and "a.bin" in said
+        read(tmp_path / "a.bin", token_dtype=written)
+    rng.integers(0, 256, 4000, np.uint8).tofile(tmp_path / "a.bin")  # bytes are what they seem
+    read(tmp_path / "a.bin", token_dtype="uint8")
 
 
 def test_a_shard_cut_short(tmp_path: Path) -> None:

@@ -60,6 +60,9 @@ def test_an_id_beyond_the_vocabulary_is_named_by_check_and_by_training(tmp_path:
     assert problem.path == "data.sources.0.paths" and said in problem.message
     with pytest.raises(SetpointError, match=said):
         corpora(job.data, job.tokenizer.build())
+    narrow = compose(Job, flags=[*write(tmp_path), "data.sources.0.token_dtype=uint8"]).resolve()
+    (problem,) = verify(narrow, ["files"]).problems
+    assert problem.path == "data.sources.0.token_dtype" and "read as uint16" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,12 @@ import re
 import struct
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import exp
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from setpoint.config import Problem, SetpointError
@@ -40,6 +43,8 @@ _NPY_DTYPE = re.compile(r"[<>|=][ui](?P<width>[1248])")
 CODES = {"uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
          "int8": "b", "int16": "h", "int32": "i", "int64": "q"}  # fmt: skip
 SAMPLED = 1 << 16  # tokens of a file that are looked at before training
+# Of two distributions, above which they are those of halves; and the probability of that by chance.
+LEAST_GAP, CHANCE = 0.1, 1e-3
 VALID_IDS = (
     "the tokenizer that made the tokens, and their dtype; tokenizer = ids where there is none, by "
     "model.vocab_size."
@@ -49,17 +54,19 @@ INDEX_TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "ui
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How tokens lie in a `.bin` file.
+    """How tokens lie in a file.
 
     Arguments:
         offset: bytes before the first token.
         documents: (documents + 1,) where each begins, in tokens; None: the file does not say.
+        big_endian: whether the first byte of a number is its highest.
     """
 
     dtype: str
     offset: int
     count: int
     documents: array[int] | None = None
+    big_endian: bool = False
 
 
 def token_files(config: Tokens, field: str, *, fetch: bool = False) -> Found:
@@ -196,32 +203,103 @@ def layout_of(path: Path, dtype: str | None, where: str) -> Layout:
     return found
 
 
-def beyond_vocabulary(file: object, token: int, position: int, size: int) -> str:
-    """What is said of an id that is no token."""
-    return (
+class WrongIds(NamedTuple):
+    """Ids of a file that cannot be tokens.
+
+    Arguments:
+        field: of the source, "paths" or "token_dtype".
+        valid: what would be valid.
+    """
+
+    field: str
+    message: str
+    valid: str = VALID_IDS
+
+
+def beyond_vocabulary(file: object, token: int, position: int, size: int) -> WrongIds:
+    """The error about an id that is no token."""
+    return WrongIds(
+        "paths",
         f"{file} holds the token {token} at position {position:,}, and the vocabulary of tokenizer "
-        f"is {size:,}"
+        f"is {size:,}",
     )
 
 
-def first_beyond(path: Path, dtype: str | None, where: str, size: int) -> str | None:
-    """Find an id that is no token among the first ones of a file, without numpy.
+def find_wrong_ids(path: Path, dtype: str | None, where: str, size: int) -> WrongIds | None:
+    """Look for ids that are no tokens, or parts of wider ids, among the first ones of a file.
+
+    Arguments:
+        size: of the vocabulary.
 
     Raises:
         SetpointError: the file cannot be read; see `layout_of` and `check_npy`.
     """
     look = check_npy if path.suffix == ".npy" else layout_of
     layout = look(path, dtype, where)
-    ids = array(CODES[layout.dtype])
+    width = _width(layout.dtype)
     with path.open("rb") as file:
         file.seek(layout.offset)
-        ids.frombytes(file.read(min(layout.count, SAMPLED) * ids.itemsize))
-    if sys.byteorder == "big":
-        ids.byteswap()
-    if not ids or (max(ids) < size and min(ids) >= 0):
+        data = file.read(min(layout.count, SAMPLED) * width)
+    ids = _ids(data, layout.dtype, layout.big_endian)
+    if not ids:
         return None
-    at, token = next((at, token) for at, token in enumerate(ids) if not 0 <= token < size)
-    return beyond_vocabulary(path, token, at, size)
+    # Neither a .npy file, nor a header or index, which say the dtype.
+    by_field = path.suffix == ".bin" and not layout.offset and layout.documents is None
+    if max(ids) >= size or min(ids) < 0:
+        at, token = next((at, token) for at, token in enumerate(ids) if not 0 <= token < size)
+        wrong = beyond_vocabulary(path, token, at, size)
+        narrow = next((name for name in ("uint32", "uint16", "uint8")
+                       if WIDTHS[name] < width and max(_ids(data, name)) < size
+                       and _wider(data, WIDTHS[name], 1 << 63) is None), None)  # fmt: skip
+        if narrow is None or not by_field:
+            return wrong
+        message = (
+            f"{wrong.message}; read as {narrow}, the first {len(data) // WIDTHS[narrow]:,} fit"
+        )
+        return WrongIds("token_dtype", message, f"{narrow}; {VALID_IDS}")
+    wide = _wider(data, width, size) if by_field else None
+    if wide is None:
+        return None
+    return WrongIds(
+        "token_dtype",
+        f"{layout.dtype} makes {WIDTHS[wide] // width} ids of each one in {path}: read as {wide}, "
+        f"the first {len(data) // WIDTHS[wide]:,} are tokens of the vocabulary ({size:,}), and the "
+        "upper halves are 0 or small",
+        f"{wide}; a .npy file, which says the dtype, if the ids are as they should be.",
+    )
+
+
+def _ids(data: bytes, dtype: str, big_endian: bool = False) -> array[int]:
+    ids = array(CODES[dtype])
+    ids.frombytes(data[: len(data) // ids.itemsize * ids.itemsize])
+    if big_endian != (sys.byteorder == "big"):
+        ids.byteswap()
+    return ids
+
+
+def _wider(data: bytes, width: int, size: int) -> str | None:
+    """The dtype, wider than what `data` is read as, that it was written in; None: not wider.
+
+    In a pair of ids neither place has smaller ones than the other. In a number of the vocabulary
+    the upper half has, so that a difference beyond chance (Kolmogorov and Smirnov's, one-sided)
+    tells that ids, or two, four of them, are halves.
+
+    Arguments:
+        size: of the vocabulary.
+    """
+    for dtype in ("int64", "uint32", "uint16"):
+        if WIDTHS[dtype] <= width:
+            break
+        whole = _ids(data, "uint64" if dtype == "int64" else dtype)
+        if not whole or max(whole) >= size:
+            continue
+        half = 4 * WIDTHS[dtype]  # bits
+        lower = sorted(number & ((1 << half) - 1) for number in whole)
+        upper = sorted(number >> half for number in whole)
+        gap = max(place - bisect_right(lower, number) for place, number in enumerate(upper, 1))
+        if gap > LEAST_GAP * len(whole) and exp(-(gap**2) / len(whole)) < CHANCE:
+            return dtype
+    return None
 
 
 def check_npy(path: Path, dtype: str | None, where: str) -> Layout:
@@ -267,7 +345,7 @@ def check_npy(path: Path, dtype: str | None, where: str) -> Layout:
             f"{where}.paths: {path} is cut short: it holds {have:,} of the {shape[0]:,} tokens "
             "that its header says.\nValid: a whole file."
         )
-    return Layout(name, offset, shape[0])
+    return Layout(name, offset, shape[0], big_endian=kind.startswith(">"))
 
 
 def _dtype_name(kind: str) -> str:
@@ -370,7 +448,14 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
                     "Valid: a file this user may read."
                 )
     here = [os.path.expanduser(path) for path in config.paths if not is_url(path)]
-    for folder in (Path(path) for path in here if _is_folder(path)):
+    folders = [Path(path) for path in here if _is_folder(path)]
+    if config.token_dtype is not None and len(folders) == len(config.paths):
+        yield Problem(
+            "token_dtype",
+            f"has no effect: the prepared data in {folders[0]} says its dtype",
+            valid=("null",),
+        )
+    for folder in folders:
         reason = _damage_of(folder)
         if reason:
             errors.setdefault(

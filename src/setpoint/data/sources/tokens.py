@@ -16,9 +16,10 @@ from setpoint.data.prepared.store import stored_documents
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import File, inputs_of, named_errors
 from setpoint.data.sources.token_files import (
-    VALID_IDS,
+    WrongIds,
     beyond_vocabulary,
     check_npy,
+    find_wrong_ids,
     layout_of,
     prepared_folders,
     prepared_inputs,
@@ -28,7 +29,6 @@ from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]
 CHUNK = 1 << 22  # tokens that are looked at, at a time
-SAMPLE = 4096
 
 
 class TokensSource:
@@ -63,7 +63,7 @@ class TokensSource:
         if separator is None and getattr(tokenizer, "separates", True):
             separator = tokenizer.separator
         for name, file in self._files().items():
-            ids, bounds = self._mapped(Path(str(file)))
+            ids, bounds = self._mapped(Path(str(file)), tokenizer.vocab_size)
             found = self._separators(ids, separator, tokenizer, file)
             if separator is None:
                 parts = list(pairwise(bounds or (0, len(ids))))
@@ -90,7 +90,7 @@ class TokensSource:
     def _files(self) -> dict[str, File]:
         return token_files(self.config, f"{self.where}.paths", fetch=True).checked()
 
-    def _mapped(self, path: Path) -> tuple[Ids, Sequence[int] | None]:
+    def _mapped(self, path: Path, size: int) -> tuple[Ids, Sequence[int] | None]:
         """Tokens of a file, and where its documents begin, where it says."""
         dtype = self.config.token_dtype
         with named_errors(path, f"{self.where}.paths"):
@@ -106,14 +106,9 @@ class TokensSource:
                         f"{self.where}.paths: {path} is empty.\nValid: a file with tokens."
                     )
                 ids = np.memmap(path, kind, mode="r", offset=layout.offset, shape=shape)
-        ids = cast(Ids, np.asarray(ids))
-        start = ids[:SAMPLE]
-        if ids.dtype == np.uint16 and len(start) >= 8 and start.any() and not start[1::2].any():
-            raise SetpointError(
-                f"{self.where}.token_dtype: every second token of {path} is 0, as it is where "
-                "uint32 is read as uint16.\nValid: uint32, if that is what wrote the file."
-            )
-        return ids, bounds
+            if wrong := find_wrong_ids(path, dtype, self.where, size):
+                raise self._error(wrong)
+        return cast(Ids, np.asarray(ids)), bounds
 
     def _separators(
         self, ids: Ids, separator: int | None, tokenizer: Tokenizer, file: object
@@ -125,11 +120,14 @@ class TokensSource:
             wrong = np.flatnonzero((piece < 0) | (piece >= tokenizer.vocab_size))
             if len(wrong):
                 at = int(wrong[0])
-                message = beyond_vocabulary(file, int(piece[at]), start + at, tokenizer.vocab_size)
-                raise SetpointError(f"{self.where}.paths: {message}.\nValid: {VALID_IDS}")
+                token, position = int(piece[at]), start + at
+                raise self._error(beyond_vocabulary(file, token, position, tokenizer.vocab_size))
             if separator is not None:
                 found += (np.flatnonzero(piece == separator) + start).tolist()
         return found
+
+    def _error(self, wrong: WrongIds) -> SetpointError:
+        return SetpointError(f"{self.where}.{wrong.field}: {wrong.message}.\nValid: {wrong.valid}")
 
 
 def _bare(ids: Ids, start: int, end: int, separator: int) -> tuple[int, int]:

@@ -177,19 +177,19 @@ def token_problems(job: Job) -> Iterator[Problem]:
 
 
 def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
-    """Find ids that are no tokens among the first ones of each file."""
+    """Find ids that are no tokens, or parts of them, among the first ones of each file."""
     if size is None:
         return
-    from setpoint.data.sources.token_files import VALID_IDS, first_beyond, token_files
+    from setpoint.data.sources.token_files import find_wrong_ids, token_files
 
     for file in token_files(source, f"{path}.paths").files.values():
         with suppress(SetpointError, OSError):  # a check of the source's own says why
-            message = first_beyond(Path(str(file)), source.token_dtype, path, size)
-            if message is not None:
+            wrong = find_wrong_ids(Path(str(file)), source.token_dtype, path, size)
+            if wrong is not None:
                 yield Problem(
-                    f"{path}.paths",
-                    message,
-                    hint=f"Valid: {VALID_IDS}",
+                    f"{path}.{wrong.field}",
+                    wrong.message,
+                    hint=f"Valid: {wrong.valid}",
                     also=("tokenizer", "model.vocab_size"),
                 )
                 return
