@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from setpoint.config import resolve
 from setpoint.optim import muon
-from setpoint.optim.config import Adafactor, AnyPrecisionAdamW, Lion, Muon, ScheduleFreeAdamW
+from setpoint.optim.config import Adafactor, AdamW, AnyPrecisionAdamW, Lion, Muon, ScheduleFreeAdamW
 from setpoint.optim.whole import Everywhere, Parts
 
 from ..ranks import fork
@@ -153,7 +153,12 @@ def one_rank(rank: int, store: str) -> None:
                 is_muon=True,
             )
     each_rank_has_its_share()
-    lion, free = resolve(Lion()), resolve(ScheduleFreeAdamW())
+    cautious = resolve(Muon(cautious_weight_decay=True))  # with AdamW inside
+    compare(lambda given: cautious.build(parameters=given), torch.float32, is_muon=True)
+    fused = resolve(AdamW(cautious_weight_decay=True))
+    compare(lambda given: fused.build(parameters=given), torch.float32, rounding=1e-7)
+    lion = resolve(Lion(cautious_weight_decay=True))
+    free = resolve(ScheduleFreeAdamW())
     factored = resolve(Adafactor(weight_decay=0.1))
     nearest = resolve(AnyPrecisionAdamW(rounding="nearest"))
     compare(lambda given: lion.build(parameters=given), torch.float32)

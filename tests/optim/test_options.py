@@ -29,12 +29,15 @@ def refused(section: OptimizerConfig) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("section", "known"),
     [
-        (AdamW(), {"betas", "eps", "amsgrad"}),
+        (AdamW(), {"betas", "eps", "amsgrad", "cautious_weight_decay"}),
         (SGD(), {"momentum", "dampening", "nesterov"}),
-        (Lion(), {"betas"}),
-        (Muon(), {"momentum", "nesterov", "steps", "adjust_lr", "betas", "eps"}),
+        (Lion(), {"betas", "cautious_weight_decay"}),
+        (
+            Muon(),
+            {"momentum", "nesterov", "steps", "adjust_lr", "betas", "eps", "cautious_weight_decay"},
+        ),
         (ScheduleFreeAdamW(), {"betas", "eps", "lr_power", "step_power"}),
-        (AnyPrecisionAdamW(), {"betas", "eps", "rounding"}),
+        (AnyPrecisionAdamW(), {"betas", "eps", "rounding", "cautious_weight_decay"}),
         (Adafactor(), {"beta2_decay", "eps1", "eps2", "clip_threshold"}),
     ],
 )

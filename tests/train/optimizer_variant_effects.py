@@ -42,6 +42,7 @@ LION = ("optimizer=lion",)
 MUON = ("optimizer=muon", "schedule=constant")
 FREE = ("optimizer=schedule_free_adamw", "optimizer.lr=0.01", "schedule=constant")
 ANY = ("optimizer=anyprecision_adamw", "precision.params=bf16", "precision.compute=bf16")
+CAUTIOUS = "optimizer.cautious_weight_decay=true"
 FACTOR = ("optimizer=adafactor",)
 # By the name of a field: the change, where it is seen, what is set on both sides, and what is
 # seen with the change where that can be said in short.
@@ -50,6 +51,10 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "AdamW.eps": ("optimizer.eps=1e-3", learned),
     "AdamW.amsgrad": ("optimizer.amsgrad=true", learned, ("optimizer.betas=[0.1, 0.1]",)),
     "AdamW.implementation": ("optimizer.implementation=foreach", kernels, (), {(False, True)}),
+    "AdamW.cautious_weight_decay": (CAUTIOUS, learned),
+    "Lion.cautious_weight_decay": (CAUTIOUS, learned, LION),
+    "Muon.cautious_weight_decay": (CAUTIOUS, learned, MUON),
+    "AnyPrecisionAdamW.cautious_weight_decay": (CAUTIOUS, learned, ANY),
     "SGD.momentum": ("optimizer.momentum=0.5", learned, SGD),
     "SGD.dampening": ("optimizer.dampening=0.5", learned, SGD),
     "SGD.nesterov": ("optimizer.nesterov=true", learned, SGD),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from setpoint.optim.base import local_shard
+from setpoint.optim.base import decay_where_aligned, local_shard
 from setpoint.optim.torch_optimizers import can_fuse
 from setpoint.optim.unless import unless
 
@@ -77,7 +77,7 @@ def adam_step(
     and rounded once at the end, as the fused kernel does it to the nearest number by itself.
 
     Arguments:
-        group: `lr`, `betas`, `eps` and `weight_decay`.
+        group: `lr`, `betas`, `eps`, `weight_decay` and `cautious_weight_decay`.
         flag: an fp32 scalar; where it is 1 nothing changes.
     """
     nearest = store is Tensor.copy_
@@ -106,10 +106,18 @@ def _is_plain(one: Adam, nearest: bool) -> bool:
 def _torchs_step(held: Sequence[Adam], group: dict[str, Any], flag: Tensor | None) -> None:
     if not held:
         return
-    beta1, beta2 = group["betas"]
+    (beta1, beta2), weight_decay = group["betas"], group["weight_decay"]
     fused = can_fuse(one.parameter for one in held)
     changed = [(one.parameter, one.exp_avg, one.exp_avg_sq, one.step) for one in held]
-    with unless(None if fused else flag, *(tensor for one in changed for tensor in one)):
+    cautious = group.get("cautious_weight_decay") and weight_decay
+    # Decay is beside the fused kernel, which alone knows the flag.
+    kept = () if fused and not cautious else tuple(tensor for one in changed for tensor in one)
+    with unless(flag if kept else None, *kept):
+        if cautious:
+            for one in held:
+                mean = one.exp_avg.lerp(one.gradient, 1 - beta1)
+                decay_where_aligned(one.parameter, mean, group["lr"], weight_decay)
+            weight_decay = 0.0
         adamw(
             [one.parameter for one in held],
             [one.gradient for one in held],
@@ -123,7 +131,7 @@ def _torchs_step(held: Sequence[Adam], group: dict[str, Any], flag: Tensor | Non
             beta1=beta1,
             beta2=beta2,
             lr=group["lr"],
-            weight_decay=group["weight_decay"],
+            weight_decay=weight_decay,
             eps=group["eps"],
             maximize=False,
         )

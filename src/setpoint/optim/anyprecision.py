@@ -29,6 +29,7 @@ class AnyPrecisionAdamW(GroupedOptimizer):
         betas: decay rates of the running means.
         eps: added to the root of the mean square gradient.
         rounding: how bf16 weights and states are rounded; wider formats are not.
+        cautious_weight_decay: see `decay_where_aligned`.
         state_dtype: of the running means; None: that of the parameter.
     """
 
@@ -40,11 +41,18 @@ class AnyPrecisionAdamW(GroupedOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         rounding: Literal["nearest", "stochastic"] = "stochastic",
+        cautious_weight_decay: bool = False,
         state_dtype: torch.dtype | None = None,
         seed: int = 0,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(parameters, {**options, "rounding": rounding, "updates": 0})
+        options: dict[str, Any] = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
+        options |= {"cautious_weight_decay": cautious_weight_decay, "rounding": rounding}
+        super().__init__(parameters, {**options, "updates": 0})
         self.state_dtype = state_dtype
         self.seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}

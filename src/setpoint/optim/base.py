@@ -151,6 +151,20 @@ class GroupedOptimizer(BuiltOptimizer):
         ...
 
 
+def decay_where_aligned(parameter: Tensor, update: Tensor, lr: float, weight_decay: float) -> None:
+    """Decay the weights that an update moves towards 0 or not at all, in place.
+
+    Cautious weight decay (Chen et al., 2025, https://arxiv.org/abs/2510.12402): with the update u,
+    which is subtracted, x = x - lr decay x where u x >= 0. To be called before the update.
+
+    Arguments:
+        parameter, update: this rank's parts; of the update its signs count.
+    """
+    # Signs, as the product of two small numbers may be 0.
+    aligned = update.sign().mul_(parameter.sign()) >= 0
+    parameter.mul_(1 - aligned.to(parameter.dtype).mul_(lr * weight_decay))
+
+
 def together(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Split parameters into those that are taken through the operations of a step together.
 

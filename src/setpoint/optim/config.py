@@ -32,7 +32,13 @@ from setpoint.optim.schedule.config import (
     Spanning,
     Wsd,
 )
-from setpoint.optim.section import PATTERNS, FrozenSpan, Group, OptimizerConfig
+from setpoint.optim.section import (
+    NOTHING_DECAYS,
+    PATTERNS,
+    FrozenSpan,
+    Group,
+    OptimizerConfig,
+)
 from setpoint.shapes.parameter import Kind, Parameter, pattern_problems
 
 __all__ = [
@@ -69,9 +75,19 @@ EPS = ("adam_epsilon", "adam_eps", "epsilon")
 Implementation = Literal["auto", "fused", "foreach", "loop"]
 
 
-class AdamW(
-    OptimizerConfig, type="adamw", owner="setpoint.optim.torch_optimizers:AdamW.from_config"
-):
+class CautiousDecay(OptimizerConfig):
+    """Optimizers whose decoupled weight decay may follow the signs of their updates."""
+
+    cautious_weight_decay: bool = field(default=False, also_called=("cautious",))
+    """Cautious weight decay (Chen et al., 2025): decay only weights that the update moves towards 0
+    or leaves where they are."""
+
+    @dead("cautious_weight_decay")
+    def _cautious_weight_decay_is_dead(self) -> str | None:
+        return NOTHING_DECAYS if self.cautious_weight_decay and not self.weight_decay else None
+
+
+class AdamW(CautiousDecay, type="adamw", owner="setpoint.optim.torch_optimizers:AdamW.from_config"):
     """AdamW (Loshchilov and Hutter, 2019)."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
@@ -137,7 +153,7 @@ class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SG
             )
 
 
-class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:Lion.from_config"):
+class Lion(CautiousDecay, type="lion", owner="setpoint.optim.lion:Lion.from_config"):
     """Lion (Chen et al., 2023): sign of the momentum."""
 
     state_formats: ClassVar[bool] = True
@@ -155,7 +171,7 @@ class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:Lion.from_co
     """Lion betas (beta1, beta2): weight of the momentum buffer in the step, and its decay rate."""
 
 
-class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:Muon.from_config"):
+class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_config"):
     """Muon for the matrices between layers (Jordan et al., 2024), AdamW for all other parameters.
 
     Embeddings, the output, routers, norms, biases, vectors and convolutions are AdamW's.
@@ -168,8 +184,8 @@ class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:Muon.from_co
     }
     whole: ClassVar[tuple[str, ...]] = ("adamw_lr", "adamw_patterns")
     read_by: ClassVar[dict[str, tuple[str, ...]]] = {
-        "muon": ("momentum", "nesterov", "steps", "adjust_lr"),
-        "adamw": ("betas", "eps"),
+        "muon": ("momentum", "nesterov", "steps", "adjust_lr", "cautious_weight_decay"),
+        "adamw": ("betas", "eps", "cautious_weight_decay"),
     }
 
     lr: float = field(
@@ -274,7 +290,7 @@ class ScheduleFreeAdamW(
 
 
 class AnyPrecisionAdamW(
-    OptimizerConfig,
+    CautiousDecay,
     type="anyprecision_adamw",
     owner="setpoint.optim.anyprecision:AnyPrecisionAdamW.from_config",
 ):

@@ -7,7 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setpoint.optim.base import GroupedOptimizer, local_shard, together
+from setpoint.optim.base import (
+    GroupedOptimizer,
+    decay_where_aligned,
+    local_shard,
+    together,
+)
 from setpoint.optim.unless import flag_of, unless
 
 # Its operations on lists are not among the names that it exports.
@@ -22,6 +27,7 @@ class Lion(GroupedOptimizer):
 
     Arguments:
         parameters: groups or parameters, as torch takes them.
+        cautious_weight_decay: see `decay_where_aligned`.
         state_dtype: of m; None: that of the parameter.
     """
 
@@ -31,9 +37,11 @@ class Lion(GroupedOptimizer):
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
+        cautious_weight_decay: bool = False,
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        options = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        super().__init__(parameters, {**options, "cautious_weight_decay": cautious_weight_decay})
         self.state_dtype = state_dtype
 
     def update(self, group: dict[str, Any]) -> None:
@@ -61,7 +69,11 @@ def _update(
     updates = _torch._foreach_mul(exact, beta1)
     _torch._foreach_add_(updates, gradients, alpha=1 - beta1)
     _torch._foreach_sign_(updates)
-    _torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+    if group["cautious_weight_decay"] and group["weight_decay"]:
+        for parameter, update in zip(parameters, updates, strict=True):
+            decay_where_aligned(parameter, update, lr, group["weight_decay"])
+    else:
+        _torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
     _torch._foreach_add_(parameters, updates, alpha=-lr)
     _torch._foreach_mul_(exact, beta2)
     _torch._foreach_add_(exact, gradients, alpha=1 - beta2)

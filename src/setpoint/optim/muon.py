@@ -11,7 +11,13 @@ from torch import Tensor
 
 from setpoint.config import SetpointError
 from setpoint.optim.adam_step import adam_of, adam_step
-from setpoint.optim.base import GroupedOptimizer, given_tensors, is_dtensor, local_shard
+from setpoint.optim.base import (
+    GroupedOptimizer,
+    decay_where_aligned,
+    given_tensors,
+    is_dtensor,
+    local_shard,
+)
 from setpoint.optim.unless import flag_of, unless
 from setpoint.optim.whole import exchange_of, split_of
 
@@ -51,6 +57,7 @@ class Muon(GroupedOptimizer):
             what the dimensions mean.
         momentum: decay rate of the running mean.
         adjust_lr: see `adjustment`.
+        cautious_weight_decay: see `decay_where_aligned`; the update of a matrix is orthogonal.
         inputs_first: whether matrices of groups that do not say it are (inputs, outputs).
         state_dtype: of the running means; None: that of the parameter.
 
@@ -69,6 +76,7 @@ class Muon(GroupedOptimizer):
         adjust_lr: AdjustLr = "original",
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
+        cautious_weight_decay: bool = False,
         algorithm: Literal["muon", "adamw"] = "muon",
         inputs_first: bool = False,
         state_dtype: torch.dtype | None = None,
@@ -82,6 +90,7 @@ class Muon(GroupedOptimizer):
             "adjust_lr": adjust_lr,
             "betas": betas,
             "eps": eps,
+            "cautious_weight_decay": cautious_weight_decay,
             "algorithm": algorithm,
             "inputs_first": inputs_first,
         }
@@ -131,8 +140,12 @@ class Muon(GroupedOptimizer):
         adjusted = lr * adjustment(group["adjust_lr"], outputs, inputs)
         for p, part in zip(held, exchange.parts(update.reshape(whole.shape)), strict=True):
             mine = local_shard(p, p)
-            mine.mul_(1 - lr * group["weight_decay"])
-            mine.add_(part.to(mine.device), alpha=-adjusted)
+            part = part.to(mine.device)
+            if group["cautious_weight_decay"] and group["weight_decay"]:
+                decay_where_aligned(mine, part, lr, group["weight_decay"])
+            else:
+                mine.mul_(1 - lr * group["weight_decay"])
+            mine.add_(part, alpha=-adjusted)
 
     def _owners(self, held: Sequence[Tensor]) -> list[int]:
         """Choose the rank that makes each matrix orthogonal: the one with the least to do."""

@@ -11,7 +11,14 @@ from torch import Tensor
 from setpoint.config import SetpointError
 from setpoint.optim import unless
 from setpoint.optim.adafactor import divided_step
-from setpoint.optim.base import BuiltOptimizer, given_tensors, is_dtensor, uncompiled
+from setpoint.optim.base import (
+    BuiltOptimizer,
+    decay_where_aligned,
+    given_tensors,
+    is_dtensor,
+    local_shard,
+    uncompiled,
+)
 from setpoint.optim.unless import flag_of, is_left_out, without_flag
 
 if TYPE_CHECKING:
@@ -54,13 +61,56 @@ def implementation_flags(
 
 
 class AdamW(BuiltOptimizer, torch.optim.AdamW):
-    """torch.optim.AdamW (Loshchilov and Hutter, 2019)."""
+    """torch.optim.AdamW (Loshchilov and Hutter, 2019), also with cautious weight decay."""
 
-    step = uncompiled(torch.optim.AdamW.step, no_grad=True)
+    _step = uncompiled(torch.optim.AdamW.step, no_grad=True)
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Update the parameters that have gradients.
+
+        Arguments:
+            closure: computes the loss again, before the update.
+        """
+        cautious = [group for group in self.param_groups
+                    if group.get("cautious_weight_decay") and group["weight_decay"]]  # fmt: skip
+        if not cautious:
+            return self._step(closure)
+        loss, flag = None, flag_of(self)
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if is_left_out(flag):
+            return loss
+        before = [group["weight_decay"] for group in cautious]
+        for group in cautious:
+            self._decay(group, flag)
+            group["weight_decay"] = 0.0
+        try:
+            self._step()
+        finally:
+            for group, weight_decay in zip(cautious, before, strict=True):
+                group["weight_decay"] = weight_decay
+        return loss
+
+    @torch.no_grad()
+    def _decay(self, group: dict[str, Any], flag: Tensor | None) -> None:
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            parameter, gradient = local_shard(p, p), local_shard(p.grad, p)
+            mean = self.state[p].get("exp_avg") if p in self.state else None
+            update = gradient  # in the first step, as the mean begins at 0
+            if mean is not None:
+                mean = local_shard(mean, p)
+                update = mean.lerp(gradient.to(mean.dtype), 1 - group["betas"][0])
+            with unless.unless(flag, parameter):
+                decay_where_aligned(parameter, update, group["lr"], group["weight_decay"])
 
     @classmethod
     def arguments(cls, config: sections.AdamW, groups: list[dict[str, Any]]) -> dict[str, Any]:
         """See `BuiltOptimizer.arguments`."""
+        for group in groups:  # which torch's own does not know
+            group.setdefault("cautious_weight_decay", config.cautious_weight_decay)
         fused, foreach = implementation_flags(config.implementation, given_tensors(groups))
         return {**super().arguments(config, groups), "fused": fused, "foreach": foreach}
 
