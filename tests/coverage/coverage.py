@@ -7,7 +7,6 @@
     commands = ["setpoint export --dtype"]
     fixed = "the value of the key that always holds"
     refused = "why there is no such thing"
-    open = "what is missing"
 
 A field without a value takes the key's own values, by the type and default in `takes`. `values` has
 each of the documented `choices`. `tests` show it, and name the field or its value; `note` says what
@@ -48,8 +47,8 @@ each field, whether it takes the value, each command, and whether the named test
 
 *Answered*: a field with a value, or a command, gives its meaning, and a test shows it
 ([list](keys.md)). *Fixed*: one value of the key always holds. *Refused*: left out, for a reason.
-*Open*: not there yet. Their [weaknesses](weaknesses.md) are a list of their own. Keys with a star
-are not documented and were found in code.
+Their [weaknesses](weaknesses.md) are a list of their own. Keys with a star are not documented and
+were found in code.
 
 Whole recipes of the four are in `tests/recipes/`: each passes `check` at its own number of ranks,
 and in small trains on 2 or 4 ranks what one rank trains.
@@ -63,7 +62,7 @@ Setpoint does not have them.
 | | fault | in Setpoint | shown by |
 | --- | --- | --- | --- |
 """
-STATES = ("answered", "fixed", "refused", "open")
+STATES = ("answered", "fixed", "refused")
 
 
 class Row(NamedTuple):
@@ -84,7 +83,6 @@ class Row(NamedTuple):
     commands: tuple[str, ...] = ()
     fixed: str = ""
     refused: str = ""
-    open: str = ""
     note: str = ""
     tests: tuple[str, ...] = ()
     about: str = ""
@@ -116,7 +114,7 @@ def _row(capability: str, name: str, parts: dict[str, Any]) -> Row:
 
 def problems_of(row: Row) -> Iterator[str]:
     """Find what a row lacks, and what of it is not so."""
-    said = [name for name in ("commands", "fixed", "refused", "open") if getattr(row, name)]
+    said = [name for name in ("commands", "fixed", "refused") if getattr(row, name)]
     said += ["fields"] if row.fields or row.values else []
     if len(said) != 1:
         yield f"says {' and '.join(said) or 'nothing'}; one of these is needed"
@@ -284,15 +282,15 @@ def _made_of(case: str, texts: frozenset[str]) -> bool:
 def pages() -> dict[str, str]:
     """The texts of docs/coverage by file name, as the answers say."""
     known = rows()
-    lines = [INDEX, "| capability | keys | answered | fixed | refused | open |\n"]
-    lines.append("| --- | --: | --: | --: | --: | --: |\n")
+    lines = [INDEX, "| capability | keys | answered | fixed | refused |\n"]
+    lines.append("| --- | --: | --: | --: | --: |\n")
     by_capability: dict[str, list[Row]] = {}
     for row in known:
         by_capability.setdefault(row.capability, []).append(row)
     for name, some in {**by_capability, "**all**": known}.items():
         counts = Counter(row.state for row in some)
         lines.append(_cells(name, str(len(some)), *(str(counts[state]) for state in STATES)))
-    for state, title in (("fixed", "Fixed"), ("refused", "Refused"), ("open", "Open")):
+    for state, title in (("fixed", "Fixed"), ("refused", "Refused")):
         lines.append(f"\n## {title}\n\n| key | {'value | ' * (state == 'fixed')}why |\n")
         lines.append(f"| --- | {'--- | ' * (state == 'fixed')}--- |\n")
         for row in (each for each in known if each.state == state):

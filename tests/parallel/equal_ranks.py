@@ -106,6 +106,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "one key-value head": ("model.kv_heads=1", "model.positions=learned"),
     "soft caps and muP": ("model.logit_soft_cap=5", "model.attention_soft_cap=10",
                           "model.mup.base_dim=16"),
+    "replicated parameters": ("parallel.sharding.replicated=[embedding, norm, 0.feed_forward]",
+                              "optimizer.clip_norm=0.1"),
+    "replicated parameters in bf16": (
+        "parallel.sharding.replicated=[output, norm]", "precision.params=bf16",
+        "precision.compute=bf16", "precision.reduce=fp32", "optimizer=anyprecision_adamw",
+    ),
+    "replicated parameters with masters": (
+        "parallel.sharding.replicated=[output, norm]", "precision.params=bf16",
+        "precision.compute=bf16", "precision.master=fp32",
+    ),
     "frozen parameters": ('optimizer.frozen=["embedding.*"]',),
     "gradients summed in fp32": ("precision.params=bf16", "precision.compute=bf16",
                                  "precision.reduce=fp32", "optimizer=anyprecision_adamw"),
@@ -201,12 +211,16 @@ EXPERT_SHAPES = {
 }  # fmt: skip
 # Refused: drops look at whole sequences, and FSDP2 works within layers where it shards experts.
 NOT_FOR = {"divided experts, capacity": "ring="}
+REPLICATED = [name for name in CASES if name.startswith("replicated parameters")]
+NOT_FOR |= dict.fromkeys(REPLICATED, "shard=1")  # nothing is sharded
 # What rounds more than fp32 does. Muon orthogonalizes in bf16, where the last bit of a sum may
 # decide how a number is rounded; of the others much is in bf16, and fp64 would decide nothing.
 LOOSE = {
     "weights in bf16 with masters": 2e-2,
     "gradients summed in fp32": 2e-2,
     "computed in bf16": 5e-2,
+    "replicated parameters in bf16": 2e-2,
+    "replicated parameters with masters": 2e-2,
     "compiled by aot_eager": 5e-2,
     "muon": 5e-3,
 }

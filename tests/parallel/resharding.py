@@ -44,6 +44,7 @@ DIVISIONS: dict[str, tuple[int, tuple[str, ...]]] = {
     "pipeline2": (2, ("pipeline=2",)),
     "tensor2-shard2": (4, ("tensor=2", "shard=2")),
     "expert2": (2, ("shard=2", "expert=2")),
+    "replicated2": (2, ("shard=2", "sharding.replicated=[output, norm, layers.1.attention]")),
 }
 COMMON = (
     "model.dropout=0", "model.layers=4", "model.moe={experts: 4, load_sequences: 1}",

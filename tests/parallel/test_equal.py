@@ -6,7 +6,10 @@ import pytest
 
 from ..forks import forked
 
-FEW = ("uneven rows", "experts with biases", "muon", "gradients summed in fp32")
+FEW = (
+    "uneven rows", "experts with biases", "muon", "gradients summed in fp32",
+    "replicated parameters",
+)  # fmt: skip
 
 
 def compare(ranks: int, *cases: str) -> str:

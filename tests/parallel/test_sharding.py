@@ -50,6 +50,15 @@ def test_inner_units_come_first() -> None:
             "which is computed on ranks whose tokens choose it",
         ),
         (("parallel.sharding.units=['(']",), "is no regular expression"),
+        (("parallel.sharding.replicated=[nothing]",), "matches no parameter"),
+        (
+            (
+                "parallel.sharding.replicated=[experts]",
+                "model.moe={experts=4}",
+                "parallel.expert=2",
+            ),
+            "of experts that the ranks divide",
+        ),
         (("parallel.shard=1", "parallel.sharding.layers_per_unit=2"), "no weights are sharded"),
         (("parallel.bucket_size=2",), "FSDP2 sums the gradients of each unit by itself"),
     ],

@@ -336,6 +336,7 @@ def asked_of_fsdp(job: Job) -> list[dict[str, Any]]:
         modules = unit if isinstance(unit, list) else [unit]
         row: dict[str, Any] = {"unit": [names[module] for module in modules]}
         row["offload"] = "offload_policy" in options
+        row["whole"] = len(options.get("ignored_params", ()))
         for way in ("forward", "backward"):
             ahead = partial(row.__setitem__, way)
             told = lambda units, ahead=ahead: ahead([names[each] for each in units])  # noqa: E731
@@ -592,6 +593,7 @@ EFFECTS = {
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
     "Parallel.sharding": Effect("parallel.sharding.layers_per_unit=2", asked_of_fsdp, FSDP),
     "Sharding.units": Effect("parallel.sharding.units=['layers.0.attention']", asked_of_fsdp, FSDP),
+    "Sharding.replicated": Effect("parallel.sharding.replicated=[norm]", asked_of_fsdp, FSDP),
     "Sharding.layers_per_unit": Effect("parallel.sharding.layers_per_unit=2", asked_of_fsdp, FSDP),
     "Sharding.forward_prefetch": Effect("parallel.sharding.forward_prefetch=2", asked_of_fsdp,
                                         FSDP),

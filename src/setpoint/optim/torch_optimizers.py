@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,10 +61,36 @@ def implementation_flags(
     return fused or None, None
 
 
+def _apart(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step that takes what ranks divide apart from what each has whole, which torch does not."""
+
+    @wraps(step)
+    def run(self: BuiltOptimizer, closure: Callable[[], float] | None = None) -> Any:
+        groups = self.param_groups
+        held = [group["params"] for group in groups]
+        if len({is_dtensor(p) for parameters in held for p in parameters}) < 2:
+            return step(self, closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        try:
+            for divided in (True, False):
+                for group, parameters in zip(groups, held, strict=True):
+                    group["params"] = [p for p in parameters if is_dtensor(p) is divided]
+                step(self)
+        finally:
+            for group, parameters in zip(groups, held, strict=True):
+                group["params"] = parameters
+        return loss
+
+    return run
+
+
 class AdamW(BuiltOptimizer, torch.optim.AdamW):
     """torch.optim.AdamW (Loshchilov and Hutter, 2019), also with cautious weight decay."""
 
-    _step = uncompiled(torch.optim.AdamW.step, no_grad=True)
+    _step = _apart(uncompiled(torch.optim.AdamW.step, no_grad=True))
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update the parameters that have gradients.
@@ -118,7 +145,7 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
 class SGD(BuiltOptimizer, torch.optim.SGD):
     """torch.optim.SGD (Sutskever et al., 2013)."""
 
-    _step = uncompiled(torch.optim.SGD.step, no_grad=True)
+    _step = _apart(uncompiled(torch.optim.SGD.step, no_grad=True))
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update the parameters that have gradients.

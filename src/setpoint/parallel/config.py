@@ -95,6 +95,12 @@ class Sharding(Config, role=RUNTIME):
     """Regular expressions that match whole names of modules: those are gathered and freed by
     themselves, as each layer is, the embedding, and the last norm with the output matrix."""
 
+    replicated: tuple[str, ...] = field(
+        default=(), also_called=("ignored_params", "ignored_parameters", "ignored_modules")
+    )
+    """Regular expressions searched in parameter names: those that match are not sharded, and each
+    rank keeps them whole. Their gradients are summed over the ranks at the end of a step."""
+
     layers_per_unit: int = field(default=1, ge=1)
     """Layers that are gathered together: more need more memory, and fewer and larger messages."""
 
@@ -127,6 +133,8 @@ class Sharding(Config, role=RUNTIME):
     def _check_units(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.units):
             yield from pattern_problems(f"units.{index}", pattern, means="no name")
+        for index, pattern in enumerate(self.replicated):
+            yield from pattern_problems(f"replicated.{index}", pattern, (r"\.norm\.", "embed"))
 
 
 class TorchFT(Config, role=RUNTIME):

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
-from setpoint.parallel.sharding import FirstUnits
+from setpoint.parallel.sharding import FirstUnits, replicated_parameters
 from setpoint.parallel.tensor import sum_over_tensor_ranks, summed_gradients
+from setpoint.shapes.placed import part_here
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
 
@@ -41,6 +44,14 @@ class Replicas:
         self._terms = [] if self._tensor is None else list(summed_gradients(model))
         self._sums: GradientSums | None = None
         self._buckets: _BucketViews | None = None
+        self._replicated: GradientSums | None = None
+        """Sums of the gradients that FSDP2 leaves alone; None where it has all."""
+        if config.uses_fsdp and config.sharding.replicated:
+            found = replicated_parameters(config, model, is_part=True).values()
+            weights = [weight for weight in found if weight.requires_grad]
+            axes = (*config.copying_axes, *config.sharding_axes)
+            size = int(config.bucket_size * 2**20)
+            self._replicated = GradientSums(weights, size, world.group(*axes), overlaps=False)
         self.on_last: Callable[[], None] = lambda: None
         """Called in a backward pass that has all gradients, and only waits for sums, where DDP
         makes them."""
@@ -66,7 +77,8 @@ class Replicas:
         Shards are the exception unless they accumulate whole gradients: these are divided among the
         ranks after each, and summed over the replicas at the last.
         """
-        with self._shared(last):
+        beside = self._replicated if last else None
+        with self._shared(last), nullcontext() if beside is None else beside.summing():
             yield
         if last and self._tensor is not None:
             sum_over_tensor_ranks(self._terms, self._tensor)
@@ -181,10 +193,18 @@ class GradientSums:
         weights: those that are trained, in the order of the model; buckets are filled from the last
             one on, in whose order a backward pass reaches them.
         size: bytes of a bucket; a larger gradient is one by itself.
+        group: the ranks; None: all.
         overlaps: whether buckets are sent within the backward pass; else when it has ended.
     """
 
-    def __init__(self, weights: Sequence[nn.Parameter], size: int, overlaps: bool = True) -> None:
+    def __init__(
+        self,
+        weights: Sequence[nn.Parameter],
+        size: int,
+        group: ProcessGroup | None = None,
+        overlaps: bool = True,
+    ) -> None:
+        self.group = group
         self.buckets: list[list[nn.Parameter]] = [[]]
         room = size
         for weight in reversed(weights):
@@ -212,10 +232,11 @@ class GradientSums:
                 self._send()
             for bucket, (together, work) in zip(self.buckets, self._under_way, strict=True):
                 work.wait()
-                parts = together.split([weight.numel() for weight in bucket])
+                parts = together.split([part_here(weight).numel() for weight in bucket])
                 for weight, part in zip(bucket, parts, strict=True):
                     assert weight.grad is not None
-                    weight.grad.copy_(part.view_as(weight.grad))
+                    own = part_here(weight.grad)
+                    own.copy_(part.view_as(own))
         finally:
             self._missing, self._under_way = [], []
 
@@ -241,6 +262,7 @@ class GradientSums:
         for weight in bucket:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight, dtype=weight.grad_dtype)
-        together = torch.cat([w.grad.reshape(-1) for w in bucket if w.grad is not None])
-        work = distributed.all_reduce(together, async_op=True)
+        grads = [part_here(weight.grad) for weight in bucket if weight.grad is not None]
+        together = torch.cat([grad.reshape(-1) for grad in grads])
+        work = distributed.all_reduce(together, group=self.group, async_op=True)
         self._under_way.append((together, work))

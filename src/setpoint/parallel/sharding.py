@@ -37,7 +37,7 @@ def shard(
     divided by what all of them count.
 
     Arguments:
-        whole: parameters that no other rank has anything of, and that stay as they are.
+        whole: parameters that are not sharded, and stay as they are.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -45,10 +45,10 @@ def shard(
     # One axis is plain sharding; two are HSDP: shards within, copies across.
     mesh = mesh["replicate", "shard"] if config.copies > 1 else mesh["shard"]
     given: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, **offloading(config.sharding, mesh)}
-    if whole:
-        given["ignored_params"] = whole
     cut = isinstance(model, Stage)
     part = model.model if isinstance(model, Stage) else model
+    if whole := whole.union(replicated_parameters(config, part, is_part=cut).values()):
+        given["ignored_params"] = whole
     units = [*units_of(config.sharding, part, layers, is_part=cut), [model]]
     ends = [units_around(part)[-1:], [[model]]]
     for unit in units:
@@ -62,6 +62,31 @@ def shard(
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
     prefetch(config.sharding, model, units, isinstance(part, HasUnits))
+
+
+def replicated_parameters(
+    config: Parallel, model: nn.Module, is_part: bool = False
+) -> dict[str, nn.Parameter]:
+    """The parameters that `parallel.sharding.replicated` leaves whole, by qualified name.
+
+    Arguments:
+        is_part: see `units_of`.
+
+    Raises:
+        SetpointError: a pattern matches none, or a weight of experts that the ranks divide.
+    """
+    named, found = dict(model.named_parameters()), dict[str, nn.Parameter]()
+    for index, pattern in enumerate(config.sharding.replicated):
+        matching = {name: p for name, p in named.items() if re.search(pattern, name)}
+        experts = [name for name in matching if config.divides_experts and "experts." in name]
+        if experts or not (matching or is_part):
+            what = f"{experts[0]}, of experts that ranks divide" if experts else "no parameter"
+            raise SetpointError(
+                f"parallel.sharding.replicated.{index} = {pattern!r} matches {what}\n"
+                f"Valid: patterns of names such as {next(iter(named))}"
+            )
+        found |= matching
+    return found
 
 
 def allow_integers() -> None:

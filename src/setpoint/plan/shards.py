@@ -42,6 +42,7 @@ class Shards(NamedTuple):
         trained_tensors: numbers of each trained tensor here, in the order of the model.
         terms: numbers of whole weights of whose gradients each rank of `tensor` has a term.
         tied: numbers of the embedding where another stage has it as its output matrix.
+        replicated: trained numbers of what FSDP2 leaves whole, whose gradients are summed beside.
     """
 
     stored: int
@@ -52,6 +53,7 @@ class Shards(NamedTuple):
     trained_tensors: tuple[int, ...]
     terms: int
     tied: int
+    replicated: int
 
 
 @lru_cache(maxsize=4096)
@@ -69,14 +71,18 @@ def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
 
 
 class _Held(NamedTuple):
-    """One weight on a rank: bytes stored, numbers here, with padding, gathered whole, and state."""
+    """One weight on a rank: bytes stored, numbers here, with padding, gathered whole, and state.
+
+    Arguments:
+        in_unit: whether FSDP2 gathers it together with others.
+    """
 
     stored: int
     numbers: int
     padded: int
     whole: int
     state: int
-    is_expert: bool
+    in_unit: bool
 
 
 @lru_cache(maxsize=65536)
@@ -84,6 +90,7 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Held:
     shape = local_shape(weight, topology, tensor)
     whole = prod(shape)
     is_expert = weight.division == "experts" and topology.divides_experts
+    in_unit = not is_expert and not (weight.is_replicated and topology.uses_fsdp)
     if is_expert:
         shards = topology.expert_shards
         dim = side_to_shard(shape, weight.inner, shards)
@@ -91,7 +98,7 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Held:
         padded = whole // shape[dim] * rows
         own = padded
         local = tuple(rows if n == dim else size for n, size in enumerate(shape))
-    elif topology.uses_fsdp:
+    elif in_unit and topology.uses_fsdp:
         rows = -(-shape[0] // topology.shards)
         rest = prod(shape[1:])
         padded = rows * rest
@@ -102,11 +109,9 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Held:
         padded, own, local = whole, whole, shape
     per_number, per_tensor = weight.state
     kept = _factored(local) if weight.is_factored else own
-    by_fsdp = topology.shards_experts if is_expert else topology.uses_fsdp
+    by_fsdp = topology.shards_experts if is_expert else topology.uses_fsdp and in_unit
     size = (weight.sharded if by_fsdp else weight.stored) / max(1, weight.numbers)
-    return _Held(
-        round(padded * size), own, padded, whole, kept * per_number + per_tensor, is_expert
-    )
+    return _Held(round(padded * size), own, padded, whole, kept * per_number + per_tensor, in_unit)
 
 
 def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[int, ...]:
@@ -147,7 +152,7 @@ def _factored(shape: tuple[int, ...]) -> int:
 def _shards(
     workload: Workload, topology: Topology, stage_rank: int, tensor: int, shard: int
 ) -> Shards:
-    stored = numbers = padded = state = terms = 0
+    stored = numbers = padded = state = terms = replicated = 0
     units: list[Unit] = []
     tensors: list[int] = []
     last, first = len(workload.order) - 1, 0
@@ -185,6 +190,7 @@ def _shards(
             numbers += own.numbers
             padded += own.padded
             terms += own.terms
+            replicated += own.replicated
             tensors += own.tensors
         step = topology.layers_per_unit
         for begin in range(0, len(layers), step):
@@ -196,7 +202,9 @@ def _shards(
         if not (around or layers):
             around["around"] = []
         units += [_unit(weights, place) for place, weights in around.items()]
-    return Shards(stored, numbers, padded, state, tuple(units), tuple(tensors), terms, tied)
+    return Shards(
+        stored, numbers, padded, state, tuple(units), tuple(tensors), terms, tied, replicated
+    )
 
 
 def place_of(kind: str, tied: bool) -> Place:
@@ -214,6 +222,7 @@ class _Sums(NamedTuple):
     numbers: int
     padded: int
     terms: int
+    replicated: int
     tensors: list[int]
 
 
@@ -228,12 +237,17 @@ def _sums(held: list[tuple[Weight, _Held]], topology: Topology) -> _Sums:
         terms=sum(
             own.numbers * weight.times for weight, own in trained if _has_terms(weight, topology)
         ),
+        replicated=sum(
+            own.numbers * weight.times
+            for weight, own in trained
+            if weight.is_replicated and topology.uses_fsdp
+        ),
         tensors=[own.numbers for weight, own in trained for _ in range(weight.times)],
     )
 
 
 def _unit(held: list[tuple[Weight, _Held]], place: Place) -> Unit:
-    own = [(weight, each) for weight, each in held if not each.is_expert]
+    own = [(weight, each) for weight, each in held if each.in_unit]
     gathered = sum(
         round(each.whole * weight.gathered / max(1, weight.numbers)) * weight.times
         for weight, each in own

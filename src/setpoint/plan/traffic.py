@@ -127,6 +127,9 @@ def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Itera
             yield "reduce_scatter", axes, ranks, times, times * summed
             if copies > 1:
                 yield "all_reduce", across, copies, 1, summed // ranks
+        size, every = shards.replicated * formats.reduce, ranks * copies
+        axes = _joined(topology, (*topology.sharding_axes, *topology.copying_axes))
+        yield "all_reduce", axes, every, -(-size // topology.bucket), size
     elif topology.world_size > 1 and topology.pipeline == 1 and topology.tensor == 1:
         sizes = [size * formats.reduce for size in shards.trained_tensors]
         calls, total = _buckets(sizes, topology.bucket), sum(sizes)

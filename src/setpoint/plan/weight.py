@@ -45,6 +45,7 @@ class Weight(NamedTuple):
             and `gathered` of what it gathers.
         state: bytes that the optimizer keeps for each number, and for each tensor; those of a
             factored state are counted from the shape instead, in bytes of a number.
+        is_replicated: whether FSDP2 leaves it whole, as `parallel.sharding.replicated` says.
     """
 
     shape: tuple[int, ...]
@@ -58,6 +59,7 @@ class Weight(NamedTuple):
     gathered: int
     state: tuple[int, int]
     is_factored: bool
+    is_replicated: bool
 
     @property
     def numbers(self) -> int:
@@ -93,6 +95,7 @@ def weight_of(
     return Weight(
         each.shape, 1, division, heads, inner, is_trained,
         stored, sharded, gathered, state, is_factored,
+        any(re.search(pattern, each.name) for pattern in job.parallel.sharding.replicated),
     )  # fmt: skip
 
 

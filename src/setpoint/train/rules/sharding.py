@@ -6,14 +6,35 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Problem
+from setpoint.config import Problem, nearest
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.model.parts import units_around_layers
 from setpoint.model.size import unknown_size
+from setpoint.train.build.parameters import described, is_listed
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
+
+
+def replicated_problems(job: Job) -> Iterator[Problem]:
+    """Find patterns of parameters left whole that match none, or weights that ranks divide."""
+    parallel = job.parallel
+    if not is_listed(job.model) or job.adapter is not None or not parallel.uses_fsdp:
+        return
+    names = [each.name for each in described(job, 1)[0]]
+    for index, pattern in enumerate(parallel.sharding.replicated):
+        path = f"parallel.sharding.replicated.{index}"
+        found = [name for name in names if re.search(pattern, name)]
+        if not found:
+            yield Problem(path, "matches no parameter", valid=nearest(pattern, names) or names[:3])
+        experts = [name for name in found if "experts." in name]
+        if experts and parallel.divides_experts:
+            yield Problem(
+                path,
+                f"matches {experts[0]}, of experts that the ranks divide",
+                also=("parallel.expert",),
+            )
 
 
 def unit_problems(job: Job) -> Iterator[Problem]:

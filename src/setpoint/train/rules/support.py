@@ -313,6 +313,14 @@ CONFLICTS = (
         "parallel.backend = nccl", ("parallel.sharding.offload = true",),
         "cannot sum what lies in the host's memory", ("null", "cpu:gloo,cuda:nccl")),
     Conflict(
+        "parallel.sharding.replicated = set", ("parallel.sharding.offload = true",),
+        "stay beside the sharded weights, in the host's memory, and are not copied to the device",
+        ("[]",)),
+    Conflict(
+        "parallel.sharding.replicated = set", ("optimizer = import",),
+        "leave PyTorch's optimizers whole parameters beside sharded ones, which they do not take",
+        ("[]",)),
+    Conflict(
         "memory.optimizer_offload = set", ("parallel.sharding.offload = true",),
         "has no effect: the optimizer state lies in the host's memory beside the weights",
         ("null",)),
