@@ -273,8 +273,8 @@ def test_the_mask_is_part_of_the_digest() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (Document("given/a", tokens=np.array([3, 257])), "token 257 at place 1.* 0 to 256"),
-        (Document("given/a", tokens=np.array([-1])), "token -1 at place 0"),
+        (Document("given/a", tokens=np.array([3, 257])), "token 257 at position 1.* 0 to 256"),
+        (Document("given/a", tokens=np.array([-1])), "token -1 at position 0"),
         (
             Document("given/a", tokens=np.array([3]), trained=np.array([True, True])),
             "has 1 tokens, and says of 2",

@@ -226,12 +226,13 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     @check
     def _check_export(self) -> Iterator[Problem]:
-        if self.export is not None and self.write and self.last == "none":
+        export = self.export
+        if export is not None and self.write and self.last == "none" and export.when == "end":
             yield Problem(
                 "last",
-                "none leaves no checkpoint of the last step to export",
+                "leaves no checkpoint of the last step, which is the one that is exported",
                 valid=("full", "weights"),
-                also=("export",),
+                also=("export.when",),
             )
 
     @check

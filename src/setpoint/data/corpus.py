@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from setpoint.data.document import Document, FileRecord, Source, TokenSource
 from setpoint.data.sequences import DataIdentity
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.sources.limits import Limits
+from setpoint.data.sources.suffixes import JSONL, format_of
+from setpoint.data.sources.token_files import beyond_vocabulary
 from setpoint.data.split import split_documents, split_mixture, split_position
 from setpoint.data.token_row import TokenArray, TokenRow
 from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -592,10 +595,14 @@ def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
     if low < 0 or high >= tokenizer.vocab_size:
         wrong = low if low < 0 else high
         at = int(np.flatnonzero(tokens == wrong)[0])
+        file, _, number = document.name.partition("#")
+        row = re.match(r"\d+", number)
+        unit = "line" if format_of(file) == JSONL else "row"
+        place = f"{file}, {unit} {int(row[0]) + 1:,}" if row else f"the document '{document.name}'"
+        size = tokenizer.vocab_size
         raise SetpointError(
-            f"{where}: the document '{document.name}' has the token {wrong} at place {at}, and the "
-            f"tokenizer {tokenizer.name} has {tokenizer.vocab_size}.\n"
-            f"Valid: 0 to {tokenizer.vocab_size - 1}; tokens of this tokenizer."
+            f"{where}: {beyond_vocabulary(place, wrong, at, size).message}.\n"
+            f"Valid: 0 to {size - 1}; tokens of this tokenizer."
         )
 
 

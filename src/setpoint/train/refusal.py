@@ -119,12 +119,14 @@ def identity_refusal(
             "the number of ranks: over so many sequences the load of experts is counted.\n"
             f"  To count it as before, add --batch.micro_size {load.left}."
         )
-    horizon = next((item.left for item in refused if item.path == "schedule.horizon"), None)
-    if isinstance(horizon, str | list):
-        text = ", ".join(horizon) if isinstance(horizon, list) else horizon
-        lines.append(
-            f'  To stay on the recorded learning-rate curve, add --schedule.horizon "{text}".'
-        )
+    for item in refused:
+        if item.path == "schedule.horizon" and isinstance(item.left, str | list):
+            text = ", ".join(item.left) if isinstance(item.left, list) else item.left
+            share = " --schedule.horizon_share null" * ("horizon_share" in item.right_origin)
+            lines.append(
+                "  To stay on the recorded learning-rate curve, add "
+                f'--schedule.horizon "{text}"{share}.'
+            )
     return ContractRefused("\n".join(lines), command, paths)
 
 

@@ -150,6 +150,10 @@ def test_tokens_and_labels_of_rows(tmp_path: Path, kind: Kind) -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "length": ({"labels": [1, 2]}, "field 'labels': has 2 entries, and input_ids has 3"),
+    "mask of twos": (
+        {"attention_mask": [1, 2, 1]},
+        "field 'attention_mask': place 1 has 2, and 0 or 1 is needed",
+    ),
     "label": ({"labels": [1, 9, 3]}, "field 'labels': place 1 has 9, and input_ids has 2 there"),
     "masked": ({"labels": [-100] * 3}, "field 'labels': all are -100, so nothing in it is trained"),
     "mask": ({"attention_mask": [0, 0, 0]}, "field 'input_ids': holds no token"),
@@ -173,7 +177,9 @@ def test_what_is_wrong_in_a_row_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("kind", [jsonl, columns, saved])
 def test_tokens_beyond_the_vocabulary_are_named(tmp_path: Path, kind: Kind) -> None:
     rows = [{"input_ids": [1]}, {"input_ids": [1, 257]}]
-    with pytest.raises(SetpointError, match=r"#000001' has the token 257 at place 1, and the tok"):
+    with pytest.raises(
+        SetpointError, match=r"(line|row) 2 holds the token 257 at position 1, and the voc"
+    ):
         documents(kind(tmp_path, rows))
 
 

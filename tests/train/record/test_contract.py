@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -129,6 +130,17 @@ def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None
     assert lrs == [pytest.approx(0.01 * 0.1)] * 3
     # The record says so from now on: no flag is needed any more.
     assert resume(run, "duration=10 steps").ended.step == 10
+
+
+def test_the_hint_about_a_horizon_by_its_share_can_be_typed(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=6 steps", "schedule.horizon_share=0.5")).directory
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "duration=9 steps")
+    _, _, hint = str(caught.value).partition("learning-rate curve, add ")
+    flags = shlex.split(hint.removesuffix("."))
+    words = [f"{path[2:]}={value}" for path, value in zip(flags[::2], flags[1::2], strict=True)]
+    assert words == ["schedule.horizon=3 steps", "schedule.horizon_share=null"]
+    assert resume(run, "duration=9 steps", *words).ended.step == 9
 
 
 def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
         return None, None
     origin = _in_short(chain[-1][0], here) if chain else "default"
     if isinstance(node, Node):
-        return type(node).__setpoint__.tag, origin
+        return type(node).__setpoint__.tag or "set", origin  # a section has no value of its own
     if isinstance(node, Free):
         origin = _origins_inside(node, here) or origin
     return shown_plain(node), origin

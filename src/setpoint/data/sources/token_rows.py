@@ -117,6 +117,9 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
     beside = {name: _numbers(row[name], name, len(tokens)) for name in BESIDE
               if row.get(name) is not None}  # fmt: skip
     labels, mask, positions = (beside.get(name) for name in BESIDE)
+    if mask is not None and (wrong := np.flatnonzero((mask != 0) & (mask != 1))).size:
+        at = int(wrong[0])
+        raise RowError(f"field 'attention_mask': place {at} has {mask[at]}, and 0 or 1 is needed")
     if shifted:
         if labels is None:
             raise RowError("field 'labels': is missing, and shifted_labels = true reads it")

@@ -7,6 +7,7 @@ from math import ceil, inf
 from typing import Literal
 
 from setpoint.config import (
+    RUNTIME,
     Caution,
     Config,
     Invalid,
@@ -93,9 +94,10 @@ class Spanning(ScheduleConfig):
     length is a share."""
 
     horizon_share: float | None = field(
-        default=None, gt=0, lt=1, also_called=("lr_decay_ratio", "decay_ratio")
+        default=None, gt=0, lt=1, role=RUNTIME, also_called=("lr_decay_ratio", "decay_ratio")
     )
-    """Horizon as a share of the job's duration, in place of `horizon`: 0.8; null: all of it."""
+    """Horizon as a share of the job's duration, in place of `horizon`: 0.8; null: all of it. On
+    resume only the horizon that follows is compared."""
 
     @derive("horizon")
     def _derive_horizon(self) -> Duration | None:
