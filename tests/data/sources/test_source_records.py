@@ -27,6 +27,10 @@ def write_jsonl(rows: list[dict[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def write_array(rows: list[dict[str, Any]], path: Path) -> None:
+    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
 def write_csv(rows: list[dict[str, Any]], path: Path) -> None:
     table = pa.table({"id": [*range(len(rows))], "text": [row["text"] for row in rows]})
     csv.write_csv(table, path)
@@ -48,6 +52,7 @@ def write_feather(rows: list[dict[str, Any]], path: Path) -> None:
 
 WRITERS: dict[str, Callable[[list[dict[str, Any]], Path], None]] = {
     "a.jsonl": write_jsonl,
+    "a.json": write_array,
     "a.csv": write_csv,
     "a.parquet": write_parquet,
     "a.arrow": write_stream,
@@ -73,7 +78,7 @@ def test_the_suffix_says_the_format(tmp_path: Path, name: str) -> None:
     assert read(tmp_path / name) == wanted
     # The format can be said where the suffix does not.
     (tmp_path / name).rename(tmp_path / "data.bin")
-    kind = {"feather": "arrow"}.get(name[2:], name[2:])
+    kind = {"feather": "arrow", "json": "jsonl"}.get(name[2:], name[2:])
     assert [text for _, text in read(tmp_path / "data.bin", format=kind)] == [t for _, t in wanted]
 
 
@@ -160,13 +165,18 @@ def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: st
         ("a.jsonl", b"\n\n", "holds no rows"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 is not JSON: Expecting value"),
         ("a.jsonl", b'{"text": "a"}\n{"te', "Unterminated string starting at character 2"),
-        ("a.jsonl", b'[\n{"text": "a"}\n]', "line 1 is not JSON(.|\n)*jq -c"),
+        ("a.json", b'[{"text": "a"} {"text": "b"}]', "row 2 is not JSON: , or ] is missing"),
+        ("a.json", b'[{"text": "a"},', "row 2 is not JSON: Expecting value"),
+        ("a.json", b'[{"text": "a"}] more', "a.json is not JSON: text follows the end"),
+        ("a.json", b'[{"text": "\xff"}]', "row 1 is not UTF-8: byte 0xff at offset 11"),
+        ("a.json", b'{\n"text": "a"}', "line 1 is not JSON(.|\n)*format = 'text'"),
+        ("a.json", b"[[]]", "row 1 is a list, not a JSON object"),
         (
             "a.jsonl",
             b'{"text": "a"}\n{"text": "\xff"}\n',
             "line 2 is not UTF-8: byte 0xff at offset",
         ),
-        ("a.jsonl", b"[" * 99_999, "line 1 is not JSON: its values are nested too deep"),
+        ("a.jsonl", b"[" * 99_999, "row 1 is not JSON: its values are nested too deep"),
         ("a.csv", b"", "the first row of text/a.csv is empty"),
         ("a.csv", b"id,text\n", "holds no rows"),
         (

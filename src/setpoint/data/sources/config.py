@@ -166,7 +166,7 @@ class Text(
              "Whether any file is plain text", dead=("separator",)),
     ),
 ):  # fmt: skip
-    """Your own texts: plain text in UTF-8, or a field of JSON Lines, CSV, Parquet or Arrow rows."""
+    """Your own texts: plain text in UTF-8, or a field of JSON, CSV, Parquet or Arrow rows."""
 
     sized_by = "setpoint.data.sources.formats:most_tokens"
 
@@ -250,7 +250,7 @@ class Conversations(
     """Source name: prefix of its documents' names, unique among the sources."""
 
     paths: tuple[str, ...] = field()
-    """Files, folders, globs and URLs of JSON Lines, CSV, Parquet or Arrow. A row has `messages`,
+    """Files, folders, globs and URLs of JSON, CSV, Parquet or Arrow. A row has `messages`,
     `conversations`, `prompt` and `completion`, `instruction` and `output`, or `input_ids` and
     `labels`."""
 

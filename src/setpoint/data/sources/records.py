@@ -1,9 +1,12 @@
-"""Rows of JSON Lines, CSV, Parquet and Arrow files, one after the other, each with its place."""
+"""Rows of JSON, CSV, Parquet and Arrow files, one after the other, each with its place."""
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -185,12 +188,18 @@ def _no_field(row: Row, field: str, level: object, where: str) -> str:
     )
 
 
-def _json_lines(
+def _json(
     name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
 ) -> Iterator[Row]:
+    """Rows of JSON Lines, or of one array, which is read a block at a time."""
     with opened(file, where, start.offset) as stream:
-        behind = start.offset
-        for number, line in enumerate(stream, start.row):
+        behind, lines = start.offset, cast(Iterator[bytes], iter(stream))
+        begins = not start.offset
+        for number, line in enumerate(lines, start.row):
+            if begins and line.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
+                more = iter(partial(stream.read, BUFFER), b"")
+                yield from islice(_items(name, where, chain([line], more), behind), start.row, None)
+                return
             behind += len(line)
             try:
                 # A byte order mark may begin a file.
@@ -200,13 +209,68 @@ def _json_lines(
                 raise not_utf8(where, place, line, error.start, error.reason) from None
             if not text.strip():
                 continue
+            begins = False
+            place = f"{name}, line {number + 1:,}"
             try:
                 values: object = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise SetpointError(_not_json(where, name, number, text, error)) from None
-            if not isinstance(values, dict):
-                raise SetpointError(_no_object(where, name, number, values))
-            yield Row(name, "line", number, cast(dict[str, object], values), behind)
+                raise SetpointError(_not_json(where, place, text, error)) from None
+            yield Row(name, "line", number, _object(values, where, place), behind)
+
+
+def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Iterator[Row]:
+    """Rows of an array.
+
+    Arguments:
+        before: bytes of the file before it.
+    """
+    decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
+    text, at, number, size = "", 0, 0, before
+    wanted = "["  # what comes next: a sign, one of two, or "" for a value
+    while True:
+        place = f"{name}, row {number + 1:,}"
+        while text[at : at + 1].isspace():
+            at += 1
+        sign = text[at : at + 1]
+        error: Exception = ValueError(f"{' or '.join(wanted or ['a value'])} is missing")
+        if sign and (sign in wanted or (sign == "]" and not number)):
+            at += 1
+            if sign == "]":
+                rest = text[at:] + b"".join(blocks).decode("utf-8", "replace")
+                if rest.strip():
+                    error = ValueError("text follows the end of the array")
+                    raise SetpointError(_not_json(where, name, rest, error))
+                return
+            wanted = ""
+            continue
+        if not wanted:
+            try:
+                values, end = decoder.raw_decode(text, at)
+                yield Row(name, "row", number, _object(values, where, place))
+                at, number, wanted = end, number + 1, ",]"
+                continue
+            except (ValueError, RecursionError) as found:
+                error = found
+        is_over = (sign and wanted) or len(text) - at > CSV_BLOCKS[-1]
+        block = None if is_over else next(blocks, None)
+        if block is None:
+            raise SetpointError(_not_json(where, place, text[at:], error))
+        try:
+            text, at, size = text[at:] + utf8.decode(block), 0, size + len(block)
+        except UnicodeDecodeError as found:
+            data = bytes(found.object)
+            raise not_utf8(
+                where, place, data, found.start, found.reason, size + len(block) - len(data)
+            ) from None
+
+
+def _object(values: object, where: str, place: str) -> dict[str, object]:
+    if not isinstance(values, dict):
+        raise SetpointError(
+            f"{where}: {place} is a {type(values).__name__}, not a JSON object.\n"
+            "Valid: a JSON object in each line, or one array of them."
+        )
+    return cast(dict[str, object], values)
 
 
 def not_utf8(
@@ -228,30 +292,18 @@ def not_utf8(
     )
 
 
-def _not_json(where: str, name: str, number: int, text: str, error: Exception) -> str:
+def _not_json(where: str, place: str, text: str, error: Exception) -> str:
     if isinstance(error, RecursionError):
         reason = "its values are nested too deep"
     elif isinstance(error, json.JSONDecodeError):
-        reason = f"{error.msg.removesuffix(' at')} at character {error.pos + 1:,}"
+        at = error.pos + 1 - (len(error.doc) - len(text))
+        reason = f"{error.msg.removesuffix(' at')} at character {at:,}"
     else:
         reason = str(error).partition(";")[0]
-    start = text.lstrip()[:1]
-    hint = (
-        "; a file that is one JSON array becomes lines with jq -c '.[]'"
-        if number == 0 and start in ("[", "{")
-        else ""
-    )
+    hint = "; text of another kind is read with format = 'text'"
     return (
-        f"{where}: {name}, line {number + 1:,} is not JSON: {reason}.\n"
-        f"Valid: a JSON object in each line{hint}."
-    )
-
-
-def _no_object(where: str, name: str, number: int, value: object) -> str:
-    hint = "; jq -c '.[]' makes lines of a JSON array" if isinstance(value, list) else ""
-    return (
-        f"{where}: {name}, line {number + 1:,} is a {type(value).__name__}, not a JSON object.\n"
-        f"Valid: a JSON object in each line{hint}."
+        f"{where}: {place} is not JSON: {reason}.\n"
+        f"Valid: a JSON object in each line, or one array of them{hint * text.startswith('{')}."
     )
 
 
@@ -441,4 +493,4 @@ def _bytes_of(column: Any, index: int) -> object:
 
 
 _Reader = Callable[[str, File, str, Sequence[str] | None, Start], Iterator[Row]]
-_READERS: dict[str, _Reader] = {JSONL: _json_lines, CSV: _csv, PARQUET: _parquet, ARROW: _arrow}
+_READERS: dict[str, _Reader] = {JSONL: _json, CSV: _csv, PARQUET: _parquet, ARROW: _arrow}

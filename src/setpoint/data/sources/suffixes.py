@@ -8,6 +8,7 @@ TEXT, JSONL, CSV, PARQUET, ARROW = "text", "jsonl", "csv", "parquet", "arrow"
 SUFFIXES = {
     ".jsonl": JSONL,
     ".ndjson": JSONL,
+    ".json": JSONL,
     ".csv": CSV,
     ".tsv": CSV,
     ".parquet": PARQUET,
