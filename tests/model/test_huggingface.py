@@ -18,6 +18,7 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.resolving.checks import verify
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.huggingface import model_files
+from setpoint.model.huggingface.values import Unfit
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
@@ -384,19 +385,32 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.M
             "model.overrides={hidden_size: 16, num_hidden_layers: 1}",
             "model.attention_backend=setpoint",
         ),
+        "more experts for a token than there are": (
+            *MIXTRAL,
+            "model.overrides.num_experts_per_tok=5",
+        ),
+        "an activation that there is not": (*MIXTRAL, "model.overrides.hidden_act=foo"),
+        "attention that is not installed": (*MIXTRAL, "model.attention_backend=flash_attention_2"),
     }
     told: list[str] = []
     for case, flags in cases.items():
         made = job(tmp_path, *flags)
-        problems = preflight(made).problems
-        if problems:
-            told.append(f"{case}, at check:\n{ConfigError(problems)}\n")
+        problems = verify(made, {"files", "import"}).problems
         with pytest.raises(SetpointError) as caught:
             build_components(made)
-        told.append(f"{case}:\n{caught.value}\n")
+        error = caught.value
+        told.append(f"{case}:\n{error}\n")
+        if isinstance(error, Unfit):  # both say the same
+            said = [(f"model.{error.problem.path}", error.problem.message)]
+            assert [(each.path, each.message) for each in problems] == said, case
+        else:
+            assert bool(problems) == ("no directory" in case), case
     with pytest.raises(ConfigError) as nothing:
         job(tmp_path)
     told.append(f"nothing named:\n{nothing.value}\n")
+    with pytest.raises(ConfigError) as nothing:
+        job(tmp_path, "model.config=null")
+    told.append(f"null:\n{nothing.value}\n")
     compare("model/huggingface_refused", "\n".join(told).replace(str(tmp_path), "HERE"))
 
 
@@ -414,8 +428,7 @@ def test_without_transformers_it_is_said_at_check_what_to_install(
     problems = verify(made, {"import"}).problems
     assert [problem.hint for problem in problems] == ["Install 'setpoint[huggingface]'."]
     flash = gpt2(tmp_path, "model.attention_backend=flash_attention_2")
-    told = [problem.path for problem in verify(flash, {"import"}).problems]
-    assert told == ["model.attention_backend", "model.config"]
+    assert [problem.path for problem in verify(flash, {"import"}).problems] == ["model.config"]
     with pytest.raises(SetpointError, match=r"needs the package .*: install 'setpoint\[hugg"):
         build_components(made)
 
@@ -434,5 +447,5 @@ def test_attention_that_computes_something_else_is_not_taken(
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", capped)
     flags = ("model.config=llama", f"model.overrides={{{SMALL}, {HEADS}}}")
     assert build_components(job(tmp_path, *flags)).model.attention == "sdpa"
-    with pytest.raises(SetpointError, match="or computes something else with it"):
+    with pytest.raises(Unfit, match="or computes something else with it"):
         build_components(job(tmp_path, *flags, "model.attention_backend=setpoint"))

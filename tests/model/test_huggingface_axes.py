@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from setpoint.dry_run.step import dry_run
-from setpoint.train.rules.parallel import family_problems
+from setpoint.train.rules.family import family_problems
 
 from ..forks import ENVIRONMENT, forked
 from .huggingface_families import FAMILIES, family_job
@@ -65,20 +65,25 @@ def test_four_ranks_combine_axes() -> None:
         ("qwen3_next", "ulysses=2", "ulysses", "layers of linear_attention", ("1",)),
         ("gpt_oss", "ring=2", "ring", "attention sinks", ("1",)),
         ("phi", "pipeline=2", "pipeline", "has a bias", ("1",)),
-        ("mixtral", "tensor=4", "tensor", "the 2 heads of", ("2", "1")),
-        ("mixtral", "shard=3,expert=3", "expert", "the 4 experts", ("2", "4", "1")),
+        ("phi", "pipeline=6", "pipeline", "6 stages are more than the 4 parts of Phi", ("1",)),
+        ("mixtral", "tensor=4", "tensor", "the 2 key-value heads of", ("2", "1")),
+        ("mixtral", "shard=3,expert=3", "expert", "the 4 experts", ("1",)),
+        ("gpt_oss+lora", "tensor=2,expert_tensor=2", "expert_tensor", "have adapters", ("1",)),
         ("olmo2", "shard=2,expert=2", "expert", "has no experts", ("1",)),
-        ("mixtral", "ulysses=8", "ulysses", "the 4 heads", ("4", "2", "1")),
+        ("mixtral", "ulysses=8", "ulysses", "the 4 heads", ("4", "2")),
     ],
 )
 def test_what_a_family_cannot_is_refused_by_check(
     tmp_path: Path, kind: str, degrees: str, field: str, why: str, valid: tuple[str, ...]
 ) -> None:
-    named = [f"parallel.{each}" for each in degrees.split(",")]
+    kind, _, adapter = kind.partition("+")
+    flags = [f"parallel.{each}" for each in degrees.split(",")]
+    flags += [f"adapter={{type: {adapter}, rank: 2}}"] if adapter else []
     ranks = degrees.partition("=")[2][0]
     batch = ("batch.micro_size=1", "batch.global_size=12")
-    job = family_job(tmp_path, kind, f"parallel.world_size={ranks}", *named, *batch)
-    (problem,) = family_problems(job)
+    job = family_job(tmp_path, kind, f"parallel.world_size={ranks}", *flags, *batch)
+    problem, *_ = family_problems(job)
+    assert not adapter or problem.hint.endswith("by parallel.expert = 2.")
     assert (problem.path, tuple(problem.valid)) == (f"parallel.{field}", valid)
     assert why in problem.message
 

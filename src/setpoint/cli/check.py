@@ -306,6 +306,6 @@ def _able(arguments: Arguments) -> set[Need]:
                 meant = did_you_mean(word, NEEDS, " ")
                 raise SetpointError(f"--using is one of {', '.join(NEEDS)}; got {word!r}.{meant}")
             able.add(word)
-    if "torch" in able:
+    if "torch" in able or arguments.has(DRY_RUN.name):
         able.add("import")  # what is built of it imports what it names anyway
     return able

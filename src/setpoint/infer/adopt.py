@@ -37,7 +37,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.infer.tasks import EXPORTED, Export, Generation
 from setpoint.model.config import HuggingFaceModel
-from setpoint.model.pretrained.check import longest_in
+from setpoint.model.huggingface.values import longest_in
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.hub import GENERATION
 from setpoint.model.pretrained.locate import is_on_hub
@@ -191,7 +191,7 @@ def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
 
     if isinstance(draft.model, HuggingFaceModel):
         # It is to be run by transformers, which may know models that ours cannot be.
-        longest = longest_in(read_keys(place.directory))
+        longest = longest_in(read_keys(place.directory).get)
         known: dict[str, Any] = {} if longest is None else {"max_sequence_length": longest}
         model: Config = HuggingFaceModel(config=path, **known)
     else:

@@ -15,6 +15,7 @@ from setpoint.config import (
     parameters_of,
     takes_parameter,
 )
+from setpoint.model.foreign import HuggingFaceModel
 from setpoint.model.layers import evaluating
 from setpoint.shapes.outcome import Outcome, supports_head
 
@@ -74,6 +75,8 @@ def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
             with torch.device("meta"):
                 return build_model(config, vocab_size)
         except SetpointError:
+            if isinstance(config, HuggingFaceModel):
+                raise
             # What a user's code asks of values there may have failed; what it says here counts.
             return build_model(config, vocab_size)
 

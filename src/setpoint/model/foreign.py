@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Foreign, Free, Invalid, Rule, derive, derived, field
+from setpoint.config import (
+    RUNTIME,
+    Foreign,
+    Free,
+    Invalid,
+    Problem,
+    Rule,
+    check,
+    derive,
+    derived,
+    field,
+)
 from setpoint.model.section import ModelConfig
 
 
@@ -28,10 +40,9 @@ class HuggingFaceModel(
     owner="setpoint.model.huggingface.build:build_huggingface",
     rules=(
         Rule("setpoint.model.pretrained.check:check_config", ("config", "overrides"),
-             "Whether its config.json is there and takes sequences of this length", needs="files"),
-        Rule("setpoint.model.pretrained.check:check_package", ("attention_backend",),
-             "Whether the package transformers is installed, and what computes attention",
-             needs="import"),
+             "Whether its config.json is there and goes with the section", needs="files"),
+        Rule("setpoint.model.pretrained.check:check_package", (),
+             "Whether the package transformers is installed", needs="import"),
         Rule("setpoint.model.pretrained.check:check_weights", ("pretrained", "config", "overrides"),
              "Whether the weights to start from are those of the model that transformers makes",
              needs="import", when=lambda model: model.pretrained is not None),
@@ -63,6 +74,15 @@ class HuggingFaceModel(
                 hint="Set it to a directory with a config.json, or to the id of a model.",
             )
         return self.pretrained
+
+    @check
+    def _check_config(self) -> Iterator[Problem]:
+        if self.config.lower() in ("null", "none", "~", ""):
+            yield Problem(
+                "config",
+                "names no model",
+                hint="Set it to a directory with a config.json, or to the id of a model.",
+            )
 
     @property
     def names_a_kind(self) -> bool:

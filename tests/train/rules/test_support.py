@@ -145,6 +145,10 @@ MET: tuple[tuple[str, ...], ...] = (
         "model={type=huggingface, config=org/theirs, attention_backend=flex_attention}",
         "parallel.device=cpu",
     ),
+    (
+        "model={type=huggingface, config=org/theirs, attention_backend=flash_attention_2}",
+        "parallel.device=cpu",
+    ),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
     (
         "model.attention_pattern=[sliding]",

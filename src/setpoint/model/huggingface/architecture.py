@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import SetpointError, did_you_mean
+from setpoint.config import Problem, SetpointError, did_you_mean, nearest
+from setpoint.model.huggingface.values import Unfit, type_problems, value_problems
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.quantized import KEY
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
     from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
 
 _PACKAGE = "model.type = huggingface needs the package {}: install 'setpoint[huggingface]'"
-
-
-def default_vocabulary(config: HuggingFaceConfig) -> int | None:
-    """The vocabulary of a kind of models of transformers, with the overrides.
-
-    Raises:
-        SetpointError: transformers is missing, or has no such kind.
-    """
-    return getattr(architecture(config, None), "vocab_size", None)
 
 
 def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
@@ -42,68 +34,72 @@ def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
     except SetpointError as error:
         raise type(error)(f"model.config = {error}") from error
     if place.kind == "checkpoint":
-        raise SetpointError(
-            f"model.config = {config.config} is a run or checkpoint of Setpoint, which holds "
-            f"weights and no config.json of transformers; set it to what the run's own "
-            f"model.config is"
+        raise Unfit(
+            config,
+            Problem(
+                "config",
+                "is a run or checkpoint of Setpoint, which holds weights and no config.json of "
+                "transformers",
+                hint="Set it to what the run's own model.config is.",
+            ),
         )
     return read_keys(place.directory)
 
 
-def architecture(config: HuggingFaceConfig, keys: Mapping[str, Any] | None) -> Any:
-    """Make the config of transformers, with the overrides.
+def architecture(
+    config: HuggingFaceConfig, keys: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> Any:
+    """Make the config of transformers.
 
     Arguments:
-        keys: of the config.json; None: they are read from where `config.config` says.
+        keys: of the config.json.
+        overrides: those of the section, or some of them.
 
     Raises:
-        SetpointError: transformers is missing, has no such kind of models, or cannot read it.
+        Unfit: transformers has no such kind of models, no such key, or one of another type.
+        Exception: as its classes raise it, where a value is wrong.
     """
     transformers = import_transformers()
-    overrides = config.overrides.dump()
-    name = f"model.config = {config.config}"
-    raw = dict(config_keys(config) if keys is None else keys)
-    raw.pop(KEY, None)  # weights are made dense as they are read
-    kind = str(raw.get("model_type"))
-    if kind not in transformers.CONFIG_MAPPING:
-        meant = did_you_mean(kind, list(transformers.CONFIG_MAPPING), " ")
-        raise SetpointError(
-            f"{name}: transformers {transformers.__version__} knows no kind of models {kind!r}."
-            f"{meant} It is such a kind, a directory with a config.json, or an id of the hub."
+    raw = {key: value for key, value in keys.items() if key != KEY}  # weights are made dense
+    kind, kinds = str(raw.get("model_type")), list(transformers.CONFIG_MAPPING)
+    if kind not in kinds:
+        named = "" if config.names_a_kind else f", which its config.json names as {kind!r}"
+        raise Unfit(
+            config,
+            Problem(
+                "config",
+                f"transformers {transformers.__version__} has no such kind of models{named}",
+                valid=nearest(kind, kinds, 3) if config.names_a_kind else (),
+                hint="It is such a kind, a directory with a config.json, or an id of the hub.",
+            ),
         )
-    try:
-        # Of the class, so that no code that a directory brings is run.
-        known = transformers.AutoConfig.for_model(kind)
-        unknown = [key for key in overrides if key not in raw and not hasattr(known, key)]
-        if unknown:
-            meant = did_you_mean(unknown[0], [*known.to_dict(), *raw], " ")
-            raise SetpointError(f"model.overrides.{unknown[0]}: {name} has no such key.{meant}")
-        return type(known).from_dict({**raw, **overrides})
-    except SetpointError:
-        raise
-    except Exception as error:  # whatever its classes raise, a value is wrong
-        raise SetpointError(f"{name} cannot be read by transformers: {one_line(error)}") from error
+    # Of the class, so that no code that a directory brings is run.
+    known = transformers.AutoConfig.for_model(kind)
+    for key in overrides:
+        if key not in raw and not hasattr(known, key):
+            raise Unfit(
+                config,
+                Problem(
+                    f"overrides.{key}",
+                    f"{type(known).__name__} of transformers has no such key",
+                    also=("config",),
+                    hint=did_you_mean(key, [*known.to_dict(), *raw]),
+                ),
+            )
+    for problem in type_problems(overrides, raw):
+        raise Unfit(config, problem)
+    return type(known).from_dict({**raw, **overrides})
 
 
 def require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:
-    """Refuse an architecture that is too small for a tokenizer or for sequences.
+    """Refuse an architecture whose numbers do not go together, or with the section.
 
     Raises:
-        SetpointError: its vocabulary does not hold the tokenizer's, or it takes fewer positions.
+        Unfit: see `value_problems`.
     """
-    held = getattr(keys, "vocab_size", None)
-    if held is not None and held < vocab_size:
-        raise SetpointError(
-            f"model.config = {config.config}: its vocabulary of {held} does not hold the "
-            f"{vocab_size} tokens of the tokenizer\nValid: model.overrides.vocab_size = "
-            f"{vocab_size}; rows of new tokens begin as the mean of those of pretrained weights"
-        )
-    longest = getattr(keys, "max_position_embeddings", None)
-    if longest is not None and config.max_sequence_length > longest:
-        raise SetpointError(
-            f"model.max_sequence_length = {config.max_sequence_length}: model.config = "
-            f"{config.config} takes {longest} positions; valid: {longest} or less"
-        )
+    text = keys.get_text_config()
+    for problem in value_problems(config, lambda key: getattr(text, key, None), vocab_size):
+        raise Unfit(config, problem)
 
 
 def import_transformers() -> Any:

@@ -141,7 +141,7 @@ class AttentionMask:
         if not names:
             raise SetpointError(
                 f"model.attention_backend = {NAME}: no backend computes attention with {demands}\n"
-                f"Valid: eager, sdpa"
+                f"Valid: auto, eager"
             )
         name, backend = ready(names, device, demands)
         if groups is not None:
@@ -196,7 +196,7 @@ def attend(
         what = "no mask of it" if position_bias is None else "a position bias"
         raise SetpointError(
             f"model.attention_backend = {NAME}: {type(module).__name__} hands it {what}\n"
-            f"Valid: sdpa, eager"
+            f"Valid: auto, eager"
         )
     if _tried:
         options = {**more, "scaling": scaling, "softcap": softcap, "s_aux": s_aux}

@@ -86,6 +86,18 @@ def _layout(experts: Any) -> _Layout:
     return _Layout(widths, halves)
 
 
+def why_no_width(path: str, experts: Any, size: int) -> str | None:
+    """Why ranks cannot divide the inner width of experts; None: they can."""
+    layout = _layout(experts)
+    unknown = experts._parameters.keys() - {*layout.widths, *layout.halves, "down_proj_bias"}
+    if unknown:
+        return f"it is not known how {', '.join(sorted(unknown))} of {path} are divided"
+    if any(True for part in experts.children() for _ in part.parameters()):
+        return f"the experts of {path} have adapters, of which ranks cannot divide the inner width"
+    width = experts.down_proj.shape[layout.widths["down_proj"]]
+    return f"{size} ranks cannot divide experts of {width}, as in {path}" if width % size else None
+
+
 def _part(path: str, experts: Any, behaves: type[_Experts], over: Peers | None) -> ExpertPart:
     if getattr(experts, CHILD, None) is not None:
         raise SetpointError(
@@ -94,19 +106,9 @@ def _part(path: str, experts: Any, behaves: type[_Experts], over: Peers | None) 
             f"adapter.quantize.exclude"
         )
     layout = _layout(experts)
-    if over is not None:
-        unknown = experts._parameters.keys() - {*layout.widths, *layout.halves, "down_proj_bias"}
-        width = experts.down_proj.shape[layout.widths["down_proj"]]
-        adapted = any(True for part in experts.children() for _ in part.parameters())
-        if unknown or adapted or width % over.size:
-            why = (
-                f"{', '.join(sorted(unknown)) or 'an adapter'}"
-                if unknown or adapted
-                else f"a width of {width}, which {over.size} ranks cannot divide"
-            )
-            raise SetpointError(
-                f"parallel.expert_tensor = {over.size}: the experts of {path} have {why}\nValid: 1"
-            )
+    why = None if over is None else why_no_width(path, experts, over.size)
+    if over is not None and why is not None:
+        raise SetpointError(f"parallel.expert_tensor = {over.size}: {why}\nValid: 1")
     own = dict(experts._parameters)
     readers = {name: _reader(name, layout.halves.get(name), over) for name in own}
     experts._first = next(iter(own))

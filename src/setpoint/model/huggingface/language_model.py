@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import Problem, RunError, SetpointError
 from setpoint.model.attention.layout import Layout
 from setpoint.model.huggingface import experts, stages
 from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing, trying
@@ -25,6 +25,7 @@ from setpoint.model.huggingface.logits import (
 from setpoint.model.huggingface.model_files import Sources, read_model, write_model
 from setpoint.model.huggingface.rows import positions_in, rows_apart
 from setpoint.model.huggingface.text_cache import TextCache
+from setpoint.model.huggingface.values import Unfit
 from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head
@@ -329,16 +330,18 @@ class HuggingFaceModel(nn.Module):
         wanted = model(input_ids=tokens, attention_mask=mask, use_cache=False).aux_loss
         return torch.equal(balance, wanted)
 
-    def choose_attention(self, tries_own: bool) -> None:
+    def choose_attention(self, tries_own: bool) -> bool:
         """Find how documents are isolated, and whether Setpoint's attention computes the same.
 
         Arguments:
             tries_own: whether Setpoint's attention is tried, and taken if it computes what the
                 present one does.
 
+        Returns:
+            whether it is taken.
+
         Raises:
-            SetpointError: the attention that the section names does not, or a balance loss is
-                asked for, and there is none.
+            Unfit: a balance loss is asked for, and there is none.
         """
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
         others = torch.tensor([[2, 2, 2, 1], [1, 1, 2, 0]])  # in the first token
@@ -381,16 +384,11 @@ class HuggingFaceModel(nn.Module):
             if tries_own:
                 self.attend_by(NAME)
                 if (same("mask") or same("rows")) and used[-1].masks:
-                    return
-                if self.config.attention_backend == NAME:
-                    raise SetpointError(
-                        f"model.attention_backend = {NAME}: {type(self.model).__name__} has no "
-                        f"attention that takes it, or computes something else with it\n"
-                        f"Valid: auto, eager, sdpa"
-                    )
+                    return True
                 self.attend_by(None)
             if not same("positions"):
                 self.isolation = "rows"
+        return False
 
     def attend_by(self, name: str | None) -> None:
         """Change what computes attention; None: transformers' first choice."""
@@ -404,11 +402,14 @@ class HuggingFaceModel(nn.Module):
                     return float(weight)
         raise self._no_balance()
 
-    def _no_balance(self) -> SetpointError:
-        return SetpointError(
-            f"model.config = {self.config.config}: output_router_logits = true asks for a balance "
-            f"loss, and {type(self.model).__name__} has none with a weight\nValid: false"
+    def _no_balance(self) -> Unfit:
+        problem = Problem(
+            "overrides.output_router_logits",
+            f"true asks for a balance loss, and {type(self.model).__name__} has none with a weight",
+            valid=("false",),
+            also=("config",),
         )
+        return Unfit(self.config, problem)
 
     def units_around_layers(self) -> list[list[nn.Module]]:
         """See `setpoint.shapes.division.HasUnits`; none where others than usual are there."""

@@ -9,6 +9,7 @@ from typing import Any
 from setpoint.config import Problem, SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.huggingface.values import type_problems, value_problems
 from setpoint.model.pretrained.compare import require_files
 from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.document import read_keys
@@ -36,43 +37,25 @@ def check_directory(config: ModelConfig) -> Iterator[Problem]:
 
 
 def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
-    """Look into the config.json of a model of transformers; an id of the hub is left alone."""
-    if config.names_a_kind:
-        return
-    try:
-        place = locate_here(config.config)
-        if place is None or place.kind == "checkpoint":
+    """Hold the section of a model of transformers against its config.json, if that is here."""
+    given, stored = config.overrides.dump(), dict[str, Any]()
+    if not config.names_a_kind:
+        try:
+            place = locate_here(config.config)
+            if place is None or place.kind == "checkpoint":
+                return
+            stored = read_keys(place.directory)
+        except SetpointError as error:
+            yield from _problems("config", error, config.config)
             return
-        keys = {**read_keys(place.directory), **config.overrides.dump()}
-    except SetpointError as error:
-        yield from _problems("config", error, config.config)
-        return
-    longest = longest_in(keys)
-    if longest is not None and config.max_sequence_length > longest:
-        yield Problem(
-            "max_sequence_length",
-            f"{config.max_sequence_length} is more than the {longest} positions of config.json",
-            valid=(str(longest),),
-            also=("config",),
-        )
-
-
-def longest_in(keys: Mapping[str, Any]) -> int | None:
-    """The most positions that a config.json says its model takes; None where it does not say."""
-    longest = keys.get("max_position_embeddings", keys.get("n_positions"))
-    return longest if isinstance(longest, int) else None
+    yield from type_problems(given, stored)
+    yield from value_problems(config, {**stored, **given}.get)
 
 
 def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
-    """Look for transformers and what computes attention, without importing them."""
+    """Look for transformers, without importing it."""
     from importlib.util import find_spec
 
-    if config.attention_backend == "flash_attention_2" and find_spec("flash_attn") is None:
-        yield Problem(
-            "attention_backend",
-            "the package flash_attn is not installed",
-            valid=("sdpa", "eager"),
-        )
     if find_spec("transformers") is None:
         yield Problem(
             "config",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from setpoint.adapter.plan import adapter_problems, chosen, sites_of
 from setpoint.adapter.quantize.checks import form_problems
 from setpoint.config import Caution, Problem, SetpointError
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.parameters import fused_parts_of, parameters_of
 from setpoint.model.pretrained.locate import locate_here
 from setpoint.model.pretrained.quantized import dense_tensors
@@ -55,6 +55,11 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
         return
     try:
         model = build_outline(job.model, known_vocabulary(job.tokenizer) or 1)
+    except SetpointError as error:
+        if not isinstance(job.model, HuggingFaceModel):  # of which a rule of its own says it
+            yield Problem("adapter", str(error))
+        return
+    try:
         modules = [name for name, _ in model.named_modules() if name]
         found = list(adapter_problems(job.adapter, trained_parameters(model), {}, modules))
         yield from _within(found)

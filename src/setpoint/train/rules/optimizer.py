@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem, SetpointError
+from setpoint.model.config import HuggingFaceModel
 from setpoint.optim.frozen import frozen_problems, is_frozen
 from setpoint.optim.grouping import unmatched
 from setpoint.shapes.parameter import is_pattern
@@ -27,7 +28,8 @@ def built_pattern_problems(job: Job) -> Iterator[Problem]:
     try:
         yield from _unmatched(job, known_vocabulary(job.tokenizer) or 1)
     except SetpointError as error:
-        yield Problem("model", str(error))
+        if not isinstance(job.model, HuggingFaceModel):  # of which a rule of its own says it
+            yield Problem("model", str(error))
 
 
 def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:

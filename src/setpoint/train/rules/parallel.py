@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Problem, SetpointError
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.config import Problem
+from setpoint.model.config import Transformer
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
-from setpoint.model.pretrained.locate import locate_here
 from setpoint.model.vocabulary import embedding_rows
 from setpoint.train.rules.vocabulary import known_vocabulary
 
@@ -16,25 +15,6 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 TENSOR = "parallel.tensor"
-
-
-def family_problems(job: Job) -> Iterator[Problem]:
-    """Find axes by which a model of transformers cannot be divided."""
-    from setpoint.model.huggingface.axes import unfit_axes
-
-    assert isinstance(job.model, HuggingFaceModel)
-    parallel = job.parallel
-    degrees = {axis: parallel.degrees[axis] for axis in ("tensor", "pipeline", "ring", "ulysses")}
-    degrees |= {"expert": parallel.expert, "expert_tensor": parallel.expert_tensor}
-    try:
-        if not job.model.names_a_kind and locate_here(job.model.config) is None:
-            return  # an id of the hub, whose files are not here
-        unfit = list(unfit_axes(job.model, degrees))
-    except SetpointError:
-        return  # which the rules of the model say, or the run
-    for axis, why, most in unfit:
-        valid = [str(each) for each in nearest_divisors(most, degrees[axis])] if most > 1 else ["1"]
-        yield Problem(f"parallel.{axis}", why, valid=valid, also=("model.config",))
 
 
 def torchft_problems(job: Job) -> Iterator[Problem]:

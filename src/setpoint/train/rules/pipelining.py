@@ -20,7 +20,7 @@ def stage_problems(job: Job) -> Iterator[Problem]:
     ranks = job.parallel.degrees["pipeline"]
     stages = pipelining.stages(ranks)
     if pipelining.split is not None:
-        yield from _split_problems(pipelining.split, layers)
+        yield from split_problems(pipelining.split, layers, "model.layers")
     elif stages > layers:
         each = stages // ranks
         total = f"{ranks} ranks with {each} stages each = {stages}" if each > 1 else f"{stages}"
@@ -34,7 +34,14 @@ def stage_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-def _split_problems(split: tuple[tuple[str, ...], ...], layers: int) -> Iterator[Problem]:
+def split_problems(
+    split: tuple[tuple[str, ...], ...], layers: int, field: str
+) -> Iterator[Problem]:
+    """Find stages that name other parts than a model has.
+
+    Arguments:
+        field: which decides how many layers it has.
+    """
     wanted, given = part_names(layers), [name for stage in split for name in stage]
     empty = [str(number) for number, stage in enumerate(split) if not stage]
     if empty:
@@ -53,7 +60,7 @@ def _split_problems(split: tuple[tuple[str, ...], ...], layers: int) -> Iterator
             "parallel.pipelining.split",
             why,
             valid=(f"stages of embedding, layers.0 to layers.{layers - 1}, output",),
-            also=("model.layers",),
+            also=(field,),
         )
 
 

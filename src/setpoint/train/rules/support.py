@@ -7,6 +7,7 @@ from typing import Any
 
 from setpoint.config import Problem, is_mapping
 from setpoint.memory.config import SAVE
+from setpoint.model.config import HuggingFaceModel
 from setpoint.optim.config import SGD, ImportedOptimizer
 from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU
 from setpoint.profile.config import SNAPSHOT_ON_CPU
@@ -369,7 +370,11 @@ CONFLICTS = (
         where=_has_tensor, hint="Or set parallel.sequence_parallel to true."),
     Conflict(
         "model.attention_backend = flex_attention", (NO_GPU,),
-        "computes no gradients on a CPU, and {device}", ("sdpa", "eager")),
+        "computes no gradients on a CPU, and {device}", ("auto", "eager")),
+    Conflict(
+        "model.attention_backend = flash_attention_2", (NO_GPU,),
+        "has kernels for GPUs alone, and {device}", ("auto", "eager"),
+        where=lambda job: isinstance(job.model, HuggingFaceModel)),
     Conflict(
         "model.moe.capacity_factor = set", (IN_CONTEXT,),
         "drops the last choices of whole sequences, of which each rank has a part", ("null",),

@@ -154,10 +154,9 @@ RULES = (
     Rule(f"{HERE}context:context_problems", ("batch", "model", "parallel"),
          "Whether the ranks of a sequence get as many of its tokens, and as many heads",
          when=lambda job: job.parallel.context > 1),
-    Rule(f"{HERE}parallel:family_problems", ("model", "parallel"),
-         "Whether a model of transformers can be divided by tensor, pipeline, sequence and expert",
-         needs="torch", when=lambda job: isinstance(job.model, HuggingFaceModel)
-         and divides_model(job)),
+    Rule(f"{HERE}family:family_problems", ("model", "parallel", "adapter", "tokenizer"),
+         "Whether transformers makes the model, and ranks can divide it",
+         needs="import", when=lambda job: isinstance(job.model, HuggingFaceModel)),
     Rule(f"{HERE}batch:load_problems", ("model", "batch"),
          "Whether micro-batches fall into the parts that experts are balanced over",
          when=lambda job: isinstance(job.model, Transformer) and job.model.moe is not None),
@@ -202,10 +201,6 @@ RULES = (
          "transformers those of the tokenizer",
          needs="files", when=lambda job: isinstance(job.model, HuggingFaceModel)
          or (isinstance(job.model, Transformer) and job.model.pretrained is not None)),
-    Rule(f"{HERE}vocabulary:kind_problems", ("model", "tokenizer"),
-         "Whether the vocabulary that a kind of models of transformers has holds the tokenizer's",
-         needs="torch", when=lambda job: isinstance(job.model, HuggingFaceModel)
-         and job.model.names_a_kind and "vocab_size" not in job.model.overrides.dump()),
     Rule(f"{HERE}vocabulary:template_problems", ("data", "evaluation", "tokenizer"),
          "Whether chat templates are there, and write tokens that the tokenizer has",
          needs="files", cautions=NO_STOP, when=has_source(Conversations)),

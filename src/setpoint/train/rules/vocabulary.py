@@ -96,20 +96,6 @@ def row_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-def kind_problems(job: Job) -> Iterator[Problem]:
-    """Hold the vocabulary that a kind of models has by default against the tokenizer's."""
-    from setpoint.model.huggingface.architecture import default_vocabulary
-
-    assert isinstance(job.model, HuggingFaceModel)
-    try:
-        rows, tokens = default_vocabulary(job.model), known_vocabulary(job.tokenizer)
-    except SetpointError as error:
-        yield Problem("model.config", str(error).partition(": ")[2])
-        return
-    if rows is not None and tokens is not None and rows < tokens:
-        yield _too_few(rows, tokens, ("tokenizer", "model.config"))
-
-
 def _too_few(rows: int, tokens: int, also: tuple[str, ...]) -> Problem:
     return Problem(
         "model.overrides.vocab_size",
