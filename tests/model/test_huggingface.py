@@ -404,7 +404,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.M
             said = [(f"model.{error.problem.path}", error.problem.message)]
             assert [(each.path, each.message) for each in problems] == said, case
         else:
-            assert bool(problems) == ("no directory" in case), case
+            assert problems, case
     with pytest.raises(ConfigError) as nothing:
         job(tmp_path)
     told.append(f"nothing named:\n{nothing.value}\n")
