@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from setpoint.train.callback import Callback
 from setpoint.train.callbacks.build import build_callbacks
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from setpoint.train.record.refuse import refuse
-from setpoint.train.record.session import open_run, resume
+from setpoint.train.opening import compare
+from setpoint.train.recording import recorded
+from setpoint.train.resume import resume
 
 
 @contextmanager
@@ -38,9 +40,11 @@ def training_loop(
     progress = make_progress(
         job.tracking.progress, total_steps=None if total is None else int(total), stream=output
     )
-    plan = refuse(job, folder, ())
-    with StopRequest() as stop, open_run(plan, parts, stop, progress) as run:
-        start = resume(run)
-        with run.progress:
-            callbacks = [*build_callbacks(run, start), *more]
-            yield Loop(job, parts, callbacks, stop, start.position)
+    run = compare(job, folder, ())
+    run.world, run.shown, run.parts, run.began = parts.world, progress, parts, time.time()
+    with StopRequest() as stop:
+        run.stop = stop
+        with recorded(run):
+            resume(run)
+            with run.progress:
+                yield Loop(job, parts, [*build_callbacks(run), *more], stop, run.started)

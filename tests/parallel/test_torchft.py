@@ -27,7 +27,7 @@ from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Count
-from setpoint.train.record.healing import Part
+from setpoint.train.resume import Part
 from tests.tensors import read
 
 from ..conftest import ROOT

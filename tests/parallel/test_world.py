@@ -31,7 +31,7 @@ from setpoint.parallel.rank import (
 )
 from setpoint.parallel.rendezvous import store_of_attempt
 from setpoint.parallel.world import LostRanks, World, backend_of, facts_of, joined, world_of
-from setpoint.train.record.refuse import refuse
+from setpoint.train.opening import compare
 
 from ..checkpoint.disk import Operation, watched
 from ..train.small import small_job
@@ -176,7 +176,7 @@ def test_a_store_that_ends_while_ranks_meet_is_not_a_traceback(
 def test_another_number_of_ranks_than_the_launcher_has_started_is_refused(tmp_path: Path) -> None:
     job = small_job(tmp_path, "parallel.world_size=4", "batch.micro_size=1")
     with pytest.raises(SetpointError) as caught:
-        refuse(job, None, ())
+        compare(job, None, ())
     assert "parallel.world_size = 4, and a launcher has started 2." in str(caught.value)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import resolve
+from setpoint.train import opening
 from setpoint.train.config import Job
-from setpoint.train.record import refuse
 from setpoint.train.run import train
 
 from .small import small_job
@@ -27,8 +27,8 @@ def resumed_on_two_ranks(job: Job) -> str:
     draft = job.evolve()
     draft.parallel.world_size = draft.parallel.shard = 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(refuse, "launched", lambda: 2)
-        refuse.refuse(resolve(draft), run, ())
+        patch.setattr(opening, "launched", lambda: 2)
+        opening.compare(resolve(draft), run, ())
     return "resumes"
 
 

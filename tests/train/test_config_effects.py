@@ -46,9 +46,9 @@ from setpoint.train.build.components import build_components
 from setpoint.train.build.model import build_first_model, divide_model
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
+from setpoint.train.finish import print_summary
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.summary import print_summary
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of
 
@@ -213,7 +213,7 @@ def told(job: Job) -> str:
 def summarized(job: Job) -> bool:
     """Whether the summary shows the n-gram models."""
     stream = io.StringIO()
-    print_summary(job, train(job), stream)
+    print_summary(train(job), stream)
     return "unigram" in stream.getvalue()
 
 

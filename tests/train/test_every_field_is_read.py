@@ -34,7 +34,7 @@ from setpoint.parallel.engines import DeepSpeed
 from setpoint.resilience.config import GpuHealthCheck
 from setpoint.track.config import Csv, ServiceConfig, Webhook
 from setpoint.train.config import Job
-from setpoint.train.record.summary import print_summary
+from setpoint.train.finish import print_summary
 from setpoint.train.run import train
 from setpoint.units import Duration
 
@@ -288,7 +288,7 @@ def test_a_run_reads_every_field(name: str, tmp_path: Path) -> None:
         for field in fields_of(type(section).__setpoint__.cls)
     }
     with liger_stand_in(), spared_device(), gpu_stand_in(), reads() as seen:
-        print_summary(job, train(job), io.StringIO())
+        print_summary(train(job), io.StringIO())
     for leaf in leaves(job):
         if leaf.origin.layer == DERIVED:  # what a derived value was derived from was read for it
             words = leaf.origin.label.removeprefix("from ").split(", ")

@@ -17,7 +17,7 @@ from setpoint.data.corpus import Corpus
 from setpoint.data.sources.config import Conversations
 from setpoint.train.callback import Callback, Loop, StepResult
 from setpoint.train.config import Job
-from setpoint.train.run import Outcome, train
+from setpoint.train.run import Run, train
 
 from .small import assert_same_run, events, small_job, write_config
 
@@ -28,7 +28,7 @@ CHATS = [
 ]
 
 
-def trained(folder: Path, **given: Any) -> Outcome:
+def trained(folder: Path, **given: Any) -> Run:
     """Train the small job by its file."""
     more = given.pop("overrides", {})
     place = {"workspace": str(folder / "runs"), "tracking.progress": "none", "duration": 3}

@@ -100,12 +100,12 @@ def test_a_disk_that_fails_for_a_moment_costs_no_checkpoint(
     """Also where the process is stopped at once: what could not be read is there afterwards."""
     real, failed = manifest.digest_file, Counter[Path]()
 
-    def flaky(path: Path, method: str) -> Written:
+    def flaky(path: Path) -> Written:
         # Each file: several are read at once, and each of them twice.
         if failed[path] < failures and path.parent.name == "step-00000022":
             failed[path] += 1
             raise OSError(errno.EIO, "Input/output error")
-        return real(path, method)
+        return real(path)
 
     monkeypatch.setattr(manifest, "digest_file", flaky)
     monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))

@@ -14,8 +14,8 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
+from setpoint.train import resume
 from setpoint.train.config import Job
-from setpoint.train.record import session
 from setpoint.train.run import train
 
 from .commands import Commands
@@ -191,7 +191,7 @@ def test_a_first_start_that_is_refused_leaves_nothing(
             "Ctrl-C": ("duration=1 steps", None),
         }[why]
         if why == "Ctrl-C":
-            monkeypatch.setattr(session, "states_of", MagicMock(side_effect=KeyboardInterrupt))
+            monkeypatch.setattr(resume, "states_of", MagicMock(side_effect=KeyboardInterrupt))
         for made in (False, True):
             if made:
                 target.mkdir(parents=True)
@@ -211,11 +211,11 @@ def test_where_ranks_were_stays_with_a_first_start_that_failed(
         stacks.write_text("Thread 0x1")
         raise SetpointError("no answer from rank 1")
 
-    monkeypatch.setattr(session, "states_of", hang)
+    monkeypatch.setattr(resume, "states_of", hang)
     with pytest.raises(SetpointError, match="no answer"):
         train(small_job(tmp_path), stacks.parents[1])
     assert stacks.exists()
-    monkeypatch.setattr(session, "states_of", MagicMock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(resume, "states_of", MagicMock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         train(small_job(tmp_path), tmp_path / "runs" / "other")
     assert (tmp_path / "runs" / "other" / "logs" / "rank-0.log").exists()

@@ -21,7 +21,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch
 from setpoint.train.loop import Loop
 from setpoint.train.objective import Count, Objective
-from setpoint.train.run import Outcome, train
+from setpoint.train.run import Run, train
 
 from .commands import Command, Commands
 from .small import assert_same_run, events, rows, small_job, write_config
@@ -365,7 +365,7 @@ def test_training_in_another_thread_is_stopped_by_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = small_job(tmp_path, "duration=1000000 steps", "tracking.progress=lines")
-    stop, found = StopRequest(), list[Outcome]()
+    stop, found = StopRequest(), list[Run]()
     thread = threading.Thread(target=lambda: found.append(train(job, stop=stop)))
     thread.start()
     while thread.is_alive() and not list((tmp_path / "runs").glob("*/checkpoints/*4")):

@@ -175,9 +175,9 @@ def run(arguments: Arguments) -> int:
         command = variables_of(job) + _typed_again(arguments, error.paths)
         raise SetpointError(str(error).replace(error.command, command)) from None
     if own_rank() == 0:
-        from setpoint.train.record.summary import print_summary
+        from setpoint.train.finish import print_summary
 
-        print_summary(job, outcome)
+        print_summary(outcome)
     return outcome.status
 
 

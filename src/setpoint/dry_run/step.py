@@ -50,13 +50,13 @@ from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.traffic import Traffic
 from setpoint.precision.build import build_scaler
 from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
-from setpoint.train.bad_steps import NonFiniteSteps
 from setpoint.train.build.adapter import add_adapter
 from setpoint.train.build.trained import Trained, build_trained
 from setpoint.train.config import Job
 from setpoint.train.engine import Rates
 from setpoint.train.pipeline_engine import engine_of
 from setpoint.train.rules.table import dense_on_gpu
+from setpoint.train.verdict import NonFiniteSteps
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -215,9 +215,10 @@ class Comet(ServiceConfig, type="comet", **_SERVICE):
 class Metrics(Config, role=RUNTIME):
     """Metrics of a row beside the loss, the learning rate and the speed."""
 
-    step_time: Literal["host", "device", "none"] = "host"
-    """Seconds and shares of the parts of steps. host: by the clock of the main rank; device:
-    forward, backward and optimizer by CUDA events, which need a GPU."""
+    step_time: Literal["host", "waits", "device", "none"] = "host"
+    """Seconds and shares of the parts of steps. host: by the clock of the main rank; waits: so,
+    with what forward, backward and optimizer wait for other ranks as communication; device:
+    these and the waits by CUDA events, which need a GPU."""
 
     memory: bool = True
     """The most memory that the process, and on a GPU its tensors, have taken."""

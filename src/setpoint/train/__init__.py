@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
-    from setpoint.train.record.context import Outcome
     from setpoint.train.run import train
+    from setpoint.train.session import Run
 
-__all__ = ["Job", "Outcome", "train"]
+__all__ = ["Job", "Run", "train"]
 
-_WHERE = {"Job": "config", "Outcome": "record.context", "train": "run"}
+_WHERE = {"Job": "config", "Run": "session", "train": "run"}
 
 
 def __getattr__(name: str) -> Any:

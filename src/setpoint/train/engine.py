@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -16,10 +14,11 @@ from setpoint.model.moe.layer import update_biases
 from setpoint.optim.clip import clip_gradients
 from setpoint.optim.unless import Undo, counts_of, step_unless, takes_flag
 from setpoint.precision.autocast import compute_in
+from setpoint.shapes.batch import BySource
 from setpoint.shapes.outcome import Routing
-from setpoint.train.bad_steps import BadSteps, Verdict, judge, stays
 from setpoint.train.objective import Share, add_routing, sum_by_source
 from setpoint.train.step_errors import stepping
+from setpoint.train.verdict import StepResult, Verdict, judge, stays
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
@@ -58,29 +57,13 @@ class Rates(NamedTuple):
     frozen: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How a step ended.
-
-    Arguments:
-        loss, nats: means over the global batch.
-        grad_norm: global norm of the gradients before clipping.
-        policy: by which a step with bad numbers is not taken; None: they are not bad.
-        routing: how the tokens of all ranks chose experts; None unless the step was taken.
-        by_source: sums of the cross-entropy over the global batch; empty where not known.
-    """
-
-    verdict: Verdict
-    loss: float = math.nan
-    nats: float = math.nan
-    grad_norm: float = math.nan
-    policy: BadSteps | None = None
-    routing: Routing | None = None
-    by_source: tuple[float, ...] = ()
+Finish = Callable[[], StepResult]
+"""Waits for the numbers of a step; once more it gives the same."""
 
 
-Finish = Callable[[], Finished]
-"""Waits for the numbers of a step, and says how it ended; once more it gives the same."""
+def retaken() -> StepResult:
+    """The `Finish` of a step in which a replica group was lost."""
+    return StepResult(Verdict.RETAKEN)
 
 
 class Engine(Protocol):
@@ -208,7 +191,7 @@ class PlainEngine:
             optimizer.zero_grad(set_to_none=True)
             if self.norms is not None:
                 self.norms.pass_over()
-            return lambda: Finished(Verdict.RETAKEN)
+            return retaken
         numbers = self._gather(sums, grad_norm, scaler.overflows(optimizer))
         finish = self._finish(numbers, counts_of(optimizer, numbers.stays))
         if self.is_ahead or finish().verdict is Verdict.TAKEN:
@@ -263,9 +246,9 @@ class PlainEngine:
 
     def _finish(self, numbers: _Numbers, undo: Undo) -> Finish:
         """What reads the numbers of a step, judges it, and counts on the host what came of it."""
-        parts, known = self.parts, list[Finished]()
+        parts, known = self.parts, list[StepResult]()
 
-        def finish() -> Finished:
+        def finish() -> StepResult:
             if known:
                 return known[0]
             with self.span("device"):
@@ -281,9 +264,9 @@ class PlainEngine:
             )
             taken = verdict is Verdict.TAKEN
             known.append(
-                Finished(
+                StepResult(
                     verdict, loss, nats, norm, policy, numbers.routing if taken else None,
-                    tuple(by_source),
+                    BySource(nats=tuple(by_source)),
                 )
             )  # fmt: skip
             if not taken:

@@ -1,8 +1,7 @@
-"""One execution of a job: refuse, build, open, loop, close."""
+"""One session of a run in five verbs: open, build, resume, loop, finish."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,46 +13,33 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.hangs import LivenessCheck
-from setpoint.parallel.replica_groups import ReplicaGroups
-from setpoint.parallel.world import World, joined, world_of
+from setpoint.parallel.world import World, joined
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
 from setpoint.train.build.process import device_line, settings_of
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks
-from setpoint.train.callbacks.watching import AlertCallback
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
 from setpoint.train.environment import compare_with_record
 from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.finish import finish, run_loop
 from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.metrics import LossMean
+from setpoint.train.opening import compare, open_run, progress_of
 from setpoint.train.position import Position, is_over
 from setpoint.train.record.bad_batches import BadBatches
-from setpoint.train.record.context import Outcome
 from setpoint.train.record.frozen import FrozenParameters
-from setpoint.train.record.healing import alike, heal_from_others
 from setpoint.train.record.load import load_other
-from setpoint.train.record.ranks import refuse_alike
-from setpoint.train.record.refuse import refuse
-from setpoint.train.record.remote import bring_back, would_fetch
-from setpoint.train.record.rollback import roll_back
-from setpoint.train.record.session import (
-    build_failures_logged,
-    close_run,
-    failures_recorded,
-    open_run,
-    progress_of,
-    resume,
-    run_loop,
-)
+from setpoint.train.record.remote import would_fetch
 from setpoint.train.record.state import restore, states_of
-from setpoint.train.record.uploading import report_uploads
-from setpoint.train.record.watching import alerts_of
+from setpoint.train.recording import failures_logged, recorded
+from setpoint.train.resume import replica_groups, resume, roll_back
 from setpoint.train.run_name import find_run
-from setpoint.train.run_status import command_again, kept_lines, outlook, watch_limits
+from setpoint.train.run_status import kept_lines
+from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom
 
 
@@ -67,7 +53,7 @@ def train(
     overrides: Overrides = (),
     data: Iterable[Any] | None = None,
     callbacks: Iterable[Callback] = (),
-) -> Outcome:
+) -> Run:
     """Train a job, or go on with it where its newest whole checkpoint is.
 
     Arguments:
@@ -91,68 +77,42 @@ def train(
         RunError: if the run itself fails.
         KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
     """
-    # Signals are answered from here on, while the data is read, too.
-    began = time.time()
     _refuse_arguments(directory, until, stop, accept)
     job, given = job_of(job, overrides, data)
     directory = given if directory is None else directory
     accept = [accept] if isinstance(accept, str) else accept
     objects = callbacks_of(callbacks)
+    # Signals are answered from here on, while the data is read, too.
     with stop or active() or StopRequest() as stop, joined(job.parallel), ExitStack() as ending:
-        world = world_of(job.parallel)
-        shown = progress_of(job, world)
-        ending.callback(shown.stop)
-        found = None
-        if directory is None and job.seed is not None:
-            found = world.on_main(partial(find_run, job))
-        fetched = bring_back(job, directory or found, world, shown.note)
-        plan = refuse_alike(world, job, directory, accept, found)
-        job = plan.job
-        alerts = ending.enter_context(alerts_of(job, world, plan.path, shown))
-        ending.enter_context(settings_of(job))
-        shown.note(device_line(job, world.device))
-        stop.resumable, stop.grace = True, job.resilience.grace_period
-        again = command_again(job, plan.path)
-        stop.outlook = partial(outlook, plan.path / "checkpoints", again=again)
-        stop.watch()
-        watch_limits(stop, job, plan.path)
-        with build_failures_logged(job, plan.path, world), explain_oom(job):
-            parts = build_components(job, plan.begins_anew, shown.work, *plan.kept, world)
-        began = stop.began or began
-        names = [named(callback) for callback in objects]
-        with (
-            open_run(plan, parts, stop, shown, began, names) as run,
-            failures_recorded(run) as loops,
-        ):
-            report_uploads(fetched, run.events, run.progress)
-            added = added_callbacks(run)
-            start = resume(run)
-            for line in kept_lines(job, plan.kept):
-                run.progress.note(line)
-            called = [*build_callbacks(run, start), *added, *objects]
-            if alerts is not None:
-                run.events.listeners.append(alerts.heard)
-                called.append(AlertCallback(alerts))
-            back = partial(roll_back, run, start)
-            check = None
-            if job.resilience.liveness_every.unit != "never":
-                check = LivenessCheck(world.size, job.parallel.step_timeout)
-            keep = None
-            if number := job.resilience.bad_batches:
-                keep = BadBatches(run.directory, number, world, run.events, run.progress).save
-            at, ended = start.position, start.ended
-            loop = Loop(
-                job, parts, called, stop, at, ended, back, check, keep, until, start.metrics
+        run = open_run(job, directory, accept, stop, ending)
+        run.objects = tuple(named(callback) for callback in objects)
+        with failures_logged(run):
+            run.parts = build_components(
+                run.job, run.begins_anew, run.shown.work, *run.kept, run.world
             )
-            loops.append(loop)
-            if job.parallel.torchft is not None:
-                groups = ReplicaGroups(
-                    job.parallel.torchft, job.parallel.timeout, alike(job), parts.world
-                )
-                parts.groups = ending.enter_context(groups)
-                heal_from_others(run, start, loop, groups)
-            run_loop(run, loop)
-            return close_run(run, start, loop)
+        with recorded(run):
+            added = added_callbacks(run)
+            resume(run)
+            run.loop = loop_of(run, [*build_callbacks(run), *added, *objects], until)
+            with replica_groups(run, run.loop):
+                run_loop(run, run.loop)
+                return finish(run, run.loop)
+
+
+def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
+    """Make the loop of a run, with what it calls on bad steps and before steps."""
+    job, resilience = run.job, run.job.resilience
+    liveness, keep = None, None
+    if resilience.liveness_every.unit != "never":
+        liveness = LivenessCheck(run.world.size, job.parallel.step_timeout)
+    if resilience.bad_batches:
+        number = resilience.bad_batches
+        keep = BadBatches(run.files, number, run.world, run.events, run.progress).save
+    back = partial(roll_back, run)
+    return Loop(
+        job, run.parts, callbacks, run.stop, run.started, run.reason, back, liveness, keep, until,
+        run.metrics,
+    )  # fmt: skip
 
 
 def _refuse_arguments(directory: object, until: object, stop: object, accept: object) -> None:
@@ -181,18 +141,17 @@ def rehearse(
     """
     found = directory if directory is not None or job.seed is None else find_run(job)
     fetches = would_fetch(job, found)
-    plan = refuse(job, directory, accept)
-    job, accepted = plan.job, plan.accepted
-    run = plan.looked_at
+    run = compare(job, directory, accept)
+    job, accepted = run.job, run.accepted
     damaged: list[str] = []
     with settings_of(job), ExitStack() as ending:
         shown = progress_of(job, World(choose_device(job.parallel)))
         ending.callback(shown.stop)
         with explain_oom(job):
-            parts = build_components(job, plan.begins_anew, shown.work, *plan.kept)
+            parts = build_components(job, run.begins_anew, shown.work, *run.kept)
         if accepted is not None:
-            accepted, _ = compare_with_record(run, accepted, parts, plan.job, plan.accept)
-        newest = CheckpointStore(run.checkpoints).load(
+            accepted, _ = compare_with_record(run.files, accepted, parts, job, run.accept)
+        newest = CheckpointStore(run.files.checkpoints).load(
             "auto", on_damaged=lambda where, why: damaged.append(f"{where.name}: {why}")
         )
         at, loaded = Position(), None
@@ -218,7 +177,7 @@ def rehearse(
     if accepted is not None:
         rows += [("changed", line) for line in describe_accepted(accepted)]
     rows += [("loaded", line) for line in (loaded.lines() if loaded else ())]
-    rows += [("note", line) for line in kept_lines(job, plan.kept)]
+    rows += [("note", line) for line in kept_lines(job, run.kept)]
     return rows + [("damaged", line) for line in damaged]
 
 

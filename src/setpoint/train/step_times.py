@@ -171,7 +171,7 @@ class _Part:
 
 
 @contextmanager
-def telling_waits_apart(times: StepTimes) -> Iterator[None]:
+def measuring_waits(times: StepTimes) -> Iterator[None]:
     """Measure in the block what steps wait for other ranks, beside what they compute.
 
     Collectives that are called in Python, such as those of FSDP2 and between the stages of a

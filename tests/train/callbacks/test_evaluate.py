@@ -14,8 +14,8 @@ from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback, Phase
 from setpoint.train.evaluation.evaluate import evaluate, scores_in
 from setpoint.train.loop import Loop, StepResult
-from setpoint.train.record.context import Run
 from setpoint.train.run import train
+from setpoint.train.session import Run
 
 from ..small import events, rows, small_job, snapshot
 
@@ -222,7 +222,7 @@ def test_the_best_is_forgotten_with_its_measure(tmp_path: Path, change: str) -> 
     assert other.started == first.ended and other.ended.step >= first.ended.step + 6
     assert int(pointer.read_text().strip().removeprefix("step-")) > first.ended.step
     log = (first.directory / "logs" / "rank-0.log").read_text()
-    assert "the best is sought anew; its measure has changed: " in log
+    assert "best metric reset: its measure has changed: " in log
 
 
 def test_text_that_has_changed_on_the_disk_does_not_compete(tmp_path: Path) -> None:

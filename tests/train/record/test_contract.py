@@ -14,12 +14,12 @@ from setpoint.config.composition import compose
 from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
 from setpoint.train.contract import check_contract, describe_accepted
-from setpoint.train.run import Outcome, train
+from setpoint.train.run import Run, train
 
 from ..small import Kept, essence, events, rows, small_job, snapshot
 
 
-def resume(run: Path, *flags: str) -> Outcome:
+def resume(run: Path, *flags: str) -> Run:
     """What `setpoint train RUN_DIRECTORY FLAGS` does."""
     draft, _ = read_record(Job, str(run))
     return train(compose(Job, draft, flags=flags).resolve(), run)
@@ -360,7 +360,7 @@ def test_a_failed_restore_leaves_the_record_alone(
     def refuse(*_: object, **__: object) -> None:
         raise RunError("no such device")
 
-    monkeypatch.setattr("setpoint.train.record.session.restore", refuse)
+    monkeypatch.setattr("setpoint.train.resume.restore", refuse)
     config = (run / "config.json").read_bytes()
     with pytest.raises(RunError, match="no such device"):
         resume(run, "duration=9 steps")

@@ -17,7 +17,7 @@ from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
 from setpoint.train.contract import Accepted, check_contract, describe_accepted
 from setpoint.train.loop import Loop, StepResult
-from setpoint.train.run import Outcome, train
+from setpoint.train.run import Run, train
 
 from ...snapshots import compare
 from ..small import Kept, events, rows, small_job, snapshot
@@ -28,7 +28,7 @@ def resolved(run: Path, flags: Sequence[str]) -> Job:
     return compose(Job, draft, flags=flags).resolve()
 
 
-def resume(run: Path, *flags: str, accept: Sequence[str] = ()) -> Outcome:
+def resume(run: Path, *flags: str, accept: Sequence[str] = ()) -> Run:
     """What `setpoint train RUN_DIRECTORY FLAGS --accept ...` does."""
     return train(resolved(run, flags), run, accept)
 
@@ -181,7 +181,7 @@ def test_on_a_finished_run_nothing_is_accepted(
     recorded = json.loads(before["config.json"])["setpoint"]["fingerprint"]
     outcome = resume(run, "optimizer.lr=0.5", "tracking.progress=lines", accept=["optimizer.lr"])
     assert (outcome.status, outcome.ended.step) == (0, 6)
-    assert fingerprint(outcome.job) == recorded
+    assert fingerprint(outcome.identity) == recorded
     assert "is finished at step 6; nothing is left to train; nothing accepted" in (
         "".join(capsys.readouterr())
     )

@@ -8,8 +8,8 @@ import pytest
 
 from setpoint.config import RunError
 from setpoint.resilience.signals import StopRequest
+from setpoint.train import recording
 from setpoint.train.loop import Loop
-from setpoint.train.record import report
 from setpoint.train.run import train
 
 from ...report.page.test_content import data_of
@@ -48,7 +48,7 @@ def test_a_run_that_fails_leaves_one_with_the_cause(
 def test_a_process_that_is_told_to_stop_makes_no_large_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "QUICK", -1)
+    monkeypatch.setattr(recording, "QUICK", -1)
     stop = StopRequest()
     stop.request()
     outcome = train(small_job(tmp_path, *FLAGS), stop=stop)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from setpoint.config.record.record import CONFIG
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
-from setpoint.train.record.refuse import refuse
-from setpoint.train.record.session import open_run, resume
-from setpoint.train.record.start import facts_of
+from setpoint.train.config import Job
+from setpoint.train.opening import compare
+from setpoint.train.recording import facts_of, recorded
+from setpoint.train.resume import resume
+from setpoint.train.session import Run
 
 from ..small import events, small_job
 
@@ -25,25 +28,32 @@ class Notes(Progress):
         self.seen.append(text)
 
 
+def built(job: Job, directory: Path, notes: Progress) -> Run:
+    """A run whose components are built, and of which nothing is written."""
+    run = compare(job, directory, ())
+    run.parts = build_components(run.job)
+    run.world, run.stop, run.shown, run.began = run.parts.world, StopRequest(), notes, time.time()
+    return run
+
+
 def test_each_session_has_a_number_of_its_own(tmp_path: Path) -> None:
     """By which services that only append tell what was trained twice; also where a save is lost."""
     numbers: list[int] = []
     for session in range(3):
-        plan = refuse(small_job(tmp_path, "checkpoint.every=last_step"), tmp_path / "run", ())
-        parts = build_components(plan.job)
-        with open_run(plan, parts, StopRequest(), Notes()) as run:
-            start = resume(run)
+        run = built(small_job(tmp_path, "checkpoint.every=last_step"), tmp_path / "run", Notes())
+        with recorded(run):
+            resume(run)
             if session == 1:
                 run.events.write("rollback", step=0)
-            numbers.append(facts_of(run, start).session)
+            numbers.append(facts_of(run).session)
     assert numbers == [1, 3, 4]
 
 
 def test_a_new_run_writes_its_record_and_starts(tmp_path: Path) -> None:
-    plan = refuse(small_job(tmp_path, "tracking.peak_flops=1e12"), tmp_path / "run", ())
-    parts, notes = build_components(plan.job), Notes()
-    assert not plan.path.exists()
-    with open_run(plan, parts, StopRequest(), notes) as run:
+    notes = Notes()
+    run = built(small_job(tmp_path, "tracking.peak_flops=1e12"), tmp_path / "run", notes)
+    assert not run.directory.exists()
+    with recorded(run):
         resume(run)
         use = run.utilization
     (start,) = events(tmp_path / "run", "start")

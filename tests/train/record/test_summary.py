@@ -8,23 +8,23 @@ from pathlib import Path
 from setpoint.config import compose, resolve
 from setpoint.data.ngram import ngram_baselines
 from setpoint.train.config import Job
-from setpoint.train.record.summary import print_summary
-from setpoint.train.run import Outcome, train
+from setpoint.train.finish import print_summary
+from setpoint.train.run import Run, train
 from setpoint.train.run_name import draw_seed
 
 from ..small import rows, small_job
 
 
-def summary(job: Job, outcome: Outcome) -> list[str]:
+def summary(outcome: Run) -> list[str]:
     stream = io.StringIO()
-    print_summary(job, outcome, stream)
+    print_summary(outcome, stream)
     return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
 
 
 def test_a_finished_run(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=6 steps", "evaluation.baselines=true")
     outcome = train(job)
-    lines = summary(job, outcome)
+    lines = summary(outcome)
     assert lines[0] == f"small: {outcome.directory}"
     last = rows(outcome.directory)[-1]
     assert {"state finished", "steps 6", f"held-out loss {last['held_out_loss']:.4f}"} < set(lines)
@@ -44,8 +44,8 @@ def test_a_finished_run(tmp_path: Path) -> None:
 def test_a_run_that_had_been_finished(tmp_path: Path) -> None:
     """Asked for again, it shows what it came to, from its own record."""
     job = small_job(tmp_path, "duration=3 steps", "evaluation.baselines=true")
-    first = summary(job, train(job))
-    again = summary(job, train(job))
+    first = summary(train(job))
+    again = summary(train(job))
     assert [line for line in first if not line.startswith("tokens/s")] == again
     assert any(line.startswith("held-out loss ") for line in again)
 
@@ -58,39 +58,38 @@ def test_named_data_sets_and_an_early_end(tmp_path: Path) -> None:
         f"evaluation.datasets=[{web}]", "evaluation.early_stopping.patience=1",
     )  # fmt: skip
     outcome = train(job)
-    lines = summary(job, outcome)
+    lines = summary(outcome)
     assert f"state finished early: {outcome.reason}" in lines
     assert outcome.reason is not None and "steps 6" in lines
     names = [line.rpartition(" ")[0] for line in lines[-4:]]
     assert names == ["held-out loss", "held-out accuracy", "web loss", "web accuracy"]
     assert lines[-2] == f"web loss {outcome.scores['web'].loss:.4f}"
-    again = summary(job, train(job))
+    again = summary(train(job))
     assert [line for line in lines if not line.startswith("tokens/s")] == again
 
 
 def test_without_evaluation(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps", "evaluation=null")
-    assert not any("held-out" in line for line in summary(job, train(job)))
+    assert not any("held-out" in line for line in summary(train(job)))
 
 
 def test_a_stopped_run_is_said_to_go_on(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     job = small_job(tmp_path, "duration=2 steps")
-    lines = summary(job, replace(train(job), status=130))
+    run = train(job)
+    run.status = 130
+    lines = summary(run)
     assert "state interrupted" in lines
     assert lines[-1] == "saved at step 2; the same command resumes there"
 
 
 def test_a_run_of_a_drawn_seed_resumes_by_its_directory(tmp_path: Path) -> None:
     """The same command would draw another seed, and so begin another run."""
-    from dataclasses import replace
-
     draft = small_job(tmp_path, "duration=2 steps", "seed=null").evolve()
     draw_seed(draft)
     job = resolve(draft)
-    outcome = replace(train(job), status=130)
+    outcome = train(job)
+    outcome.status = 130
     command = f"saved at step 2; `setpoint train {outcome.directory}` resumes there"
-    assert summary(job, outcome)[-1] == command
-    recorded = compose(Job, str(outcome.directory)).resolve()
-    assert summary(recorded, outcome)[-1] == "saved at step 2; the same command resumes there"
+    assert summary(outcome)[-1] == command
+    outcome.job = compose(Job, str(outcome.directory)).resolve()
+    assert summary(outcome)[-1] == "saved at step 2; the same command resumes there"

@@ -42,13 +42,13 @@ class Asked(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         self.steps.append(loop.position.step)
-        if loop.saves_now:
+        if loop.ranks.saves_now:
             self.saves.append(loop.position.step)
         if self.rank == 1 and loop.position.step == 1:
             signal.raise_signal(signal.SIGUSR2)  # to one rank; the others hear of it, too
         if self.rank == 1 and loop.position.step == self.when:
             loop.stop.request()  # which the others hear of in the next step
-        if loop.stopping:
+        if loop.ranks.is_stopping:
             try:
                 loop.check()
             except Abandoned:
@@ -146,7 +146,7 @@ def answers_once(folder: Path, rank: int) -> None:
     class Heard(Callback):
         def after_step(self, loop: Loop, result: StepResult) -> None:
             step = loop.position.step
-            if loop.saves_now:
+            if loop.ranks.saves_now:
                 saves.append(step)
             if step == 1 + rank:
                 signal.raise_signal(signal.SIGUSR2)

@@ -16,7 +16,8 @@ from setpoint.config import resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.engine import Finished, PlainEngine, Rates, Verdict
+from setpoint.train.engine import PlainEngine, Rates
+from setpoint.train.verdict import StepResult, Verdict
 
 from ..small import small_job
 
@@ -35,7 +36,7 @@ class Reads(TorchDispatchMode):
 
 def finished(
     folder: Path, scale: float | None = None, factor: float = 1.0, *flags: str
-) -> tuple[Finished, Components, Reads]:
+) -> tuple[StepResult, Components, Reads]:
     """One step, whose first gradient is multiplied by a factor."""
     job = small_job(folder, "model.dropout=0", *flags)
     parts = build_components(job)

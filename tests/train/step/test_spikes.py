@@ -8,8 +8,8 @@ import pytest
 
 from setpoint.config import ConfigError, RunError, resolve
 from setpoint.resilience.config import Spike
-from setpoint.train.bad_steps import SpikedSteps
 from setpoint.train.run import train
+from setpoint.train.verdict import SpikedSteps
 
 from ..poison import Poison, by_hand, check_rows, same
 from ..small import events, rows, small_job

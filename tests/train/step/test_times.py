@@ -63,7 +63,7 @@ def test_events_measure_what_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module.torch.cuda, "Stream", Stream)
     monkeypatch.setattr(module.torch.cuda, "current_stream", lambda: compute)
     times = StepTimes(is_on=True, on_device=True)
-    with module.telling_waits_apart(times), times("pipeline"):
+    with module.measuring_waits(times), times("pipeline"):
         device[0] += 2
         with times("forward of stage 0"):
             device[0] += 3.5

@@ -81,7 +81,7 @@ def check(rank: int, store: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         for shape, least in SHAPES.items():
             began = clock
-            found, weights = trained(Path(name), *shape)
+            found, weights = trained(Path(name), *shape, "tracking.metrics.step_time=waits")
             assert work.wait is slowed
             assert found["forward"] == found["backward"] == found["optimizer"] == 0, (shape, found)
             assert STEPS * least <= found["communication"] <= clock - began, (shape, found)

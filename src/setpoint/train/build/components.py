@@ -44,7 +44,6 @@ from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
-from setpoint.train.bad_steps import NonFiniteSteps, SpikedSteps
 from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
 from setpoint.train.build.data import (
@@ -58,6 +57,7 @@ from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.learning_rate import LearningRate
 from setpoint.train.objective import Objective, require_tokens
+from setpoint.train.verdict import NonFiniteSteps, SpikedSteps
 
 HALF = 0.5
 """`data.held_out` from which on more validation than training text is expected."""

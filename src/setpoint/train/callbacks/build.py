@@ -23,53 +23,53 @@ from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
 from setpoint.train.callbacks.seal import SealCallback
 from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.callbacks.upload import UploadCallback
-from setpoint.train.callbacks.watching import SystemCallback
+from setpoint.train.callbacks.watching import AlertCallback, SystemCallback
 from setpoint.train.loop import Callback
-from setpoint.train.record.context import Run, Start
-from setpoint.train.record.start import change_record
+from setpoint.train.recording import change_record
+from setpoint.train.session import Run
 
 
-def build_callbacks(run: Run, start: Start) -> list[Callback]:
+def build_callbacks(run: Run) -> list[Callback]:
     """Build Setpoint's own callbacks; their phases say in which order they run."""
     job, parts, events, progress = run.job, run.parts, run.events, run.progress
     use, trackers = run.utilization, run.trackers
-    evaluation = EvaluateCallback(trackers, progress, events, start.best)
+    evaluation = EvaluateCallback(trackers, progress, events, run.best)
     export = None
     if job.checkpoint.export is not None:
         export = ExportCallback(
             job.checkpoint.export,
             parts.world,
             run.store.root,
-            run.directory.path / FOLDER,
+            run.directory / FOLDER,
             events,
             progress,
         )
     # Before anything else has taken memory: profilers, evaluations and checkpoints do.
     callbacks: list[Callback] = [MemoryCallback(events, progress)]
-    if run.accepted is not None and not start.is_over:
-        callbacks.append(RecordCallback(partial(change_record, run, start)))
+    if run.accepted is not None and not run.is_over:
+        callbacks.append(RecordCallback(partial(change_record, run)))
     section = job.profiling
     rank = parts.world.rank
     if section is not None and (section.ranks is None or rank in section.ranks):
-        place = run.directory.path
+        place = run.directory
         callbacks.append(ProfileCallback(section, place, rank, parts.device, events, progress))
     if job.compile is not None:
         # Where a fallback ends the run, its step is neither logged, evaluated nor saved.
         callbacks.append(watch_compiler(job, parts, events, progress))
     callbacks += [
-        LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, start.mean),
+        LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, run.mean),
         DataWaitCallback(job.data.loader, events, progress),
         evaluation,
         SaveCallback(
             run.store,
-            start.states,
+            run.states,
             events,
             evaluation,
             trackers,
             progress,
             run.chain,
             run.record,
-            start.resumed_at is None,
+            run.resumed_at is None,
             run.frozen.left_out,
             None if export is None else export.saved,
         )
@@ -82,6 +82,8 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
         callbacks.append(SealCallback(run.chain))
     if run.system is not None and parts.world.is_main:
         callbacks.append(SystemCallback(run.system, trackers))
+    if run.alerts is not None:
+        callbacks.append(AlertCallback(run.alerts))
     if run.uploads is not None:
         callbacks.append(UploadCallback(run.uploads.uploads, events, progress))
     if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):
@@ -108,7 +110,7 @@ def added_callbacks(run: Run) -> list[Callback]:
     """
     built: list[Callback] = []
     for name, section in added_sections(run.job).items():
-        callback = section.build(job=run.job, parts=run.parts, run=run.directory)
+        callback = section.build(job=run.job, parts=run.parts, run=run.files)
         if not isinstance(callback, Callback):
             raise SetpointError(
                 f"{name}: an added section must build a setpoint.train.callback.Callback; "

@@ -13,11 +13,11 @@ from setpoint.memory.report import process_peak
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
 from setpoint.track.trackers import Trackers
-from setpoint.train.bad_steps import skipped_metrics
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.metrics import LossMean
 from setpoint.train.position import is_due, share_done
 from setpoint.train.step_times import PARTS
+from setpoint.train.verdict import skipped_metrics
 
 if TYPE_CHECKING:
     from setpoint.parallel.world import World
@@ -147,7 +147,7 @@ class LogCallback(Callback):
             return {}
         now, whole = loop.times.read(), time.perf_counter() - self.began
         device = loop.parts.device.type != "cpu" and not loop.times.on_device
-        idle = {"communication": loop.is_shared, "device": device}
+        idle = {"communication": loop.ranks.is_shared, "device": device}
         spent = {
             part: now[part] - before for part, before in self.parts.items() if idle.get(part, True)
         }

@@ -55,7 +55,7 @@ class LoadOnlyCallback(Callback):
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Let a stop end the next step where it is: there is nothing to wait for."""
         loop.stop.busy = False
-        if loop.saves_now:
+        if loop.ranks.saves_now:
             self.progress.note("SIGUSR2: no checkpoint is saved, as checkpoint.write = false")
 
 
@@ -131,7 +131,7 @@ class SaveCallback(Callback):
         due = any(
             is_due(every, loop.before, loop.position, loop.last) for every in section.intervals
         )
-        return due or is_named(section.at, loop.position.step) or loop.saves_now
+        return due or is_named(section.at, loop.position.step) or loop.ranks.saves_now
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Hear of what was saved in the background, and save if it is due."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,66 +23,15 @@ from setpoint.checkpoint.layout import INDEX, file_of_rank, list_checkpoints
 from setpoint.checkpoint.loading import Checkpoint, Readers
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, verify
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
-from setpoint.config import RunError, SetpointError, fingerprint, log_of
+from setpoint.config import RunError, SetpointError, log_of
 from setpoint.files.durable import Written
 from setpoint.files.tensor_file import HostMemory, encode_tensors
 from setpoint.parallel.world import ToldByMain, World, described
-from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.config import Job
-from setpoint.train.record.refuse import Plan, refuse
 from setpoint.train.step_errors import is_out_of_memory
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan
-
-ALIKE = ("code", "python", "packages")
-"""What of their environments ranks must have in common."""
-
-
-def refuse_alike(
-    world: World,
-    job: Job,
-    directory: str | Path | None,
-    accept: Sequence[str],
-    found: str | None = None,
-) -> Plan:
-    """Compare a job with the record on every rank, and go on on all of them or on none.
-
-    Arguments:
-        directory, found: see `refuse`.
-
-    Raises:
-        SetpointError: what `refuse` raises on any rank, or the ranks do not run the same job with
-            the same code.
-    """
-    if world.size == 1:
-        return refuse(job, directory, accept, found)
-    plan: Plan | None = None
-    refused: SetpointError | None = None
-    try:
-        plan = refuse(job, directory, accept, found)
-    except SetpointError as error:
-        refused = error
-    here = environment()
-    facts = {name: here.get(name) for name in ALIKE}
-    if plan is not None:
-        facts |= {"fingerprint": fingerprint(plan.job), "run directory": str(plan.path.resolve())}
-    answers = world.all_of((None if refused is None else str(refused), facts))
-    for rank, (text, _) in enumerate(answers):
-        if text is not None:
-            if refused is not None and rank == world.rank:
-                raise refused
-            raise ToldByMain(f"rank {rank}: {text}")
-    for rank, (_, others) in enumerate(answers):
-        for name, value in answers[0][1].items():
-            if others[name] != value:
-                raise SetpointError(
-                    f"the ranks differ: {name} is {value!r} on rank 0 and {others[name]!r} on "
-                    f"rank {rank}.\nValid: the same configuration and code on all ranks"
-                )
-    assert plan is not None
-    return plan
 
 
 @contextmanager

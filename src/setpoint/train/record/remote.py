@@ -21,7 +21,6 @@ from setpoint.files.atomic import write_text
 from setpoint.parallel.world import ToldByMain, World
 from setpoint.track.jsonl import whole_lines
 from setpoint.train.config import Job
-from setpoint.train.record.context import Run
 from setpoint.train.record.ranks import opened
 from setpoint.train.record.uploading import (
     EVENTS,
@@ -33,6 +32,7 @@ from setpoint.train.record.uploading import (
 )
 from setpoint.train.rules.remote import protocol_problems
 from setpoint.train.run_status import command_again, newest_whole
+from setpoint.train.session import Run
 
 LOOK = 1.0
 """Seconds that the ranks wait at once for uploads, so that none times out."""
@@ -49,7 +49,7 @@ def finish_uploads(run: Run, *, done: bool) -> None:
     Raises:
         RunError: if something is not uploaded in time, and the run is finished.
     """
-    section, world, cadence = run.job.checkpoint.remote, run.parts.world, run.uploads
+    section, world, cadence = run.job.checkpoint.remote, run.world, run.uploads
     if section is None:
         return
     ends, is_said = time.monotonic() + section.wait_timeout, False
@@ -86,7 +86,7 @@ def finish_uploads(run: Run, *, done: bool) -> None:
         return (
             f"{what}: not uploaded to {uploads.run.url} within checkpoint.remote.wait_timeout = "
             f"{section.wait_timeout:g} s{why}. It is saved in {uploads.root}; "
-            f"{command_again(run.job, run.directory.path)} uploads it"
+            f"{command_again(run.job, run.directory)} uploads it"
         )
 
     problem = world.on_main(end)
@@ -232,10 +232,10 @@ def fetch_undamaged(run: Run, than: int | None) -> bool:
     Returns:
         whether there is one.
     """
-    section, world = run.job.checkpoint.remote, run.parts.world
+    section, world = run.job.checkpoint.remote, run.world
     if section is None:
         return False
-    remote, root, reports = remote_of(section, run.directory.path), run.store.root, list[Report]()
+    remote, root, reports = remote_of(section, run.directory), run.store.root, list[Report]()
     least = -1 if than is None else than
     found = world.on_main(lambda: _newer(remote, root, None, reports, (), least))
     if found is None:

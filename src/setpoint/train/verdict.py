@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError
 from setpoint.resilience.config import RollBack, SkipStep
+from setpoint.shapes.batch import ONE_SOURCE, BySource
+from setpoint.train.position import Position
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from setpoint.resilience.config import Spike, StepPolicy
+    from setpoint.shapes.outcome import Routing
+    from setpoint.train.config import Job
 
 
 NORMAL = 1.4826
@@ -99,6 +104,24 @@ class BadSteps:
         if self.rolls_back:
             return Verdict.ROLLED_BACK
         return Verdict.SKIPPED if self.skips else Verdict.REFUSED
+
+    def count(self, result: StepResult, job: Job, can_roll_back: bool) -> None:
+        """Count a step that is not trained on, or end the run before it.
+
+        Raises:
+            RunError: the policy does not go on.
+        """
+        if result.verdict is Verdict.SKIPPED:
+            self.skip(result.step, result.wrong)
+        elif result.verdict is Verdict.REFUSED or not can_roll_back:
+            what = "" if result.cause == "spike" else ", which is not finite"
+            another = ", compute in fp32 or bf16" if job.precision.compute == "fp16" else ""
+            raise RunError(
+                f"step {result.step}: {result.wrong}{what}; the step was not taken, and "
+                f"checkpoints hold the steps before it. Lower optimizer.lr ({job.optimizer.lr}), "
+                f"lengthen the warm-up{another}, or go on without such steps: "
+                f"{self.field} = skip or rollback"
+            )
 
     def skip(self, step: int, what: str) -> None:
         """Count a step that is skipped.
@@ -210,10 +233,51 @@ class SpikedSteps(BadSteps):
         return {**super().state_dict(), "losses": list(self.losses), "high": self.high}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; one without losses starts the window anew."""
+        """Go on from a checkpoint; one without losses begins a new window."""
         super().load_state_dict(state)
         self.losses = deque(state.get("losses", ()), maxlen=self.config.window)
         self.high = state.get("high", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One optimizer step: its numbers and the verdict on it.
+
+    Arguments:
+        loss: what is minimized: the mean over the tokens of the step's global batch by their
+            weights, in nats, with all that the loss and the model add to the cross-entropy.
+        nats: the cross-entropy alone, all targets that count weighing the same.
+        grad_norm: global norm of the gradients before clipping.
+        tokens: that the model read, without padding, whether their targets count or not.
+        routing: how they chose experts, on all ranks; None for models without, and where it was
+            skipped.
+        by_source: counts and sums of the global batch by source.
+        policy: by which the step is not trained on; None where nothing is wrong.
+        wrong: why it is not, in words; empty where nothing is wrong.
+        began: the position before it.
+    """
+
+    verdict: Verdict = Verdict.TAKEN
+    loss: float = math.nan
+    nats: float = math.nan
+    grad_norm: float = math.nan
+    policy: BadSteps | None = None
+    routing: Routing | None = None
+    by_source: BySource = ONE_SOURCE
+    lr: float = math.nan
+    tokens: int = 0
+    wrong: str = ""
+    began: Position = field(default_factory=Position)
+
+    @property
+    def step(self) -> int:
+        """Its number."""
+        return self.began.step + 1
+
+    @property
+    def cause(self) -> str:
+        """The reason for which a step is not trained on, in events."""
+        return "spike" if isinstance(self.policy, SpikedSteps) else "non_finite"
 
 
 def skipped_metrics(*policies: BadSteps | None) -> dict[str, int]:

@@ -1,0 +1,184 @@
+"""End of a session: its last events, its report and its summary."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from setpoint.checkpoint.layout import directory_name
+from setpoint.checkpoint.pointers import read_pointer
+from setpoint.config import (
+    SHORT,
+    RunError,
+    SetpointError,
+    error_in_words,
+    fingerprint,
+    was_quit,
+)
+from setpoint.data.corpus import Corpus
+from setpoint.data.ngram import ngram_baselines
+from setpoint.resilience.signals import PREEMPTED
+from setpoint.track.console import short_time
+from setpoint.track.heartbeat import Progress as Standing
+from setpoint.track.jsonl import read_jsonl
+from setpoint.track.summary import print_table
+from setpoint.train.evaluation.evaluate import eval_slice, scores_in
+from setpoint.train.loop import Loop, Phase
+from setpoint.train.record.remote import finish_uploads
+from setpoint.train.recording import write_report
+from setpoint.train.run_status import command_again, format_newest, goodput_of, outlook
+from setpoint.train.session import Run
+from setpoint.train.step_errors import explain, explain_oom
+
+
+def run_loop(run: Run, loop: Loop) -> None:
+    """Run the loop, and record what ends it by force.
+
+    Raises:
+        RunError: if the run itself fails.
+    """
+    root, stop = run.store.root, run.stop
+    if run.heart is not None:
+        run.heart.look = partial(_standing, loop, root)
+    stop.newest = partial(format_newest, root)
+    again = command_again(run.job, run.directory)
+    stop.keeps = stop.resumable = run.job.checkpoint.write
+    stop.outlook = partial(outlook, root, loop.position.step, again, stop.keeps)
+    if stop.is_deaf:
+        run.progress.note(
+            "training runs in a thread that is not the main one, where Python takes no signals: "
+            "StopRequest.request() stops it"
+        )
+    try:
+        with run.progress, explain_oom(run.job):
+            loop.run()
+    except SystemExit as error:
+        raise RunError(
+            f"training was left by {error_in_words(error)}, which no part of a run may raise; a "
+            f"callback ends a run by loop.end(reason)"
+        ) from error
+    except Exception as error:
+        if was_quit(error):
+            left = f"the last steps are not saved. {stop.newest()}" if stop.busy else stop.outlook()
+            raise KeyboardInterrupt(f"quit in the debugger: {left}") from error
+        shown = explain(error)
+        if shown is None:
+            raise
+        raise shown from error
+
+
+def _standing(loop: Loop, root: Path) -> Standing:
+    """What this rank does, for its heartbeat, whose thread calls it."""
+    phase = {Phase.EVALUATE: "evaluate", Phase.KEEP: "save"}.get(loop.doing, "step")
+    loss = None if loop.result is None else loop.result.loss
+    try:
+        newest = read_pointer(root, "latest")
+    except SetpointError:  # which the run itself says where it matters
+        newest = None
+    name = None if newest is None else directory_name(newest)
+    return Standing(phase, loop.position.step, loss, name)
+
+
+def finish(run: Run, loop: Loop) -> Run:
+    """Record how the session ended."""
+    # A run whose last evaluation was cut short is not finished.
+    status = 0 if loop.is_over and run.best.due is None else run.stop.status
+    reason = loop.ended
+    if loop.is_at_limit and not loop.is_over and not status:
+        at, status = loop.position.step, PREEMPTED
+        reason = f"stopped after step {loop.until}, as it was asked to"
+        if loop.until is not None and at > loop.until:
+            reason = f"nothing was trained: it was to stop after step {loop.until}, and is at {at}"
+    why = {} if reason is None else {"reason": reason}
+    if status and run.stop.signal is not None:
+        why["signal"] = run.stop.cause
+    at, loss, scores = loop.position, run.mean.last, loop.scores
+    if loss is None or not scores:  # of the sessions before
+        rows = _rows_at(run.files.metrics, at.step)
+        loss = rows["train"].get("mean_loss") if loss is None and "train" in rows else loss
+        scores = scores or (scores_in(rows["evaluation"]) if "evaluation" in rows else {})
+    run.status, run.ended, run.reason, run.cause = status, at, reason, run.stop.cause
+    run.loss, run.loss_steps, run.scores = loss, run.mean.last_steps, scores
+    run.chain.seal(events_alone=False)
+    run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
+    write_report(run)
+    # The head of a run that was finished before stays what was printed then.
+    run.chain.seal(events_alone=not run.is_over)
+    finish_uploads(run, done=status == 0)
+    run.head = run.chain.head
+    return run
+
+
+def _rows_at(path: Path, step: int) -> dict[str, dict[str, Any]]:
+    """The rows of a step by kind."""
+    rows = read_jsonl(path, damaged=[]) if path.exists() else []
+    return {row["kind"]: row for row in rows if row.get("step") == step and "kind" in row}
+
+
+ENDINGS = {0: "finished", 130: "interrupted"}
+
+
+def print_summary(run: Run, stream: TextIO | None = None) -> None:
+    """Print what was trained, how well, how fast, and where the record lies."""
+    job, at, before = run.job, run.ended, run.started
+    state, reason = ENDINGS.get(run.status) or f"stopped by {run.cause}", run.reason
+    if reason is not None:
+        state = reason if run.status else f"{state} early: {reason}"
+    rows = [
+        ("state", state),
+        ("fingerprint", fingerprint(run.identity)[:SHORT]),
+        ("parameters", f"{run.parts.parameter_count:,}"),
+        *adapter_rows(run),
+        ("steps", f"{at.step:,}"),
+        ("tokens", f"{at.tokens:,}"),
+        ("epochs", f"{at.epochs:.3f}"),
+        ("training time", short_time(at.seconds)),
+    ]
+    if at.seconds > before.seconds:
+        speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
+        rows.append(("tokens/s", f"{speed:,.0f}"))
+    if run.loss is not None:
+        over = f", mean of {run.loss_steps} steps" if run.loss_steps > 1 else ""
+        rows.append(("training loss", f"{run.loss:.4f}{over}"))
+    spent = goodput_of(run.directory)
+    if spent.share is not None:
+        rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))
+    if run.head is not None:
+        rows.append(("chain head", run.head))
+    rows += [
+        (f"{name.replace('_', '-')} {metric}", f"{value:.4f}")
+        for name, score in run.scores.items()
+        for metric, value in (("loss", score.loss), ("accuracy", score.accuracy))
+        if value is not None
+    ]
+    print_table(f"{job.name}: {run.directory}", rows, stream=stream)
+    if run.status:
+        again = command_again(job, run.directory)
+        root, keeps = run.directory / "checkpoints", job.checkpoint.write
+        left = outlook(root, before.step, again, keeps)
+        print(left, file=stream, flush=True)
+    # Whoever stops a run waits for it to leave, so nothing is counted then.
+    finished, section = run.status == 0, job.evaluation
+    if finished and run.score is not None and section is not None and section.baselines:
+        _print_baselines(run, run.score.bits_per_byte, stream)
+
+
+def adapter_rows(run: Run) -> list[tuple[str, str]]:
+    """What is adapted, trained and frozen; nothing without an adapter."""
+    found = run.parts.adapter
+    return [] if found is None else [("adapter", found.line())]
+
+
+def _print_baselines(run: Run, bits: float, stream: TextIO | None) -> None:
+    parts = run.parts
+    assert parts.held_out is not None
+    corpora = [corpus for corpus in parts.corpora if isinstance(corpus, Corpus)]
+    counted = ngram_baselines(corpora, eval_slice(run.job, parts.held_out))
+    rows = [
+        ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
+        ("bigram (given the byte before)", f"{counted.bigram:.3f}"),
+        ("smoothed 3-gram (given two before)", f"{counted.trigram:.3f}"),
+        (f"this model after {run.ended.step:,} steps", f"{bits:.3f}"),
+    ]
+    print_table("held-out bits per byte, less is better", rows, stream=stream)

@@ -1,0 +1,292 @@
+"""Opening of a run: every refusal by configuration and record, with nothing written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.config import (
+    CONFIG,
+    NEEDS,
+    ConfigError,
+    SetpointError,
+    fingerprint,
+    need_resolved,
+    resolve,
+    verify,
+)
+from setpoint.parallel.rank import launched
+from setpoint.parallel.world import (
+    ToldByMain,
+    World,
+    world_of,
+)
+from setpoint.resilience.signals import StopRequest
+from setpoint.track.display import make_progress
+from setpoint.track.environment import environment
+from setpoint.track.jsonl import read_jsonl
+from setpoint.track.progress import Progress
+from setpoint.track.run_directory import RunDirectory
+from setpoint.train.build.process import device_line, settings_of
+from setpoint.train.config import Job
+from setpoint.train.contract import (
+    check_contract,
+    other_division,
+    refuse_renaming,
+    split_paths,
+)
+from setpoint.train.record.remote import bring_back
+from setpoint.train.run_name import draw_seed, find_run
+from setpoint.train.run_status import (
+    command_again,
+    kept_files,
+    outlook,
+    refuse_stopped,
+    watch_limits,
+)
+from setpoint.train.session import Run, Stamp
+
+if TYPE_CHECKING:
+    from setpoint.track.alerts import Alerts
+
+
+def open_run(
+    job: Job,
+    directory: str | Path | None,
+    accept: Sequence[str],
+    stop: StopRequest,
+    ending: ExitStack,
+) -> Run:
+    """Compare a job with its record on all ranks, and set the process up for it.
+
+    Nothing is written but what a URL holds of the run and its directory lacks.
+
+    Arguments:
+        directory: of the run; None: see `find_run`.
+        ending: takes what is closed when the run is left.
+
+    Raises:
+        SetpointError: the configuration and the record contradict each other, or the job cannot be
+            trained here.
+    """
+    began, world = time.time(), world_of(job.parallel)
+    shown = progress_of(job, world)
+    ending.callback(shown.stop)
+    found = None
+    if directory is None and job.seed is not None:
+        found = world.on_main(partial(find_run, job))
+    fetched = bring_back(job, directory or found, world, shown.note)
+    run = _compare_on_all(world, job, directory, accept, found)
+    run.world, run.stop, run.shown, run.fetched = world, stop, shown, fetched
+    run.began = stop.began or began
+    run.alerts = ending.enter_context(alerts_of(run.job, world, run.directory, shown))
+    ending.enter_context(settings_of(run.job))
+    shown.note(device_line(run.job, world.device))
+    stop.resumable, stop.grace = True, run.job.resilience.grace_period
+    again = command_again(run.job, run.directory)
+    stop.outlook = partial(outlook, run.directory / "checkpoints", again=again)
+    stop.watch()
+    watch_limits(stop, run.job, run.directory)
+    return run
+
+
+def require_unchanged(run: Run) -> None:
+    """Refuse to go on where another process has trained since; call it with the lock.
+
+    Raises:
+        SetpointError: the record or the checkpoints are others now.
+    """
+    if stamp_of(run.directory) != run.stamp:
+        raise SetpointError(
+            f"another process has changed {run.directory} while the run was being set up; run it "
+            f"again to resume from what is there now"
+        )
+
+
+def compare(
+    job: Job, directory: str | Path | None, accept: Sequence[str], found: str | None = None
+) -> Run:
+    """Compare a job with the record of its run directory, the data aside.
+
+    Arguments:
+        directory: of the run, where it was given.
+        found: the directory of the run, where none was given; None: it is looked for.
+
+    Raises:
+        SetpointError: if they contradict each other, or the job cannot be trained here.
+    """
+    need_resolved(job, "train")
+    accept = split_paths(accept)
+    if job.seed is None:
+        draft = job.evolve()
+        draw_seed(draft)
+        job = resolve(draft)
+    _refuse_ranks(job)
+    # What needs nothing was checked at resolve; missing files are found while the data is read.
+    problems = verify(job, set(NEEDS) - {"files"}).problems
+    if problems:
+        raise ConfigError(problems)
+    path = Path(directory if directory is not None else found or find_run(job))
+    refuse_stopped(job, path)
+    files, stamp = RunDirectory.look(path), stamp_of(path)
+    kept = kept_files(job, path)
+    _check_resume(job, path, bool(stamp[1]))
+    accepted = None
+    if (path / CONFIG).exists() or stamp[1]:
+        accepted = check_contract(str(path), job, accept, given=directory is not None)
+        others = other_division(str(path), job) if stamp[1] else None
+        if others is not None and job.checkpoint.division == "same":
+            raise SetpointError(others)
+        if directory is not None:
+            refuse_renaming(str(path), accepted)
+    elif accept:
+        raise SetpointError(
+            f"--accept {accept[0]} has no effect: there is no run to resume in {path}, so there is "
+            f"no record to differ from. Leave --accept out, or give the directory of the run"
+        )
+    return Run(job, path, accept, accepted, stamp, kept, files)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """When the record's configuration was written, and the steps of the checkpoints."""
+    try:
+        written = (path / CONFIG).stat().st_mtime_ns
+    except OSError:
+        written = None
+    return written, tuple(list_checkpoints(path / "checkpoints"))
+
+
+def what_is_gone(path: Path) -> str | None:
+    """Whether a run without checkpoints has trained what is not to be overwritten.
+
+    Returns:
+        how far it was; None for a run that never saved anything on its way: it was killed before
+        its first checkpoint, and starts again.
+    """
+    log = path / "events.jsonl"
+    rows = read_jsonl(log, damaged=[]) if log.exists() else []
+    starts = [number for number, row in enumerate(rows) if row.get("event") == "restart"]
+    rows = rows[starts[-1] :] if starts else rows
+    saves = [row for row in rows if row.get("event") == "save"]
+    ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
+    if ends:
+        none = "it saved none (checkpoint.last = none, or write = false)"
+        kept = "its checkpoints are gone" if saves else none
+        return f"finished at step {ends[-1].get('step')}, and {kept}"
+    if saves:
+        return f"was trained to step {saves[-1].get('step')}, and its checkpoints are gone"
+    return None
+
+
+def _check_resume(job: Job, path: Path, has_checkpoints: bool) -> None:
+    """Check what is there against `checkpoint.resume`."""
+    resume = job.checkpoint.resume
+    if resume == "never" and has_checkpoints:
+        raise SetpointError(
+            f"checkpoint.resume = never, but {path} holds checkpoints; choose another --name, or "
+            f"--checkpoint.resume auto to resume"
+        )
+    if resume == "must" and not has_checkpoints:
+        raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
+    gone = None if has_checkpoints or resume == "restart" else what_is_gone(path)
+    if gone is not None:
+        raise SetpointError(
+            f"{path} {gone}, so that there is nothing to resume from. --checkpoint.resume restart "
+            f"trains it again from step 0 and keeps its metrics beside; another --name makes a run "
+            f"of its own"
+        )
+
+
+def _refuse_ranks(job: Job) -> None:
+    ranks, started = job.parallel.world_size, launched()
+    if ranks == started:
+        return
+    here = f"a launcher has started {started}" if started > 1 else "one process was started"
+    raise SetpointError(
+        f"parallel.world_size = {ranks}, and {here}.\nValid: `setpoint train ... --nproc {ranks}`, "
+        f"or `torchrun --nproc-per-node {ranks} -m setpoint train ...`; `setpoint check "
+        f"--world-size {ranks}` verifies the plan"
+    )
+
+
+ALIKE = ("code", "python", "packages")
+"""What of their environments ranks must have in common."""
+
+
+def _compare_on_all(
+    world: World,
+    job: Job,
+    directory: str | Path | None,
+    accept: Sequence[str],
+    found: str | None = None,
+) -> Run:
+    """Compare a job with the record on every rank, and go on on all of them or on none.
+
+    Arguments:
+        directory, found: see `compare`.
+
+    Raises:
+        SetpointError: what `compare` raises on any rank, or the ranks do not run the same job with
+            the same code.
+    """
+    if world.size == 1:
+        return compare(job, directory, accept, found)
+    run: Run | None = None
+    refused: SetpointError | None = None
+    try:
+        run = compare(job, directory, accept, found)
+    except SetpointError as error:
+        refused = error
+    here = environment()
+    facts = {name: here.get(name) for name in ALIKE}
+    if run is not None:
+        facts["fingerprint"] = fingerprint(run.job)
+        facts["run directory"] = str(run.directory.resolve())
+    answers = world.all_of((None if refused is None else str(refused), facts))
+    for rank, (text, _) in enumerate(answers):
+        if text is not None:
+            if refused is not None and rank == world.rank:
+                raise refused
+            raise ToldByMain(f"rank {rank}: {text}")
+    for rank, (_, others) in enumerate(answers):
+        for name, value in answers[0][1].items():
+            if others[name] != value:
+                raise SetpointError(
+                    f"the ranks differ: {name} is {value!r} on rank 0 and {others[name]!r} on "
+                    f"rank {rank}.\nValid: the same configuration and code on all ranks"
+                )
+    assert run is not None
+    return run
+
+
+def progress_of(job: Job, world: World) -> Progress:
+    """Choose how a run is shown, which the main rank does alone."""
+    mode = job.tracking.progress if world.is_main else "none"
+    return make_progress(mode, total_steps=total_steps(job))
+
+
+def total_steps(job: Job) -> int | None:
+    """After how many steps a run ends; None if something else ends it."""
+    steps = job.duration.in_unit("steps")
+    return None if steps is None else int(steps)
+
+
+def alerts_of(
+    job: Job, world: World, run: Path, shown: Progress
+) -> AbstractContextManager[Alerts | None]:
+    """Open the alerts of a job, on its main rank.
+
+    Raises:
+        SetpointError: an address is not where its reference says.
+    """
+    if not job.tracking.alerts or not world.is_main:
+        return nullcontext()
+    from setpoint.track.alerts import Alerts
+
+    facts = {"run": run.name, "fingerprint": fingerprint(job)}
+    return Alerts(job.tracking.alerts, run, facts, shown.note)

@@ -1,0 +1,440 @@
+"""Record of a session: the directory locked, what is written to, and the event of its start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from setpoint import __version__
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import (
+    LOG_OF,
+    ORIGINS,
+    RunError,
+    SetpointError,
+    cautions_of,
+    dropped_values,
+    fingerprint,
+    overridden,
+    record_files,
+    traceback_to_show,
+    was_quit,
+    whole_traceback,
+)
+from setpoint.parallel.hangs import keep_hangs_in
+from setpoint.parallel.rank import first_failure
+from setpoint.parallel.world import LostRanks, World, described, tells_of_others
+from setpoint.report.goodput import dropped
+from setpoint.report.page.write import write_run_report
+from setpoint.track.chain import Chain, NoChain
+from setpoint.track.console import time_of
+from setpoint.track.events import EventLog, NoEvents
+from setpoint.track.heartbeat import Heart
+from setpoint.track.jsonl import read_jsonl
+from setpoint.track.progress import Progress
+from setpoint.track.progress_log import LoggedProgress
+from setpoint.track.redact import declared_secrets, without_values
+from setpoint.track.run_directory import RunDirectory
+from setpoint.track.tracker import RunFacts
+from setpoint.track.trackers import JSONL, Trackers
+from setpoint.train.build.data import where_in_data
+from setpoint.train.build.parameter_groups import rows_of
+from setpoint.train.build.process import device_line
+from setpoint.train.build.utilization import utilization_of
+from setpoint.train.config import Job
+from setpoint.train.contract import Accepted, describe_accepted, describe_idle
+from setpoint.train.environment import (
+    compare_with_record,
+    keep_diffs,
+    write_data,
+    write_environment,
+)
+from setpoint.train.opening import require_unchanged, total_steps
+from setpoint.train.position import Position
+from setpoint.train.record.background import BackgroundStore
+from setpoint.train.record.frozen import FrozenParameters
+from setpoint.train.record.ranks import SharedStore, opened
+from setpoint.train.record.uploading import start_uploads
+from setpoint.train.session import Run
+from setpoint.train.step_errors import explain_oom
+
+if TYPE_CHECKING:
+    from setpoint.track.system import SystemSampler
+
+
+@contextmanager
+def recorded(run: Run) -> Iterator[None]:
+    """Lock the run directory, compare its data, and open what is written to.
+
+    An error that ends the session by force is kept: in this rank's log, and in the events.
+
+    Raises:
+        SetpointError: if the data does not belong to the run, or another process writes to the
+            directory or has written to it. Nothing of the run is changed then.
+    """
+    job, world, section = run.job, run.world, run.job.checkpoint
+    with opened(world, run.directory) as files, ExitStack() as ending:
+        world.on_main(lambda: require_unchanged(run))
+        run.files, run.environment = files, {}
+        if run.accepted is not None:
+            run.accepted, run.environment = compare_with_record(
+                files, run.accepted, run.parts, job, run.accept
+            )
+        run.events = EventLog(files.events) if world.is_main else NoEvents()
+        ending.callback(run.events.close)
+        run.progress = LoggedProgress(run.shown, files.logs / _log_name(world), total_steps(job))
+        ending.callback(run.progress.close)
+        run.progress.log(device_line(job, world.device))  # which is shown since it is known
+        keep_hangs_in(files.logs)
+        beats = job.resilience.heartbeat
+        if beats is not None:
+            run.heart = Heart(files.path, beats.every, world.rank, world.size, run.progress.note)
+            ending.enter_context(run.heart)
+        run.trackers = Trackers()
+        ending.callback(run.trackers.close)
+        serve(job, world, run.trackers, run.progress)
+        run.system = ending.enter_context(sampling(job, world, files, run.progress))
+        rows = files.metrics, files.events
+        run.chain = Chain(files.path, *rows) if world.is_main else NoChain()
+        ending.callback(run.chain.close)
+        run.uploads = uploads = start_uploads(job, world, files)
+        if uploads is not None:
+            ending.callback(uploads.uploads.close)
+
+        def set_aside(before: Path, now: Path) -> None:
+            run.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
+            run.events.write("set_aside", checkpoint=before.name, to=now.name)
+
+        store = CheckpointStore(
+            files.checkpoints,
+            keep=section.keep,
+            keep_every=section.keep_every,
+            keep_at=section.at,
+            keep_best=section.keep_best,
+            writes=section.write,
+            on_set_aside=set_aside,
+            on_sealed=lambda step, manifest: run.chain.seal((step, manifest)),
+            on_committed=None if uploads is None else uploads.committed,
+            protected=frozenset if uploads is None else lambda: uploads.uploads.protected,
+        )
+        run.store, run.frozen = _shared(world, store, job), FrozenParameters(job, run.parts)
+        run.record = record_files(job)
+        words, count = run.parts.tokenizer.vocab_size, run.parts.parameter_count
+        run.utilization = utilization_of(job, run.parts.model, words, world.device, count)
+        try:
+            yield
+        except Exception as error:
+            # A run that is recorded has begun, and is not only refused.
+            begun = isinstance(error, RunError) and run.files.config.exists()
+            if (
+                run.loop
+                or begun
+                or not isinstance(error, SetpointError)
+                or traceback_to_show(error)
+            ):
+                _record_failure(run, error)
+            raise
+
+
+def _shared(world: World, store: CheckpointStore, job: Job) -> SharedStore:
+    section = job.checkpoint
+    if section.mode == "sync":
+        return SharedStore(world, store)
+    pinned = section.mode == "async_pinned"
+    return BackgroundStore(world, store, section.in_flight, pinned, job.parallel.timeout)
+
+
+@contextmanager
+def failures_logged(run: Run) -> Iterator[None]:
+    """Keep the traceback of what fails before the run directory is open, unless it is a refusal.
+
+    Nothing of the directory is made then but the log.
+    """
+    try:
+        with explain_oom(run.job):
+            yield
+    except Exception as error:
+        if not was_quit(error) and (
+            not isinstance(error, SetpointError) or traceback_to_show(error)
+        ):
+            with suppress(OSError, RunError):
+                logs = run.directory / "logs"
+                logs.mkdir(parents=True, exist_ok=True)
+                log = LoggedProgress(Progress(), logs / _log_name(run.world), None)
+                keep_in_log(log, error, declared_secrets(run.job))
+                log.close()
+        raise
+
+
+def _log_name(world: World) -> str:
+    return f"rank-{world.rank}.log"
+
+
+def _record_failure(run: Run, error: Exception) -> None:
+    known = [*declared_secrets(run.job)]
+    keep_in_log(run.progress, error, known)
+    details: dict[str, Any] = {"error": described(error), "traceback": whole_traceback(error)}
+    other = first_failure() if run.world.is_main else None
+    if other is not None and (isinstance(error, LostRanks) or tells_of_others(error)):
+        details = {"rank": other.rank, "error": other.error, "traceback": other.frames}
+    if run.loop is not None:
+        at = run.loop.position
+        details = {"step": at.step, "seconds": round(at.seconds, 3), **details}
+    run.events.write("fault", **without_values(details, known))
+    with suppress(SetpointError):  # what ends the run is said, whatever else fails
+        run.chain.seal()
+    write_report(run)
+
+
+def keep_in_log(progress: LoggedProgress, error: Exception, secrets: Iterable[str]) -> None:
+    """Write all frames of an error into a rank's log, which the error names from then on."""
+    text = without_values(whole_traceback(error), secrets)
+    with suppress(RunError):  # what ends the run is said, whatever else fails
+        progress.log(f"failed:\n{text}")
+        with suppress(AttributeError):  # of a class with slots
+            setattr(error, LOG_OF, str(progress.path))
+
+
+def serve(job: Job, world: World, trackers: Trackers, shown: Progress) -> None:
+    """Listen for Prometheus, on the main rank.
+
+    Raises:
+        SetpointError: it cannot listen there; on all ranks.
+    """
+    section = job.tracking.prometheus
+    if section is None:
+        return
+
+    def begin() -> None:
+        from setpoint.track.prometheus import PrometheusTracker
+
+        tracker = PrometheusTracker(section)
+        trackers.opened["prometheus"] = tracker
+        shown.note(f"metrics for Prometheus: http://{section.address}:{tracker.port}/metrics")
+
+    world.on_main(begin)
+
+
+def sampling(
+    job: Job, world: World, run: RunDirectory, shown: Progress
+) -> AbstractContextManager[SystemSampler | None]:
+    """Open what samples the use of the machine, on the ranks that do."""
+    section = job.tracking.system
+    if section is None or not (world.is_main or section.ranks == "all"):
+        return nullcontext()
+    import torch
+
+    from setpoint.track.system import SystemSampler
+
+    gpu = None
+    if world.device.type == "cuda":
+        gpu = f"GPU-{torch.cuda.get_device_properties(world.device).uuid}"
+    name = "system.jsonl" if section.ranks == "main" else f"system-rank-{world.rank}.jsonl"
+    return SystemSampler(section.every, run.logs / name, run.path, gpu, shown.note)
+
+
+BEGINNINGS = ("start", "resume", "restart", "rollback")
+"""Events after which steps may come that were there before."""
+
+
+def write_start(run: Run) -> None:
+    """Write the record of a new run, or the event of a session more.
+
+    Raises:
+        RunError: if it cannot be written.
+    """
+    facts = _facts(run)
+    for line in (*_notes(run), *(run.loaded.lines() if run.loaded else ())):
+        run.progress.note(line)
+    if run.accepted is None:
+        for value in dropped_values(run.job):
+            run.progress.note(f"dropped: {value}")
+        run.events.write("start", step=run.started.step, **facts)
+        _write_loaded(run)
+        write_environment(run.files, run.parts, run.job)
+        _write_config(run)
+        return
+    accepted = run.accepted
+    if run.is_over:
+        notes, kept = [*describe_idle(accepted), _finished(run, accepted)], []
+        accepted = replace(accepted, data=())
+    else:
+        notes, kept = describe_accepted(accepted), accepted.differences
+    for line in notes:
+        run.progress.note(line)
+    # Before the record changes: after a kill in between, the difference would be lost.
+    run.events.write(
+        "resume",
+        step=run.started.step,
+        **lost_since(run, run.started, run.trackers.states[JSONL]["offset"]),
+        data_position=where_in_data(run.job, run.parts.feed.state_dict()),
+        **facts,
+        accepted=[difference.to_json() for difference in kept],
+        **({"data": list(accepted.data)} if accepted.data else {}),
+        environment=keep_diffs(run.files, run.environment),
+    )
+    _write_loaded(run)
+
+
+def _write_loaded(run: Run) -> None:
+    if run.loaded is not None:
+        run.events.write("load", **run.loaded.to_json())
+
+
+def facts_of(run: Run) -> RunFacts:
+    """What trackers show of the run; to be asked for when its start has been written."""
+    directory = run.files
+    with directory.events.open("rb") as file:
+        first = file.readline()
+    session = sum(row.get("event") in BEGINNINGS for row in read_jsonl(directory.events, []))
+    environment = run.environment or json.loads((directory.path / "environment.json").read_bytes())
+    return RunFacts(
+        run_id=hashlib.sha256(directory.name.encode() + first).hexdigest()[:32],
+        name=directory.name,
+        experiment=run.job.experiment,
+        fingerprint=fingerprint(run.identity),
+        config=json.loads(run.record[directory.config.name]),
+        origins=json.loads(run.record[ORIGINS]),
+        environment=environment,
+        session=session,
+        description=run.job.description,
+    )
+
+
+def change_record(run: Run) -> None:
+    """Write today's configuration, and data, into the record of a run that has trained with it."""
+    if run.accepted is not None and run.best.changed:
+        run.store.forget_best()
+    run.world.on_main(lambda: _write_changed(run))
+
+
+def _write_changed(run: Run) -> None:
+    if run.accepted is not None and run.accepted.data:
+        write_data(run.files, run.parts)
+    _write_config(run)
+
+
+def _write_config(run: Run) -> None:
+    run.files.write_record(run.record, type(run.job).__setpoint__.schema)
+
+
+def lost_since(
+    run: Run, position: Position, offset: int, reached: Position | None = None
+) -> dict[str, Any]:
+    """What an event says of steps after a checkpoint that are lost, for `goodput`.
+
+    Arguments:
+        position: of the checkpoint.
+        offset: how long `metrics.jsonl` was when it was saved.
+        reached: where the run is; None where its record says how far it was.
+
+    Returns:
+        `dropped` alone, or nothing where no step is lost.
+    """
+    metrics, events = run.files.metrics, run.files.events
+    rows = read_jsonl(metrics, [], offset) if metrics.exists() else []
+    found = dropped(
+        read_jsonl(events, []) if reached is None else [],
+        rows,
+        position.step,
+        position.seconds,
+        None if reached is None else (reached.step, reached.seconds),
+    )
+    return {} if found is None else {"dropped": found}
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """What the event of a start or a resume says of the job."""
+    facts: dict[str, Any] = {
+        "began": time_of(run.began),
+        "seconds": round(run.started.seconds, 3),
+        "fingerprint": fingerprint(run.identity),
+        "version": __version__,
+    }
+    if run.parts.pretrained is not None:
+        facts["pretrained"] = run.parts.pretrained
+    facts["groups"] = [
+        row.to_json() for row in rows_of(run.job.optimizer, run.parts.model, run.parts.described)
+    ]
+    if run.parts.adapter is not None:
+        facts["adapter"] = run.parts.adapter.to_json()
+    facts["utilization"] = run.utilization.record()
+    if run.objects:
+        facts["callbacks"] = list(run.objects)
+    cautions = cautions_of(run.identity)
+    if cautions:
+        facts["cautions"] = [caution.to_json() for caution in cautions]
+    return facts
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """What people should know of the job before it trains."""
+    grown = (run.parts.pretrained or {}).get("grown")
+    if grown is not None:
+        yield (
+            f"model: the vocabulary grows from {grown['from']} to {grown['to']} tokens; new rows "
+            f"begin as the mean of those of {run.job.model.pretrained}"
+        )
+    if run.parts.adapter is not None:
+        yield f"adapter: {run.parts.adapter.line()}"
+    use = run.utilization
+    if use.unknown is not None and use.peak is not None:
+        yield f"mfu will be null: {use.unknown}"
+    for caution in cautions_of(run.identity):
+        yield f"caution: {caution.line()}"
+    if lost := [name for name in _objects_before(run) if name not in run.objects]:
+        yield (
+            f"callbacks that the session before had as objects, train(callbacks=...), are in no "
+            f"record and not called: {', '.join(lost)}"
+        )
+    for line in overridden(run.job):
+        yield f"overridden: {line}"
+
+
+def _objects_before(run: Run) -> list[str]:
+    """The classes of the callbacks that the last session was given as objects."""
+    if run.accepted is None or not run.files.events.exists():
+        return []
+    rows = [row for row in read_jsonl(run.files.events, []) if row.get("event") in BEGINNINGS]
+    found = rows[-1].get("callbacks") if rows else None
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def _finished(run: Run, accepted: Accepted) -> str:
+    """Where and why the run is finished, and what follows for this session."""
+    nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
+    finished = f"{run.directory} is finished at step {run.resumed_at}"
+    if run.reason is not None:
+        finished += f": {run.reason}"
+        nothing += (
+            "; to train further, raise evaluation.early_stopping.patience or set "
+            "evaluation.early_stopping to null"
+        )
+    return f"{finished}; {nothing}"
+
+
+QUICK = 32 * 2**20
+"""Bytes of metrics that a report is made of in about 2 s, for which a process that is told to stop
+has time."""
+
+
+def write_report(run: Run) -> None:
+    """Write `report.html` at the end of a session, on the main rank; it never fails a run."""
+    if not (run.job.tracking.report and run.world.is_main):
+        return
+    path, metrics = run.directory, run.files.metrics
+    if run.stop.requested and metrics.exists() and metrics.stat().st_size > QUICK:
+        run.progress.note(f"report.html waits for the end; until then: setpoint report {path}")
+        return
+    try:
+        write_run_report(path)
+    except Exception as error:  # what is wrong with a report is no reason to lose a run
+        reason = str(error) if isinstance(error, RunError) else repr(error)
+        run.progress.note(f"report.html is not written: {reason}")
+        with suppress(RunError):  # the disk may be full for this, too
+            run.events.write("report_failed", error=reason)

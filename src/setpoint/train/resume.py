@@ -1,0 +1,368 @@
+"""Resume of a run: the newest whole checkpoint, rollbacks, and replica groups that come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from setpoint.checkpoint.loading import Checkpoint
+from setpoint.checkpoint.store import OnDamaged
+from setpoint.config import (
+    RunError,
+    SetpointError,
+    fingerprint,
+    read_record,
+    resolve,
+)
+from setpoint.parallel.replica_groups import ReplicaGroups
+from setpoint.shapes.logged import MetricLog
+from setpoint.shapes.placed import Placeable, box_of, part_here
+from setpoint.track.config import Jsonl
+from setpoint.track.trackers import JSONL
+from setpoint.train.build.companions import companions_in
+from setpoint.train.build.components import data_line
+from setpoint.train.build.data import where_in_data
+from setpoint.train.config import Job
+from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.loop import Loop
+from setpoint.train.metrics import LossMean
+from setpoint.train.opening import what_is_gone
+from setpoint.train.position import Position, is_over
+from setpoint.train.record.load import load_other, other_frozen, refuse_changed
+from setpoint.train.record.remote import fetch_undamaged
+from setpoint.train.record.state import restore, snapshot, states_of
+from setpoint.train.record.uploading import report_uploads, resume_uploads
+from setpoint.train.recording import facts_of, lost_since, write_start
+from setpoint.train.run_status import kept_lines
+from setpoint.train.session import Run
+
+if TYPE_CHECKING:
+    from setpoint.parallel.replica_groups import ReplicaGroups
+    from setpoint.train.config import Job
+    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.position import Position
+
+
+FETCHED = "fetched"
+"""The folder of a run for the checkpoint of a URL that it starts from, until that is read."""
+
+
+def resume(run: Run) -> None:
+    """Bring the components to where the run is, and write down that a session begins.
+
+    Raises:
+        SetpointError: if the checkpoint does not belong to this job.
+        RunError: if all checkpoints are damaged, or the record cannot be written.
+    """
+    job, parts, note = run.job, run.parts, run.progress.note
+    report_uploads(run.fetched, run.events, run.progress)
+    run.best, run.mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
+    run.metrics, run.identity, run.started = MetricLog(), job, Position()
+    refrozen = run.accepted is not None and run.accepted.has("optimizer.frozen")
+    # The data has been compared with the record: a kill may lie between it and a checkpoint.
+    run.states = states_of(
+        job, parts, run.best, run.mean, run.trackers, True, refrozen, run.metrics
+    )
+    checkpoint = _newest_checkpoint(run)
+    if checkpoint is None and run.accepted is not None:
+        run.world.on_main(lambda: _start_again(run))
+    if checkpoint is not None:
+        run.resumed_at, run.started = checkpoint.step, restore(job, run.states, checkpoint)
+        # What the run began with; files may have moved or changed since.
+        parts.companions = companions_in(checkpoint.path) or parts.companions
+        run.store.set_aside_after(checkpoint.step)
+        for line in other_frozen(parts, checkpoint) if refrozen else ():
+            note(line)
+    elif job.checkpoint.load is not None:
+        _load(run)
+    left_out = run.frozen.decide()
+    if left_out is not None:
+        note(left_out)
+    if run.uploads is not None:
+        resume_uploads(run.uploads, run.started)
+    run.is_over = is_over(job.duration, run.started)
+    if not run.is_over:
+        run.reason = run.best.stop_reason(job.evaluation)
+        run.is_over = run.reason is not None
+        if run.is_over and run.loaded is not None:
+            raise SetpointError(
+                f"checkpoint.load = {job.checkpoint.load}: {run.reason}, so that nothing is left "
+                f"to train.\nValid: evaluation among checkpoint.exclude, which counts anew"
+            )
+    if run.is_over and run.accepted is not None and run.accepted.learned:
+        # What was accepted by name is not trained with any more.
+        run.identity = resolve(read_record(Job, str(run.directory))[0])
+    if not run.is_over:
+        note(data_line(job, parts))
+        if run.started.step:
+            note(f"data position: {where_in_data(job, parts.feed.state_dict())}")
+    run.world.on_main(lambda: write_start(run))
+    run.world.on_main(lambda: _open_trackers(run))
+    if not run.is_over and run.best.changed:
+        changed = ", ".join(run.best.changed)
+        note(f"best metric reset: its measure has changed: {changed}")
+    for line in kept_lines(job, run.kept):
+        note(line)
+    if run.alerts is not None:
+        run.events.listeners.append(run.alerts.heard)
+
+
+def _load(run: Run) -> None:
+    """Start from `checkpoint.load`."""
+    job, parts, readers = run.job, run.parts, run.store.inner.readers
+    with _fetching(run) as folder:
+        run.loaded, run.started = load_other(job, parts, run.states, run.frozen, readers, folder)
+        if job.model.pretrained is not None and parts.pretrained is None:
+            run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
+        parts.companions = companions_in(run.loaded.path) or parts.companions
+    refuse_changed(run.files.events, run.loaded)
+
+
+def _open_trackers(run: Run) -> None:
+    if not run.world.is_main:
+        return
+    step = run.started.step
+    cut_chain(run)
+    if not run.is_over:
+        run.chain.open(step=step, fingerprint=fingerprint(run.identity))
+    trackers, facts = run.job.tracking.trackers, facts_of(run)
+    run.trackers.open(trackers, run.files, facts, step, run.progress.note)
+
+
+@contextmanager
+def _fetching(run: Run) -> Iterator[Path]:
+    """A folder for what is fetched, which is gone when all ranks have read it."""
+    folder = run.directory / FETCHED
+    try:
+        yield folder
+        run.world.all_of(None)
+    finally:
+        if run.world.is_main:
+            rmtree(folder, ignore_errors=True)
+
+
+def _newest_checkpoint(run: Run) -> Checkpoint | None:
+    """Load the newest whole checkpoint, naming the damaged ones that are passed over."""
+    run.store.prepare()
+    passed: list[str] = []
+    report = report_damage(run)
+
+    def on_damaged(path: Path, reason: str) -> None:
+        passed.append(reason)
+        report(path, reason)
+
+    found: Checkpoint | None = None
+    try:
+        found = run.store.load(on_damaged)
+    except SetpointError:
+        # Where all are damaged here, those at a URL may do.
+        if not passed or not fetch_undamaged(run, None):
+            raise
+        found = run.store.load(report)
+    else:
+        if passed and fetch_undamaged(run, found and found.step):
+            found = run.store.load(report)
+    if found is None:
+        return None
+    run.progress.note(f"resuming {run.directory} at step {found.step}")
+    return run.frozen.completed(found)
+
+
+def cut_chain(run: Run) -> None:
+    """Drop the rows from the chain that the trackers are about to drop."""
+    if any(isinstance(each, Jsonl) for each in run.job.tracking.trackers):
+        run.chain.cut(run.trackers.states[JSONL]["offset"])
+
+
+def report_damage(run: Run) -> OnDamaged:
+    """Note and record each damaged checkpoint that is passed over."""
+
+    def report(path: Path, reason: str) -> None:
+        run.progress.note(f"{path.name} is corrupt and is skipped: {reason}")
+        run.events.write("damaged", checkpoint=path.name, reason=reason)
+
+    return report
+
+
+def _start_again(run: Run) -> None:
+    """Begin a run anew that has a record and no checkpoint."""
+    path = run.directory
+    gone = what_is_gone(path)
+    if gone is None:
+        begin = "at step 0" if run.job.checkpoint.load is None else "from checkpoint.load"
+        run.progress.note(f"{path} has no checkpoint yet: it starts again {begin}")
+        return
+    metrics, to, lost = run.files.metrics, None, lost_since(run, Position(), 0)
+    if metrics.exists():
+        run.chain.cut(0)
+        to = next(
+            place
+            for number in count(1)
+            if not (place := metrics.with_name(f"metrics.{number}.jsonl")).exists()
+        )
+        metrics.rename(to)
+    kept = f"; its metrics are kept as {to.name}" if to is not None else ""
+    run.progress.note(f"{path} {gone}: it starts over at step 0{kept}")
+    run.events.write("restart", step=0, metrics=to and to.name, **lost)
+
+
+def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
+    """Bring the components and the record to the newest valid checkpoint.
+
+    All states are those of the checkpoint but the position of the data, which goes on after the
+    step that failed: the same batches would lead to the same step again.
+
+    Returns:
+        the position of the checkpoint.
+
+    Raises:
+        RunError: if there is none, or the run has gone back to it too often.
+    """
+    step, policy = failed.step, failed.policy
+    assert policy is not None
+    what = f"step {step}: {failed.wrong}"
+    found = run.store.load(report_damage(run))
+    if found is None:
+        raise RunError(
+            f"{what}, and {policy.field} = rollback has no checkpoint to go back to. Lower "
+            f"checkpoint.every ({run.job.checkpoint.every}), or set checkpoint.at_start = true"
+        )
+    count = policy.roll_back_to(found.step, step, failed.wrong)
+    states = {name: each for name, each in run.states.items() if name != "data"}
+    position = restore(run.job, states, run.frozen.completed(found))
+    lost: dict[str, Any] = {}
+    if loop.parts.world.is_main:
+        offset = run.trackers.states[JSONL]["offset"]
+        lost = lost_since(run, position, offset, reached=loop.position)
+    run.events.write(
+        "rollback",
+        step=found.step,
+        failed=step,
+        cause=failed.cause,
+        loss=failed.loss,
+        grad_norm=failed.grad_norm,
+        rollbacks=count,
+        data=loop.parts.feed.state_dict(),
+        seconds=round(position.seconds, 3),
+        **lost,
+    )
+    run.progress.note(
+        f"{what}; going back to step {found.step}, and on with the data after it (rollback {count})"
+    )
+    run.store.set_aside_after(found.step)
+    if run.uploads is not None:
+        run.uploads.set_aside_after(position)
+    cut_chain(run)
+    run.trackers.rewind(found.step, run.progress.note)
+    return position
+
+
+OWN = ("rows", "metrics")
+"""Entries of the state that a replica group keeps to itself."""
+
+
+def _compatibility_key(job: Job) -> str:
+    """Key that all replica groups share: what is trained, and how it is divided."""
+    assert job.parallel.torchft is not None
+    sizes = (job.batch.micro_size, job.batch.accumulation, job.parallel.torchft.group_size)
+    return f"{fingerprint(job)} {sizes} {job.parallel.topology}"
+
+
+class Part(Placeable):
+    """What a rank holds of a tensor, from the rank of its number in another replica group.
+
+    Arguments:
+        shape: of the whole tensor.
+        offset: the first element of the part in it.
+    """
+
+    __slots__ = ("_shape", "local", "offset")
+
+    def __init__(self, local: Tensor, shape: Sequence[int], offset: Sequence[int]) -> None:
+        self.local, self._shape, self.offset = local, torch.Size(shape), tuple(offset)
+
+    @property
+    def shape(self) -> torch.Size:
+        """See `Placeable.shape`."""
+        return self._shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See `Placeable.dtype`."""
+        return self.local.dtype
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """The part; ranks of one number hold the same parts."""
+        here = tuple(offset), tuple(shape)
+        if here != (self.offset, tuple(self.local.shape)) and self.local.numel():
+            raise SetpointError(
+                f"a rank of another replica group holds elements from {self.offset} on of a "
+                f"tensor, and this rank wants those from {here[0]} on.\nValid: the same ranks in "
+                f"all groups"
+            )
+        return self.local.cpu()
+
+
+def _captured(tensor: Tensor) -> Tensor | tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+    """A copy of a tensor, or of the part that this rank holds, as one process sends it another."""
+    part = part_here(tensor).detach().clone()
+    if part_here(tensor) is tensor:
+        return part
+    return part, tuple(tensor.shape), box_of(tensor)[1]
+
+
+@contextmanager
+def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
+    """Join the replica groups of torchft, which exchange the state of the run.
+
+    The rows of each stay its own, and what is logged for the next one: those of the steps that it
+    has not taken are in another group's.
+    """
+    section = run.job.parallel.torchft
+    if section is None:
+        yield
+        return
+    states = {name: each for name, each in run.states.items() if name not in OWN}
+    key = _compatibility_key(run.job)
+    groups = ReplicaGroups(section, run.job.parallel.timeout, key, run.world)
+
+    def capture() -> dict[str, Any]:
+        with snapshot(states, loop.position) as taken:
+            tensors = {
+                file: {name: _captured(tensor) for name, tensor in named.items()}
+                for file, named in taken.tensors.items()
+            }
+            return {"tensors": tensors, "state": json.dumps(taken.state)}
+
+    def heal(state: dict[str, Any]) -> None:
+        before = loop.position.step
+        tensors: dict[str, dict[str, Tensor | Placeable]] = {
+            file: {name: Part(*each) if isinstance(each, tuple) else each for name, each in named}
+            for file, named in ((file, each.items()) for file, each in state["tensors"].items())
+        }
+        where, plain = Path("the state of another replica group"), json.loads(state["state"])
+        step: int = plain["position"]["step"]
+        found = Checkpoint(step, dict(tensors), plain, None, where)
+        loop.go_on_at(restore(run.job, states, found))
+        run.events.write("healed", step=step, before=before)
+        run.progress.note(f"step {before}: goes on at step {step}, from another replica group")
+
+    def retaken(count: int) -> None:
+        step = loop.position.step + 1
+        run.events.write("retaken", step=step, groups=count)
+        run.progress.note(
+            f"step {step} is taken again: one of {count} replica groups was lost in it"
+        )
+
+    groups.capture, groups.restore, groups.retaken = capture, heal, retaken
+    run.parts.groups = groups
+    with groups:
+        yield

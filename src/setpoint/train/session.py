@@ -1,0 +1,173 @@
+"""A session of a run: one object from its first comparison to its last event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from setpoint.shapes.scoring import Score
+from setpoint.track.jsonl import read_jsonl
+from setpoint.track.run_directory import RunDirectory
+from setpoint.train.config import Job
+from setpoint.train.contract import Accepted
+from setpoint.train.evaluation.config import HELD_OUT
+from setpoint.train.position import Position
+from setpoint.train.run_status import Kept
+
+if TYPE_CHECKING:
+    from setpoint.parallel.world import World
+    from setpoint.resilience.signals import StopRequest
+    from setpoint.shapes.logged import MetricLog
+    from setpoint.track.alerts import Alerts
+    from setpoint.track.chain import Chain
+    from setpoint.track.events import EventLog
+    from setpoint.track.heartbeat import Heart
+    from setpoint.track.progress import Progress
+    from setpoint.track.progress_log import LoggedProgress
+    from setpoint.track.system import SystemSampler
+    from setpoint.track.trackers import Trackers
+    from setpoint.train.build.components import Components
+    from setpoint.train.build.utilization import Utilization
+    from setpoint.train.evaluation.best_metric import BestMetric
+    from setpoint.train.evaluation.evaluate import Scores
+    from setpoint.train.loop import Loop
+    from setpoint.train.metrics import LossMean
+    from setpoint.train.record.frozen import FrozenParameters
+    from setpoint.train.record.load import Loaded
+    from setpoint.train.record.ranks import SharedStore
+    from setpoint.train.record.state import States
+    from setpoint.train.record.uploading import Cadence
+
+Stamp = tuple[int | None, tuple[int, ...]]
+"""When a record's configuration was written, and the steps of its checkpoints."""
+
+STATUSES = {0: "done", 75: "stopped with a checkpoint", 130: "interrupted"}
+"""Exit statuses in words."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Run:
+    """A session of a run; what a later verb of `train` sets is not there before it.
+
+    Arguments:
+        job: with its seed drawn.
+        directory: of the run.
+        accept: fields and sections of the fingerprint that may differ from the record.
+        accepted: what differs from the record; None for a new run.
+        stamp: the record and the checkpoints as they were when they were compared.
+        kept: the checkpoint to read files from that are gone.
+        files: of the run directory, which is not to be written to before `recorded` locks it.
+    """
+
+    # Set by `open_run`, which compares the job with the record.
+    job: Job
+    directory: Path
+    accept: Sequence[str]
+    accepted: Accepted | None
+    stamp: Stamp
+    kept: Kept
+    files: RunDirectory
+    world: World = field(init=False)
+    stop: StopRequest = field(init=False)
+    shown: Progress = field(init=False)
+    """Shows the run to people; `progress` writes its log as well."""
+    began: float = field(init=False)
+    """Start of this session, in seconds since 1970."""
+    alerts: Alerts | None = None
+    fetched: Iterable[Any] = ()
+    """Reports of checkpoints that were fetched from a URL."""
+    objects: tuple[str, ...] = ()
+    """Classes of the callbacks that are objects of a program, and in no record."""
+
+    # Set by `build_components`.
+    parts: Components = field(init=False)
+
+    # Set by `recorded`, which locks the directory.
+    record: Mapping[str, str] = field(init=False)
+    """The files that record the job; making them takes several ms."""
+    store: SharedStore = field(init=False)
+    events: EventLog = field(init=False)
+    progress: LoggedProgress = field(init=False)
+    trackers: Trackers = field(init=False)
+    chain: Chain = field(init=False)
+    environment: dict[str, Any] = field(init=False)
+    """Differences from the environment that the record names."""
+    utilization: Utilization = field(init=False)
+    frozen: FrozenParameters = field(init=False)
+    """The parameters that checkpoints may leave out."""
+    heart: Heart | None = None
+    uploads: Cadence | None = None
+    """Sends checkpoints to a URL; None where nothing is sent, or another rank does."""
+    system: SystemSampler | None = None
+    """Samples the use of the machine; None where this rank does not."""
+
+    # Set by `resume`.
+    started: Position = field(init=False)
+    resumed_at: int | None = None
+    """The step of the checkpoint; None without one."""
+    identity: Job = field(init=False)
+    """The job of the weights: `job`, or the recorded one where nothing is left to train, so that
+    what was accepted has no effect."""
+    best: BestMetric = field(init=False)
+    mean: LossMean = field(init=False)
+    metrics: MetricLog = field(init=False)
+    states: States = field(init=False)
+    loaded: Loaded | None = None
+    """What `checkpoint.load` gave a run without checkpoints of its own."""
+    is_over: bool = False
+    """Whether nothing was left to train."""
+    reason: str | None = None
+    """Why training ended before its duration was over; None if it did not."""
+    loop: Loop | None = None
+
+    # Set by `finish`.
+    status: int = 0
+    """The exit status: 0 done, 75 preempted, 130 interrupted."""
+    ended: Position = field(init=False)
+    loss: float | None = None
+    """The mean training loss of the last row of metrics; None if none has been written."""
+    loss_steps: int = 0
+    """Steps that `loss` is the mean of."""
+    scores: Scores = field(default_factory=dict)
+    """Of the last evaluation, by the name of the data set."""
+    cause: str = ""
+    """What stopped the session from outside; empty if nothing did."""
+    head: str | None = None
+    """Head of the chain of hashes over rows and checkpoints; None on ranks but the main one."""
+
+    def __repr__(self) -> str:
+        words = [f"{self.directory}: {STATUSES.get(self.status, f'status {self.status}')}"]
+        if hasattr(self, "ended"):
+            words.append(f"at step {self.ended.step}")
+        if self.score is not None:
+            words.append(f"held-out loss {self.score.loss:.4f}")
+        return f"Run({', '.join(words)})"
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the run goes on from weights of its own."""
+        return bool(self.stamp[1])
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether weights to start from count: the run has none of its own, and loads not all."""
+        section = self.job.checkpoint
+        return not self.has_checkpoints and (section.load is None or section.excludes_weights)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, of all sessions of the run.
+
+        Returns:
+            a row for each log and each evaluation, which `kind` tells apart; empty where the
+            tracker `jsonl` writes none.
+        """
+        path = RunDirectory(self.directory, None, False).metrics
+        return read_jsonl(path, damaged=[]) if path.exists() else []
+
+    @property
+    def score(self) -> Score | None:
+        """How well held-out text is predicted at the end, if that was evaluated."""
+        return self.scores.get(HELD_OUT)
