@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,12 @@ from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import RECORD
-from setpoint.data.tokenizers.config import Bytes, HuggingFace
+from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds
 from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.run import infer
 from setpoint.infer.tasks import Export
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -118,6 +119,27 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
     assert problems(folder, "model.dim=16") == [
         "model.dim: contradicts the weights, which were learned with 32"
     ]
+
+
+def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
+    keys = {"model_type": "gpt_oss", "vocab_size": 500, "max_position_embeddings": 99}
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    weights, ids = Weights(path=str(tmp_path)), TokenIds()
+    found = complete(Inference(weights=weights, tokenizer=ids, evaluation=Evaluation()))
+    assert isinstance(found.model, HuggingFaceModel) and isinstance(found.tokenizer, TokenIds)
+    assert (found.model.config, found.tokenizer.count) == (str(tmp_path), 500)
+    assert (found.model.max_sequence_length, found.batch.sequence_length) == (99, 99)
+    assert complete(found) == found
+    given = ("tokenizer=bytes", "model.attention_backend=eager")
+    assert problems(tmp_path, *given) == []
+    # What only Setpoint's own models have is none of this model's.
+    for flag in ("model.dim=12", "model=transformer"):
+        (said,) = problems(tmp_path, "tokenizer=bytes", flag)
+        assert "is of model_type 'gpt_oss', which is not known here" in said
+    keys["architectures"] = ["GptOssForSequenceClassification"]
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    (said,) = problems(tmp_path, "tokenizer=bytes")
+    assert "is of model_type" in said
 
 
 def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:

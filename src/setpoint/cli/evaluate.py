@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
@@ -17,8 +19,8 @@ from setpoint.cli.weights import (
     given,
     job_with_weights,
 )
-from setpoint.config import COMMAND_LINE, Origin, SetpointError
-from setpoint.data.sources.config import Conversations, Text
+from setpoint.config import COMMAND_LINE, ConfigError, Origin, SetpointError
+from setpoint.data.sources.config import Conversations, Text, Tokens
 from setpoint.infer.tasks import DataSet, Evaluation
 from setpoint.parallel.rank import own_rank
 from setpoint.track.progress import make_work_progress
@@ -29,6 +31,14 @@ TEMPLATE = Option(
     "Chat template of --text; default: that of the run, else of the tokenizer.",
     "TEMPLATE",
 )
+TOKEN_DTYPE = Option(
+    "--token-dtype", "dtype of token files without a header; default: that of the run.", "DTYPE"
+)
+SOURCE_OPTIONS = (
+    (TEMPLATE, "template", Conversations, "conversations"),
+    (TOKEN_DTYPE, "token_dtype", Tokens, "token files"),
+)
+"""Options that set a field of the sources of one kind."""
 COMMAND = Command(
     "evaluate",
     "SOURCE [OVERRIDES]",
@@ -38,8 +48,14 @@ COMMAND = Command(
     f"{SEVERAL}\n" + SOURCE_HELP,
     [
         Option("--side", "Split of the data: held_out (validation) or train.", "SIDE", True, SIDES),
-        Option("--text", "Text or conversations: a file, or a glob in quotes.", "PATH", True),
+        Option(
+            "--text",
+            "Text, conversations or token files: a file, or a glob in quotes.",
+            "PATH",
+            True,
+        ),
         TEMPLATE,
+        TOKEN_DTYPE,
         Option("--sequences", "Number of sequences to evaluate in each text.", "N"),
         CHECKPOINT_OPTION,
         OUTPUT,
@@ -62,19 +78,15 @@ def run(arguments: Arguments) -> int:
     tasks: dict[str, Any] = {"evaluation": _evaluation(arguments)}
     if arguments.has(OUTPUT.name):
         tasks["output"] = arguments.value(OUTPUT.name)
-    job: Any = job_with_weights(arguments, tasks)
+    with _naming_options():
+        job: Any = job_with_weights(arguments, tasks)
     status = start_ranks(arguments)
     if status is not None:
         return status
     with Loading():
         from setpoint.infer.run import infer
-    with make_work_progress() as progress:
-        try:
-            results = infer(job, show=progress.work)
-        except SetpointError as error:
-            if not re.match(r"evaluation\.sets\.\d+\.sources\.0\.template: ", str(error)):
-                raise
-            raise SetpointError(f"{error}\nName it with {TEMPLATE.name} TEMPLATE.") from error
+    with make_work_progress() as progress, _naming_options():
+        results = infer(job, show=progress.work)
     if own_rank():
         return 0
     if arguments.has(JSON.name):
@@ -93,26 +105,24 @@ def _evaluation(arguments: Arguments) -> Any:
     for side in sides:
         if side not in SIDES:
             raise SetpointError(f"--side is {' or '.join(SIDES)}, got {side!r}")
-    from setpoint.data.sources.conversations import holds_conversations
-
-    template, conversations = arguments.value(TEMPLATE.name), False
     sets: list[DataSet] = []
     for path in arguments.options.get("--text", []):
-        stem = os.path.splitext(os.path.basename(path))[0]
+        stem = os.path.splitext(os.path.basename(path.rstrip("/")))[0]
         name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem) or "text"
         if name in (*sides, *(each.name for each in sets)):
             name = f"{name}-{len(sets) + 1}"
-        source: Any = Text(paths=(path,))
-        if holds_conversations(source):
-            source = Conversations(paths=(path,))
-            if template is not None:
-                origin = Origin(COMMAND_LINE, TEMPLATE.name)
-                source.set_field("template", template, origin)
-            conversations = True
+        source = _source(path)
         source.set_field("paths", (path,), Origin(COMMAND_LINE, "--text"))
         sets.append(DataSet(name=name, sources=(source,)))
-    if template is not None and not conversations:
-        raise SetpointError(f"{TEMPLATE.name} has no effect: no --text holds conversations")
+    for option, field, kind, content in SOURCE_OPTIONS:
+        value = arguments.value(option.name)
+        if value is None:
+            continue
+        sources = [source for each in sets for source in each.sources if isinstance(source, kind)]
+        if not sources:
+            raise SetpointError(f"{option.name} has no effect: no --text holds {content}")
+        for source in sources:
+            given(arguments, source, {field: value})
     found: dict[str, Any] = {}
     if sides or sets:
         found["sides"] = tuple(sides)
@@ -122,3 +132,32 @@ def _evaluation(arguments: Arguments) -> Any:
     if count is not None:
         found["sequences"] = count
     return given(arguments, Evaluation(), found)
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Name the option beside an error of a field that it sets."""
+    try:
+        yield
+    except SetpointError as error:
+        paths = [str(error).partition(": ")[0]]
+        if isinstance(error, ConfigError):
+            paths = [problem.path for problem in error.problems]
+        for option, field, *_ in SOURCE_OPTIONS:
+            pattern = rf"evaluation\.sets\.\d+\.sources\.0\.{field}"
+            if any(re.fullmatch(pattern, path) for path in paths):
+                name = f"{option.name} {option.metavar}"
+                raise SetpointError(f"{error}\nName it with {name}.") from error
+        raise
+
+
+def _source(path: str) -> Any:
+    """The kind of data that files are: tokens, conversations or text."""
+    from setpoint.data.sources.conversations import conversations_in
+    from setpoint.data.sources.token_files import holds_tokens
+
+    tokens = Tokens(paths=(path,))
+    if holds_tokens(tokens):
+        return tokens
+    text = Text(paths=(path,))
+    return conversations_in(text) or text

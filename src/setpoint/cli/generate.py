@@ -32,7 +32,8 @@ COMMAND = Command(
     f"trained to end it, at a stop string or at a stop token. {SOURCE_OF_WEIGHTS}\n"
     f"{SEVERAL}\n" + SOURCE_HELP,
     [
-        Option("--prompt", "Text to continue; '-' reads standard input.", "TEXT", True),
+        Option("--prompt", "Text (without a tokenizer ids) to continue; '-' reads standard input.",
+               "TEXT", True),
         Option("--prompts-file", "Further prompts: one per line, or .jsonl (messages, prompt).",
                "FILE"),
         Option("--chat", "Prompts are the user's messages, under a chat template."),
@@ -92,6 +93,7 @@ def run(arguments: Arguments) -> int:
     if status is not None:
         return status
     with Loading():
+        from setpoint.infer.prompts import id_prompt
         from setpoint.infer.run import infer
     section = job.generation
     if len(section.prompts) * section.samples > 1 or section.prompts_file is not None:
@@ -105,6 +107,8 @@ def run(arguments: Arguments) -> int:
 
     begun: list[bool] = []
     before = "" if job.chat is not None else section.prompts[0]
+    if job.ids is not None:
+        before = id_prompt(before, job.ids, "--prompt").text
 
     def show(_: int, piece: str) -> None:
         if not begun:

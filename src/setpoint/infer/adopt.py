@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from setpoint.config import (
     chain_of,
     draft_of,
     is_changed,
+    is_set,
     json_value,
+    leaves,
     load_record,
     resolve,
     same,
@@ -31,13 +33,15 @@ from setpoint.config import (
     value_or_missing,
     verify,
 )
-from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.config import Conversations, Tokens
+from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.infer.tasks import EXPORTED, Export, Generation
 from setpoint.model.config import HuggingFaceModel
 from setpoint.model.huggingface.values import longest_in
+from setpoint.model.pretrained.check import vocabulary_in
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.hub import GENERATION
 from setpoint.model.pretrained.locate import is_on_hub
@@ -46,6 +50,9 @@ from setpoint.train.config import Job
 
 LEARNED = ("model", "adapter", "tokenizer")
 """Sections that the weights mean something with only as they were."""
+
+HEADS = ("ForCausalLM", "LMHeadModel", "WithLMHead", "ForConditionalGeneration")
+"""Ends of the names of transformers' classes that predict tokens."""
 
 USUAL = ("data", "batch", "precision", "weights", "deterministic")
 """What is taken over unless another value is given; of the weights, the format that they have."""
@@ -109,21 +116,27 @@ def adopt(draft: Inference) -> list[Problem]:
     if place.record is not None and draft.export is not None:
         _lay_export(draft.export, place.record)
     if place.record is not None and draft.evaluation is not None:
-        _lay_conversations(draft, origin)
+        _lay_sources(draft, origin)
     if draft.generation is not None:
         problems += _lay_sampling(draft.generation, path, place)
     return problems
 
 
-def _lay_conversations(draft: Inference, origin: Origin) -> None:
-    """Read conversations of evaluation sets as the run read its own, unless more is given."""
-    run = [source for source in draft.data.sources if isinstance(source, Conversations)]
-    if not run or draft.evaluation is None:
-        return
-    for each in draft.evaluation.sets:
-        for source in each.sources:
-            if isinstance(source, Conversations):
-                for name in ("template", "loss_on"):
+LIKE_THE_RUN = {
+    Conversations: ("template", "loss_on", "shifted_labels"),
+    Tokens: ("token_dtype", "separator"),
+}
+"""Fields of evaluation sets that are as the run read its own files, unless they are given."""
+
+
+def _lay_sources(draft: Inference, origin: Origin) -> None:
+    """Read evaluation sets as the run read its own data of their kind, unless more is given."""
+    assert draft.evaluation is not None
+    for kind, names in LIKE_THE_RUN.items():
+        run = [source for source in draft.data.sources if isinstance(source, kind)]
+        for source in (source for each in draft.evaluation.sets for source in each.sources):
+            if run and isinstance(source, kind):
+                for name in names:
                     _lay_field(source, run[0], name, (), origin, False, [])
 
 
@@ -187,33 +200,61 @@ def _of_run(place: Place) -> Inference:
 
 def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
     """What the files of a model in Hugging Face's format say."""
-    from setpoint.model.pretrained.read_config import read_config
-
-    if isinstance(draft.model, HuggingFaceModel):
-        # It is to be run by transformers, which may know models that ours cannot be.
-        longest = longest_in(read_keys(place.directory).get)
-        known: dict[str, Any] = {} if longest is None else {"max_sequence_length": longest}
-        model: Config = HuggingFaceModel(config=path, **known)
-    else:
-        model = read_config(place.directory)[0]
+    model = _model_of(path, place, draft)
     base = Inference()
     editor = Editor(base, replace_mappings=True)
     values = {"type": type(model).__setpoint__.tag, **to_minimal(model)}
-    editor.merge({"model": values}, Origin(RECORD, f"{path}/{CONFIG}"))
+    config = Origin(RECORD, f"{path}/{CONFIG}")
+    editor.merge({"model": values}, config)
     if editor.problems:
         raise ConfigError(editor.problems)
+    if isinstance(draft.tokenizer, TokenIds) and not is_set(draft.tokenizer, "count"):
+        count = vocabulary_in(read_keys(place.directory))
+        if count is not None:
+            draft.tokenizer.store("count", count, config)
     if chain_of(draft, "tokenizer") or is_changed(draft.tokenizer):
         return base
     if not (place.directory / TOKENIZER).is_file():
         problem = Problem(
             "tokenizer",
             f"{path} holds no {TOKENIZER}, so it must be said how text becomes tokens",
-            valid=("--tokenizer bytes", "--tokenizer huggingface --tokenizer.path DIRECTORY"),
+            valid=(
+                "--tokenizer bytes",
+                "--tokenizer huggingface --tokenizer.path DIRECTORY",
+                "--tokenizer ids, for token files and prompts of ids",
+            ),
         )
         raise ConfigError([problem])
     values = {"type": "huggingface", "path": path}
     editor.merge({"tokenizer": values}, Origin(RECORD, f"{path}/{TOKENIZER}"))
     return base
+
+
+def _model_of(path: str, place: Place, draft: Inference) -> Config:
+    """The model that a directory describes: Setpoint's own where it can be, else transformers'."""
+    from setpoint.model.pretrained.read_config import read_config
+
+    if not isinstance(draft.model, HuggingFaceModel):
+        try:
+            return read_config(place.directory)[0]
+        except SetpointError:
+            fields = HuggingFaceModel.__setpoint__.fields
+            given = [str(leaf.path[0]) for leaf in leaves(draft.model) if leaf.chain]
+            is_chosen = chain_of(draft, "model") or not fields.keys() >= {*given}
+            if is_chosen or not _is_language_model(read_keys(place.directory)):
+                raise
+        editor = Editor(draft)
+        editor.set(("model",), "huggingface", Origin(RECORD, f"{path}/{CONFIG}"))
+        if editor.problems:
+            raise ConfigError(editor.problems)
+    longest = longest_in(read_keys(place.directory).get)
+    known: dict[str, Any] = {} if longest is None else {"max_sequence_length": longest}
+    return HuggingFaceModel(config=path, **known)
+
+
+def _is_language_model(keys: Mapping[str, Any]) -> bool:
+    names = keys.get("architectures") or HEADS[:1]
+    return bool(keys.get("model_type")) and any(str(name).endswith(HEADS) for name in names)
 
 
 def _lay_field(

@@ -20,9 +20,14 @@ from setpoint.config import (
     is_set,
 )
 from setpoint.data.config import Data
-from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenizerConfig
+from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds, TokenizerConfig
 from setpoint.infer.tasks import Chat, Evaluation, Export, Generation, Harness
-from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
+from setpoint.model.config import (
+    HuggingFaceModel,
+    ModelConfig,
+    Transformer,
+    names_attention_backend,
+)
 from setpoint.model.divisors import nearest_multiples
 from setpoint.parallel.config import CONTEXT, Parallel
 from setpoint.precision.config import NAMES_16
@@ -141,6 +146,10 @@ RULES = (
     Rule(f"{TRAINING}parallel:tensor_problems", ("parallel", "model", "tokenizer", "batch", "data"),
          "Whether ranks can divide the matrices of the model", needs="files",
          when=lambda job: job.parallel.degrees["tensor"] > 1 and _is_transformer(job)),
+    Rule(f"{TRAINING}parallel:family_problems", ("model", "parallel"),
+         "Whether a model of transformers can be divided by tensor, pipeline, sequence and expert",
+         needs="torch", when=lambda job: isinstance(job.model, HuggingFaceModel)
+         and (job.divides_weights or job.parallel.context > 1)),
     Rule(f"{TRAINING}context:context_problems", ("batch", "model", "parallel"),
          "Whether the ranks of a sequence get as many of its tokens, and as many heads",
          when=lambda job: job.parallel.context > 1),
@@ -258,6 +267,11 @@ class Inference(
             )
 
     @property
+    def ids(self) -> TokenIds | None:
+        """The section of the tokenizer where there is none, and texts are token ids."""
+        return self.tokenizer if isinstance(self.tokenizer, TokenIds) else None
+
+    @property
     def merges_adapter(self) -> bool:
         """Whether the adapter becomes part of the weights before anything is computed."""
         apart = self.divides_weights or (self.export is not None and self.export.adapter)
@@ -282,6 +296,16 @@ class Inference(
                 also=("data.held_out",),
                 valid=('["train"]',),
                 hint="Name other texts in evaluation.sets; of `setpoint evaluate`, with --text.",
+            )
+
+    @check
+    def _check_ids(self) -> Iterator[Problem]:
+        if self.harness is not None and self.ids is not None:
+            yield Problem(
+                "harness",
+                "tasks are texts, and tokenizer.type = ids makes no tokens of text",
+                valid=("null",),
+                also=("tokenizer",),
             )
 
     @check

@@ -79,7 +79,9 @@ class Loaded:
         Returns:
             the tokens; the separator alone where there are none.
         """
-        if prompt.is_whole:
+        if prompt.ids is not None:
+            tokens = [*self.opening, *prompt.ids]
+        elif prompt.is_whole:
             encoder = cast(ChatTokenizer, self.tokenizer)
             tokens = encoder.encode_pieces(prompt.pieces).tokens.tolist()
         else:
@@ -138,7 +140,7 @@ def _opening(place: Place, tokenizer: Tokenizer) -> tuple[int, ...]:
     sources = load_record(Job, str(place.record)).values["data"]["sources"]
     if all(source["type"] == "conversations" for source in sources):
         return ()  # they are what their template writes
-    return (tokenizer.separator,)
+    return (tokenizer.separator,) if getattr(tokenizer, "separates", True) else ()
 
 
 def stored_weights(job: Inference) -> Path | None:

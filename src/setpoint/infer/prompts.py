@@ -19,8 +19,11 @@ from setpoint.data.tokenizers.chat import Piece
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, ChatFacts
 
 if TYPE_CHECKING:
+    from setpoint.data.tokenizers.config import TokenIds
     from setpoint.infer.tasks import Chat, Generation
 
+DIGITS = 19
+"""More digits than a token id has."""
 VALID_ROW = (
     'Valid: {"prompt": "def "}, or {"messages": [{"role": "user", "content": "Who are you?"}]}.'
 )
@@ -34,11 +37,13 @@ class Prompt:
         pieces: the text, with its control tokens apart.
         messages: those of a conversation; None for a text.
         is_whole: whether nothing stands in front of it.
+        ids: the tokens themselves, where no tokenizer makes them of text.
     """
 
     pieces: tuple[Piece, ...]
     messages: list[dict[str, Any]] | None = None
     is_whole: bool = True
+    ids: tuple[int, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -47,13 +52,18 @@ class Prompt:
 
 
 def prompts_of(
-    section: Generation, chat: Chat | None, facts: ChatFacts | None, directory: Path
+    section: Generation,
+    chat: Chat | None,
+    facts: ChatFacts | None,
+    directory: Path,
+    ids: TokenIds | None = None,
 ) -> list[Prompt]:
     """The prompts of a section, those of its file last.
 
     Arguments:
         facts: what the tokenizer knows of conversations; None: nothing.
         directory: of the weights, which may hold a chat template.
+        ids: the section of a tokenizer that takes prompts of token ids; None: texts.
 
     Raises:
         SetpointError: a file cannot be read, or there is no chat template that fits; with the path
@@ -69,7 +79,11 @@ def prompts_of(
     for place, prompt in given:
         if isinstance(prompt, str) and chat is None:
             if not section.control_tokens:
-                found.append(Prompt((Piece(prompt),), is_whole=False))
+                found.append(
+                    Prompt((Piece(prompt),), is_whole=False)
+                    if ids is None
+                    else id_prompt(prompt, ids, place)
+                )
                 continue
             if facts is None:
                 raise SetpointError(
@@ -87,6 +101,30 @@ def prompts_of(
         except RowError as error:
             raise SetpointError(f"{place}: {error}") from error
     return found
+
+
+def id_prompt(text: str, ids: TokenIds, place: str) -> Prompt:
+    """Read a prompt of token ids.
+
+    Arguments:
+        place: of the prompt, for messages.
+
+    Raises:
+        SetpointError: it holds something else, or nothing, and no separator stands in front.
+    """
+    valid = f"Valid: ids from 0 to {ids.count - 1} with spaces between them: '5 9 12'"
+    words = text.split()
+    for word in words:
+        is_id = word.isascii() and word.isdecimal() and len(word) < DIGITS
+        if not is_id or int(word) >= ids.count:
+            raise SetpointError(
+                f"{place}: {word!r} is no token id, and tokenizer.type = ids makes no tokens of "
+                f"text\n{valid}"
+            )
+    if not words and ids.separator is None:
+        raise SetpointError(f"{place}: no id to continue, and tokenizer.separator is null\n{valid}")
+    shown = "".join(f"{word} " for word in words)  # as IdTokenizer decodes
+    return Prompt((Piece(shown),), is_whole=False, ids=tuple(map(int, words)))
 
 
 def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat | None) -> Prompt:

@@ -150,11 +150,12 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
             return  # looked at when it is fetched
         place = find_weights(job.weights.path, job.weights.checkpoint)
         facts = chat_facts(kept_tokenizer(job.tokenizer, place))
-        if facts is None:
+        if facts is None and job.ids is None:
             return  # a tokenizer of the user's own, or of the hub, which is known when it is built
         if job.chat is not None:
             chat_template(job.chat, facts, place.directory)
-        prompts = [] if section is None else prompts_of(section, job.chat, facts, place.directory)
+        given = facts, place.directory, job.ids
+        prompts = [] if section is None else prompts_of(section, job.chat, *given)
     except SetpointError as error:
         message, _, valid = str(error).partition("\nValid: ")
         field, _, reason = message.partition(": ")
@@ -166,9 +167,12 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
     if section is None:
         return
     try:
-        stop_ids(section, facts, max(facts.tokens.values()) + 1)
+        size = max(facts.tokens.values()) + 1 if job.ids is None else job.ids.count
+        stop_ids(section, facts, size)
     except ConfigError as error:
         yield from error.problems
+    if facts is None:
+        return
     texts = [prompt.text for prompt in prompts if not prompt.is_whole]
     pieces = [piece for text in texts for piece in with_controls(text, facts.controls)]
     spelled = list(dict.fromkeys(piece.text for piece in pieces if piece.control))

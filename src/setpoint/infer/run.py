@@ -114,10 +114,11 @@ def infer_on(
                 if job.evaluation is not None:
                     results.scores = score_texts(loaded, job, show)
                 if job.generation is not None:
+                    directory = loaded.place.directory
                     results.texts = continue_prompts(
                         loaded,
                         job.generation,
-                        prompts_of(job.generation, job.chat, loaded.facts, loaded.place.directory),
+                        prompts_of(job.generation, job.chat, loaded.facts, directory, job.ids),
                         seed=job.seed,
                         micro_size=job.batch.micro_size,
                         on_text=on_text,

@@ -30,7 +30,8 @@ class Generation(Config):
     """Text generation: continue prompts token by token."""
 
     prompts: tuple[str, ...] = ()
-    """Prompts to continue; with `chat` each is the user's message of a conversation."""
+    """Prompts to continue; with `chat` each is the user's message of a conversation, with
+    tokenizer.type = ids token ids: "5 9 12"."""
 
     prompts_file: Path | None = None
     """File of further prompts: `.jsonl` with a conversation (`messages`, and the other rows of

@@ -24,24 +24,31 @@ from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
 
 
-def holds_conversations(config: Text) -> bool:
-    """Whether the first row of files has no text, and is a conversation or its tokens.
+def conversations_in(config: Text) -> Conversations | None:
+    """Read files as conversations or their tokens, if the first row has no text and is one.
 
-    Files that cannot be read hold none; reading them says why.
+    Returns:
+        a section with their paths, and with shifted_labels where only these labels fit; None: they
+        are something else, or cannot be read, and reading them says why.
     """
     try:
         for name, file in text_files(config, "paths").checked().items():
             kind = config.format or format_of(str(file))
             if kind == TEXT:
-                return False
+                return None
             row = next(read_rows(name, file, kind, where="text"))
             if config.field in row.values:
-                return False
-            read_row(row.values, kind in (PARQUET, ARROW))
-            return True
+                return None
+            filled, found = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
+            try:
+                read_row(row.values, filled)
+            except RowError:
+                read_row(row.values, filled, shifted=True)
+                found.shifted_labels = True
+            return found
     except (SetpointError, RowError):
-        return False
-    return False
+        return None
+    return None
 
 
 class ConversationsSource:

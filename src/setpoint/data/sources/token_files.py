@@ -26,6 +26,7 @@ from setpoint.hub.fetch import fetch_files, split_hub_id
 from setpoint.hub.urls import is_url
 
 SUFFIXES = (".npy", ".bin")
+INDEX = ".idx"
 WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
 # First number of 256 32-bit ones before the tokens: modded-nanogpt's and llm.c's files. The second
 # is a version, the third the number of tokens.
@@ -105,6 +106,15 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> Found:
     return found
 
 
+def holds_tokens(config: Tokens) -> bool:
+    """Whether paths lead to prepared data, or to token files alone; none is opened."""
+    if any(map(_is_folder, config.paths)):
+        return True
+    found = find_files(config.paths, name=config.name, field="paths", remote=False)
+    suffixes = {file.suffix for file in found.files.values()}
+    return not found.errors and bool(suffixes) and suffixes <= {*SUFFIXES, INDEX}
+
+
 def prepared_folders(
     config: Tokens, field: str = f"{HERE}.paths", *, fetch: bool = True
 ) -> list[Path]:
@@ -174,7 +184,7 @@ def layout_of(path: Path, dtype: str | None, where: str) -> Layout:
         SetpointError: neither says the dtype, both do and differ, or the file is cut short.
     """
     size = path.stat().st_size
-    index = path.with_suffix(".idx")
+    index = path.with_suffix(INDEX)
     found = _indexed(index, f"{where}.paths") if index.is_file() else _headed(path, size)
     if found is None:
         if dtype is None:
@@ -433,7 +443,7 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
     errors = dict(found.errors)
     for file in found.files.values():
         if isinstance(file, Path) and not errors:
-            index = file.with_suffix(".idx")
+            index = file.with_suffix(INDEX)
             try:
                 if file.suffix == ".npy":
                     check_npy(file, config.token_dtype, HERE)

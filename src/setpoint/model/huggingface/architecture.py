@@ -64,13 +64,16 @@ def architecture(
     kind, kinds = str(raw.get("model_type")), list(transformers.CONFIG_MAPPING)
     if kind not in kinds:
         named = "" if config.names_a_kind else f", which its config.json names as {kind!r}"
+        hint = "It is such a kind, a directory with a config.json, or an id of the hub."
+        if raw.get("auto_map"):
+            hint = "Program code that comes with it (auto_map, trust_remote_code) is not run."
         raise Unfit(
             config,
             Problem(
                 "config",
                 f"transformers {transformers.__version__} has no such kind of models{named}",
                 valid=nearest(kind, kinds, 3) if config.names_a_kind else (),
-                hint="It is such a kind, a directory with a config.json, or an id of the hub.",
+                hint=hint,
             ),
         )
     # Of the class, so that no code that a directory brings is run.

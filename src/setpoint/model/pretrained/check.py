@@ -119,11 +119,11 @@ def vocabulary_of(place: Place) -> int | None:
         SetpointError: if files of theirs cannot be read.
     """
     if place.kind == "huggingface":
-        return _declared(read_keys(place.directory))
+        return vocabulary_in(read_keys(place.directory))
     job = job_of(place.directory)
     model, tokenizer = job.model, job.tokenizer
     if isinstance(model, HuggingFaceModel):
-        return model.overrides.dump().get("vocab_size") or _declared(
+        return model.overrides.dump().get("vocab_size") or vocabulary_in(
             description_of(place.directory) or {}
         )
     if not isinstance(model, Transformer):
@@ -172,10 +172,10 @@ def declared_vocabulary(config: HuggingFaceModel) -> int | None:
     place = locate_here(config.config)
     if place is None or place.kind == "checkpoint":
         return None
-    return _declared(read_keys(place.directory))
+    return vocabulary_in(read_keys(place.directory))
 
 
-def _declared(keys: Mapping[str, Any]) -> int | None:
+def vocabulary_in(keys: Mapping[str, Any]) -> int | None:
     """The vocabulary of a config.json, which models for images and text have in a section."""
     text = keys.get("text_config")
     rows = keys.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
