@@ -23,6 +23,8 @@ from setpoint.model import load_pretrained
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.run import train
 
+from ..few import few
+from ..model.huggingface_families import family_job
 from ..train.small import small_job
 
 LLAMA = ("model.dim=32", "model.heads=4", "model.kv_heads=2", "model.layers=2", "model.dropout=0")
@@ -75,16 +77,14 @@ def without_update(run: Path) -> nn.Module:
     return apart.model
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_peft_loads_what_is_written_and_equals_the_merged_model(tmp_path: Path, name: str) -> None:
+def written(run: Path, folder: Path) -> dict[str, Any]:
+    """Export merged and to PEFT, where both give the same logits, and read the settings."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    run = trained(tmp_path, *ADAPTERS[name])
-    merged = exported(run, tmp_path / "merged")
-    theirs = exported(run, tmp_path / "peft", "export.adapter=true")
-    base = save_pretrained(without_update(run), tmp_path / "base")
+    merged = exported(run, folder / "merged")
+    theirs = exported(run, folder / "peft", "export.adapter=true")
+    base = save_pretrained(without_update(run), folder / "base")
     tokens = torch.randint(0, 200, (2, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         whole = AutoModelForCausalLM.from_pretrained(merged)(tokens).logits
@@ -93,9 +93,38 @@ def test_peft_loads_what_is_written_and_equals_the_merged_model(tmp_path: Path, 
         adapted = PeftModel.from_pretrained(plain, str(theirs))(tokens).logits
     assert (whole - without).abs().max() > 0.01
     assert (adapted - whole).norm() <= 1e-5 * whole.norm()
-    settings = json.loads((theirs / "adapter_config.json").read_text())
+    return json.loads((theirs / "adapter_config.json").read_text())
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_peft_loads_what_is_written_and_equals_the_merged_model(tmp_path: Path, name: str) -> None:
+    settings = written(trained(tmp_path, *ADAPTERS[name]), tmp_path)
     assert settings["use_dora"] == ("dora" in name)
     assert settings["fan_in_fan_out"] == (name == "gpt2")
+
+
+FOREIGN = {
+    "gpt_oss": "lora, targets: [q_proj, experts.gate_up_proj, down_proj], ranks: [{pattern: "
+               "down_proj, rank: 3, alpha: 5}], train: [mlp.router]",
+    "mixtral": "lora, rank: 2",
+    "llama4_text": "lora, dropout: 0.1",
+    "deepseek_v3": "lora, rank: 2",
+    "qwen3_next": "lora, rank: 2, train: [norm.weight]",
+    "gpt2": "dora",
+    "gemma2": "lora, train: [embed_tokens]",
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+# It looks for patterns of parameters among modules.
+@pytest.mark.filterwarnings("ignore:The following .*_pattern keys did not:RuntimeWarning")
+@pytest.mark.parametrize("kind", few(FOREIGN, ["gpt_oss"]))
+def test_peft_loads_adapters_of_the_models_of_transformers(tmp_path: Path, kind: str) -> None:
+    adapter = f"adapter={{type: {FOREIGN[kind]}, b_std: 0.5}}"
+    run = train(family_job(tmp_path, kind, adapter, "duration=2 steps")).directory
+    settings = written(run, tmp_path)
+    assert bool(settings.get("target_parameters")) == (kind not in ("gpt2", "gemma2"))
 
 
 TIED = {

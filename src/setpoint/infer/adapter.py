@@ -6,22 +6,31 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.adapter.apply import adapt
 from setpoint.adapter.config import AdapterConfig
-from setpoint.adapter.low_rank import EmbeddingAdapter, LinearAdapter, LowRank, adapters_of
+from setpoint.adapter.low_rank import (
+    EmbeddingAdapter,
+    ExpertAdapter,
+    LinearAdapter,
+    LowRank,
+    adapters_of,
+)
 from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.huggingface.experts import experts_of
+from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.compare import HEAD, pieces_of
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
-from setpoint.model.pretrained.peft_files import CONFIG, WEIGHTS
+from setpoint.model.pretrained.peft_files import BEFORE, CONFIG, WEIGHTS
 from setpoint.model.pretrained.pieces import Part, Piece
 from setpoint.model.pretrained.save import copy_files, publish
 from setpoint.model.pretrained.tensors import EMBEDDING, rows_of
@@ -30,8 +39,14 @@ from setpoint.model.transformer import Transformer as TransformerModule
 from setpoint.shapes.parameter import Parameter
 
 CONTIGUOUS = torch.contiguous_format
-BEFORE = "base_model.model."
-"""What stands before the names of modules in PEFT's files."""
+LINEAR_NAMES = ("lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight")
+EMBEDDING_NAMES = ("lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
+"""Names of A, B and the magnitude in PEFT's files."""
+RENAMED = (".gate", ".w1", ".w2", ".w3", ".gate_proj", ".up_proj", ".down_proj")
+"""Ends of the names of modules that PEFT takes for experts in models with packed ones; matrices
+that are called so are named by their parameters."""
+MERGED = "Valid: export.adapter = false, which writes the model with the adapter merged"
+NAMELESS = "the adapter of a model of type = {} has no names that PEFT knows"
 
 
 def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -> None:
@@ -76,17 +91,18 @@ def write_peft(
         SetpointError: the model has no names in transformers, or PEFT's format has no place for
             some of the adapter; or it cannot be written.
     """
-    if not isinstance(model, TransformerModule):
-        raise SetpointError(
-            f"export.adapter: the adapter of a {type(model).__name__} has no names that PEFT "
-            f"knows\nValid: a model of type = transformer, or export.adapter = false"
-        )
-    tensors, document = _peft_form(model, config, family, base)
+    if isinstance(model, TransformerModule):
+        form = _form_of_ours(model, family)
+    elif isinstance(model, HuggingFaceModel):
+        form = _form_of_transformers(model)
+    else:
+        raise SetpointError(f"export.adapter: {NAMELESS.format(type(model).__name__)}\n{MERGED}")
+    document = _document(form, config, base)
 
     def write(directory: Path) -> None:
         from safetensors.torch import save_file
 
-        wanted = {name: _stored(each, dtype) for name, each in tensors.items()}
+        wanted = {name: _stored(each, dtype) for name, each in form.tensors.items()}
         save_file(wanted, directory / WEIGHTS, metadata={"format": "pt"})
         (directory / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
         copy_files(TOKENIZER_FILES, tokenizer, directory)
@@ -101,57 +117,173 @@ def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return tensor.detach().to("cpu", dtype or tensor.dtype).clone(memory_format=CONTIGUOUS)
 
 
-def _peft_form(
-    model: TransformerModule, config: AdapterConfig, family: str | None, base: str | None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the configuration of PEFT's files."""
+@dataclass(slots=True)
+class _Form:
+    """An adapter as PEFT writes it.
+
+    Arguments:
+        tensors: by their names in the file.
+        ranks, alphas: by the module, of packed experts by the parameter.
+        parameters: those of packed experts.
+        saved: modules that are trained whole.
+        is_turned: whether matrices are (inputs, outputs).
+        ties: whether a tied embedding is saved for both of its uses.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    alphas: dict[str, float] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)
+    saved: list[str] = field(default_factory=list)
+    is_turned: bool = False
+    ties: bool = False
+
+    def add(
+        self, module: str, made: _Made, is_embedding: bool = False, as_parameter: bool = False
+    ) -> None:
+        """Add the adapter of a matrix.
+
+        Arguments:
+            as_parameter: whether its parameter is named in place of the module.
+        """
+        names = LINEAR_NAMES if not is_embedding else EMBEDDING_NAMES
+        for name, each in zip(names, (made.a, made.b, made.magnitude), strict=True):
+            if each is not None:
+                self.tensors[f"{BEFORE}{module}.{name}"] = each
+        name = f"{module}.weight" if as_parameter else module
+        if as_parameter:
+            self.parameters.append(name)
+            if made.magnitude is not None:
+                raise _no_place(name, "a matrix with a magnitude (DoRA) beside packed experts")
+        self.set_rank(name, made.b.shape[1], made.scale)
+
+    def set_rank(self, name: str, rank: int, scale: float) -> None:
+        """Note the rank and the scale of an adapter."""
+        self.ranks[name], self.alphas[name] = rank, scale * rank
+
+
+class _Made(NamedTuple):
+    """A (ranks, inputs), B (outputs, ranks), magnitude and scale of a matrix of theirs."""
+
+    a: Tensor
+    b: Tensor
+    magnitude: Tensor | None
+    scale: float
+
+
+def _form_of_ours(model: TransformerModule, family: str | None) -> _Form:
+    """The adapter by the names of a family of transformers."""
     adapters, found = adapters_of(model), family_for(model.config, family)
     by_weight = _by_weight(adapters)
     pieces: dict[str, list[Piece]] = defaultdict(list)
     for piece in pieces_of(found, model.config, *rows_of(model)):
         pieces[piece.theirs].append(piece)
-    trained = {
-        name for name, each in model.named_parameters()
-        if each.requires_grad and ".adapter." not in name
-    }  # fmt: skip
-    tensors: dict[str, Tensor] = {}
-    ranks: dict[str, int] = {}
-    alphas: dict[str, float] = {}
-    is_turned = False
+    form = _Form()
     for theirs, of in pieces.items():
         own = [(piece, by_weight[piece.ours]) for piece in of if piece.ours in by_weight]
         module = theirs.removesuffix(".weight")
-        if own:
-            if isinstance(own[0][1], EmbeddingAdapter):
-                made = _embedding(own[0][1], own[0][0])
-                names = ("lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
-            else:
-                is_turned |= any(piece.transposed for piece in of)
-                made = _linear(module, of, own, by_weight)
-                names = ("lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight")
-            a, b, magnitude, scale = made
-            for name, each in zip(names, (a, b, magnitude), strict=True):
-                if each is not None:
-                    tensors[f"{BEFORE}{module}.{name}"] = each
-            ranks[module], alphas[module] = b.shape[1], scale * b.shape[1]
+        if own and isinstance(own[0][1], EmbeddingAdapter):
+            form.add(module, _embedding(own[0][1], own[0][0]), is_embedding=True)
+        elif own:
+            form.is_turned |= any(piece.transposed for piece in of)
+            form.add(module, _linear(module, of, own, by_weight))
     # PEFT keeps modules whole, trained or not what else is in them.
+    trained = _trained_whole(model)
     whole = sorted({_module(n) for n, of in pieces.items() if any(p.ours in trained for p in of)})
-    held, saved = dict(model.named_parameters()), [*whole]
+    held = dict(model.named_parameters())
+    form.saved += whole
     for theirs, of in pieces.items():
         if _module(theirs) not in whole:
             continue
-        if len(of) > 1 or of[0].of_theirs is not None or _module(theirs) in ranks:
+        if len(of) > 1 or of[0].of_theirs is not None or _module(theirs) in form.ranks:
             raise _no_place(theirs, "which is trained whole in part")
         values, cut = held[of[0].ours], of[0].of_ours
         values = values if cut is None else values[: cut.length]
-        tensors[f"{BEFORE}{theirs}"] = values.T if of[0].transposed else values
+        form.tensors[f"{BEFORE}{theirs}"] = values.T if of[0].transposed else values
         if of[0].ours == EMBEDDING and model.config.tie_embeddings:
             # PEFT puts a copy in the place of each module that it saves, so both uses are named.
-            tensors[f"{BEFORE}{HEAD}"] = values
-            saved.append(_module(HEAD))
+            form.tensors[f"{BEFORE}{HEAD}"] = values
+            form.saved.append(_module(HEAD))
+            form.ties = True
+    return form
+
+
+def _form_of_transformers(model: HuggingFaceModel) -> _Form:
+    """The adapter of a model whose modules are those that PEFT finds."""
+    form, theirs = _Form(), model.model
+    renames = bool(experts_of(theirs))
+    experts: dict[str, dict[str, ExpertAdapter]] = defaultdict(dict)
+    for name, adapter in adapters_of(theirs).items():
+        if isinstance(adapter, ExpertAdapter):
+            module, _, own = name.partition(".adapter.")
+            experts[module][own] = adapter
+            continue
+        module = name.removesuffix(".adapter")
+        if isinstance(adapter, LinearAdapter):
+            form.is_turned |= adapter.inputs_first
+            made = _Made(adapter.a, adapter.b, adapter.magnitude, adapter.scale)
+            form.add(module, made, as_parameter=renames and module.endswith(RENAMED))
+        else:
+            assert isinstance(adapter, EmbeddingAdapter)
+            made = _Made(adapter.a.T, adapter.b, adapter.magnitude, adapter.scale)
+            form.add(module, made, is_embedding=True)
+    for module, adapters in experts.items():
+        _add_experts(form, theirs.get_submodule(module), module, adapters)
+    for module in sorted(map(_module, _trained_whole(theirs))):
+        whole = theirs.get_submodule(module)
+        if adapters_of(whole):
+            raise _no_place(module, "which is adapted and trained whole")
+        form.saved.append(module)
+        for name, values in whole.named_parameters():
+            form.tensors[f"{BEFORE}{module}.{name}"] = values
+        if model.output is not whole and getattr(whole, "weight", None) is model.output.weight:
+            head = next(name for name, each in theirs.named_modules() if each is model.output)
+            form.tensors[f"{BEFORE}{head}.weight"] = model.output.weight
+            form.saved.append(head)
+            form.ties = True
+    return form
+
+
+def _add_experts(
+    form: _Form, module: nn.Module, name: str, adapters: Mapping[str, ExpertAdapter]
+) -> None:
+    """Add adapters of packed experts as PEFT's `target_parameters` has them.
+
+    PEFT wraps a module once for each parameter, the last one outermost. A is (E ranks, inputs), and
+    B (outputs, ranks E); of the two dimensions of an expert the last one is its inputs, unless the
+    module says `is_transposed`.
+    """
+    order = [own for own in module._parameters if own in adapters]
+    for depth, own in enumerate(reversed(order)):
+        adapter = adapters[own]
+        if adapter.magnitude is not None:
+            raise _no_place(f"{name}.{own}", "packed experts with magnitudes (DoRA)")
+        if len(adapter.a) == 1:
+            raise _no_place(f"{name}.{own}", "a single packed expert")
+        left, right = adapter.a, adapter.b  # (E, dim 1, ranks), (E, ranks, dim 2)
+        if adapter.outputs_first:
+            left, right = right.mT, left.mT
+        if getattr(module, "is_transposed", False):
+            left, right = right.mT, left.mT
+        inside = f"{BEFORE}{name}" + ".base_layer" * depth
+        form.tensors[f"{inside}.lora_A.weight"] = right.flatten(0, 1)
+        form.tensors[f"{inside}.lora_B.weight"] = left.permute(1, 2, 0).flatten(1)
+        form.parameters.append(f"{name}.{own}")
+        form.set_rank(f"{name}.{own}", adapter.rank, adapter.scale)
+
+
+def _trained_whole(model: nn.Module) -> list[str]:
+    """Parameters that are trained, and are not those of an adapter."""
+    named = model.named_parameters()
+    return [name for name, each in named if each.requires_grad and ".adapter." not in name]
+
+
+def _document(form: _Form, config: AdapterConfig, base: str | None) -> dict[str, Any]:
+    """The content of adapter_config.json."""
+    ranks, alphas = form.ranks, form.alphas
     rank = max(set(ranks.values()), key=[*ranks.values()].count)
     alpha = next(alphas[name] for name in ranks if ranks[name] == rank)
-    return tensors, {
+    return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
@@ -160,13 +292,15 @@ def _peft_form(
         "lora_alpha": alpha,
         "rank_pattern": {name: each for name, each in ranks.items() if each != rank},
         "alpha_pattern": {name: each for name, each in alphas.items() if each != alpha},
-        "lora_dropout": config.dropout,
-        "target_modules": sorted(ranks),
-        "modules_to_save": saved or None,
-        "ensure_weight_tying": _module(HEAD) in saved and model.config.tie_embeddings,
+        # Of whole parameters PEFT knows no dropout, which only training has.
+        "lora_dropout": 0.0 if form.parameters else config.dropout,
+        "target_modules": sorted(ranks.keys() - {*form.parameters}),
+        **({"target_parameters": sorted(form.parameters)} if form.parameters else {}),
+        "modules_to_save": form.saved or None,
+        "ensure_weight_tying": form.ties,
         "use_dora": config.has_magnitude,
         "use_rslora": False,  # the scale is in alpha
-        "fan_in_fan_out": is_turned,
+        "fan_in_fan_out": form.is_turned,
         "bias": "none",
         "init_lora_weights": True,
     }
@@ -186,21 +320,17 @@ def _by_weight(adapters: Mapping[str, LowRank]) -> dict[str, LowRank]:
 
 
 def _no_place(name: str, what: str) -> SetpointError:
-    return SetpointError(
-        f"export.adapter: PEFT's format has no place for {name}, {what}\n"
-        f"Valid: export.adapter = false, which writes the model with the adapter merged"
-    )
+    return SetpointError(f"export.adapter: PEFT's format has no place for {name}, {what}\n{MERGED}")
 
 
-def _embedding(adapter: LowRank, piece: Piece) -> tuple[Tensor, Tensor, Tensor | None, float]:
+def _embedding(adapter: LowRank, piece: Piece) -> _Made:
     rows = None if piece.of_ours is None else piece.of_ours.length
-    return adapter.a[:rows].T, adapter.b, adapter.magnitude, adapter.scale
+    return _Made(adapter.a[:rows].T, adapter.b, adapter.magnitude, adapter.scale)
 
 
 def _linear(
     module: str, of: list[Piece], own: list[tuple[Piece, LowRank]], known: Mapping[str, LowRank]
-) -> tuple[Tensor, Tensor, Tensor | None, float]:
-    """A (ranks, inputs), B (outputs, ranks), magnitude and scale of a matrix of theirs."""
+) -> _Made:
     if len({adapter.scale for _, adapter in own}) > 1:
         raise _no_place(module, "whose parts have different scales")
     parts: list[tuple[Tensor, Tensor, int]] = []
@@ -230,7 +360,7 @@ def _linear(
         for part_a, part_b, start in parts:
             b[start : start + part_b.shape[0], at : at + part_a.shape[0]] = part_b
             at += part_a.shape[0]
-    return a, b, torch.cat(magnitudes) if magnitudes else None, own[0][1].scale
+    return _Made(a, b, torch.cat(magnitudes) if magnitudes else None, own[0][1].scale)
 
 
 def _rows(adapter: LowRank, cut: Part | None) -> tuple[Tensor, Tensor, int]:
