@@ -26,6 +26,7 @@ from setpoint.infer.run import infer_on
 from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 
+from ..model.huggingface_families import family_job
 from ..ranks import fork
 from ..train.small import small_job
 from .small import folder_of
@@ -64,6 +65,13 @@ LAYOUTS = {
 # Of a run with an adapter, which one process merges; and of a model that transformers computes.
 ADAPTED = (("parallel.tensor=2", "parallel.pipeline=2"), ("parallel.shard=4",))
 FOREIGN = (("parallel.shard=4",), ("parallel.replicate=4",))
+# Of a family that only transformers knows, with an adapter that is merged before it is divided.
+FAMILY = (
+    ("parallel.replicate=2", "parallel.tensor=2", "parallel.expert=4"),
+    ("parallel.tensor=2", "parallel.pipeline=2"),
+    ("parallel.tensor=2", "parallel.shard=2", "parallel.expert=2", "parallel.expert_tensor=2"),
+    ("parallel.tensor=2", "parallel.expert=2", "weights.merge_adapter=false"),
+)
 AS_THEIRS = ("model=huggingface", "tokenizer=bytes", "batch.sequence_length=16")
 PAIRS = [("ab", "cd"), ("!!", "##"), ("x", "yz!")]
 
@@ -149,6 +157,21 @@ def adapted_run(folder: Path, base: Path) -> Path:
     return train(small_job(folder, *TRAINED, *flags)).directory
 
 
+def family_cases(folder: Path) -> list[Case]:
+    """A run of GPT-OSS with an adapter, and what it exports."""
+    adapter = "adapter={type: lora, rank: 2, b_std: 0.3}"
+    job = family_job(folder / "family", "gpt_oss", adapter, "duration=2 steps", "data.held_out=0.2")
+    run, hf = train(job).directory, folder / "family-hf"
+    found = infer_on(ALONE, job_of(run, f"export.path={hf}"))
+    bytes_ = ("tokenizer=bytes", "batch.sequence_length=32")
+    exported = infer_on(ALONE, job_of(hf, *bytes_))
+    assert exported.texts == found.texts
+    return [
+        *(Case(run, flags, found) for flags in FAMILY),
+        *(Case(hf, (*bytes_, *flags), exported) for flags in FAMILY[:2]),
+    ]
+
+
 def main() -> int:
     size = int(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
@@ -167,6 +190,7 @@ def main() -> int:
             cases += [Case(adapted, flags, merged) for flags in ADAPTED]
             theirs = infer_on(ALONE, job_of(expected / "hf", *AS_THEIRS))
             cases += [Case(expected / "hf", (*AS_THEIRS, *flags), theirs) for flags in FOREIGN]
+            cases += family_cases(folder)
         return fork(partial(one_rank, cases, folder), size)
 
 

@@ -58,7 +58,8 @@ class Weights(Config):
 
     merge_adapter: bool = field(default=True, also_called=("merge_lora", "merge_and_unload"))
     """Merge the adapter of a run into its weights, which is faster; false: compute it apart, as in
-    training and where ranks divide the weights. The results differ by rounding."""
+    training and where ranks divide the weights of type = transformer. The results differ by
+    rounding."""
 
     @check
     def _check_path(self) -> Iterator[Problem]:
@@ -130,7 +131,7 @@ RULES = (
     Rule(f"{HERE}attention_device_problems", ATTENTION,
          "Whether the attention backend runs on the device",
          needs="torch", when=lambda job: names_attention_backend(job.model)),
-    Rule(f"{HERE}adapter_problems", ("adapter", "export", "weights"),
+    Rule(f"{HERE}adapter_problems", ("adapter", "export", "weights", "model", "parallel"),
          "Whether what is done with an adapter has one, once the weights are known",
          needs="files"),
     Rule(f"{HERE}vocabulary_problems", ("model", "tokenizer"),
@@ -273,8 +274,12 @@ class Inference(
 
     @property
     def merges_adapter(self) -> bool:
-        """Whether the adapter becomes part of the weights before anything is computed."""
-        apart = self.divides_weights or (self.export is not None and self.export.adapter)
+        """Whether the adapter becomes part of the weights before anything is computed.
+
+        Models of transformers are read whole, and merged before ranks divide them.
+        """
+        apart = self.divides_weights and isinstance(self.model, Transformer)
+        apart = apart or (self.export is not None and self.export.adapter)
         return self.adapter is not None and self.weights.merge_adapter and not apart
 
     @property

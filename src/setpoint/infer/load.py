@@ -161,8 +161,14 @@ def _load_checkpoint(
             if adapter is not None:
                 add_adapter(adapter, job.model, model)
 
-        model = load_checkpoint(place.directory, job.model, vocab_size, prepare=prepare, **given)
-        if adapter is not None and job.merges_adapter:
+        def divide(model: nn.Module) -> None:
+            if job.merges_adapter and not is_ours(job.model):  # it has its values already
+                merge_all(model)
+            given["divide"](model)
+
+        more = {**given, "prepare": prepare, "divide": divide}
+        model = load_checkpoint(place.directory, job.model, vocab_size, **more)
+        if job.merges_adapter and is_ours(job.model):
             merge_all(model)
         return model
 

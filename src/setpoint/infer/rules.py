@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from setpoint.config import Caution, ConfigError, Problem, SetpointError
+from setpoint.config import Caution, ConfigError, Problem, SetpointError, is_set
 from setpoint.data.tokenizers.config import tokenizer_value
 from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
 from setpoint.infer.place import find_weights, kept_tokenizer
 from setpoint.model.attention.support import determinism_problems, placement_problems
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.locate import is_on_hub, locate_here
 from setpoint.model.vocabulary import misfit
 from setpoint.precision.checks import fp16_problems
@@ -38,8 +38,30 @@ def precision_problems(job: Inference) -> Iterator[Problem]:
 
 
 def adapter_problems(job: Inference) -> Iterator[Problem]:
-    """Find what is asked of an adapter that is not there."""
+    """Find what is asked of an adapter that is not there, or cannot be done with it."""
     if job.adapter is not None:
+        has_names = isinstance(job.model, Transformer | HuggingFaceModel)
+        if job.export is not None and job.export.adapter and not has_names:
+            kind = type(job.model).__setpoint__.tag
+            yield Problem(
+                "export.adapter",
+                f"the adapter of a model of type = {kind} has no names that PEFT knows",
+                valid=("false",),
+                also=("model",),
+            )
+        given = is_set(job.weights, "merge_adapter") and job.weights.merge_adapter
+        if given and not job.merges_adapter:
+            why = (
+                "ranks divide the weights of a model of type = transformer before they are read"
+                if job.divides_weights
+                else "an export in PEFT's format needs the adapter apart"
+            )
+            yield Problem(
+                "weights.merge_adapter",
+                f"is not possible: {why}",
+                valid=("false",),
+                also=("parallel",) if job.divides_weights else ("export.adapter",),
+            )
         return
     if job.export is not None and job.export.adapter:
         yield Problem(
@@ -150,7 +172,11 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
             return  # looked at when it is fetched
         place = find_weights(job.weights.path, job.weights.checkpoint)
         facts = chat_facts(kept_tokenizer(job.tokenizer, place))
-        if facts is None and job.ids is None:
+        if facts is not None:
+            size = max(facts.tokens.values()) + 1
+        elif job.ids is not None:
+            size = job.ids.count
+        else:
             return  # a tokenizer of the user's own, or of the hub, which is known when it is built
         if job.chat is not None:
             chat_template(job.chat, facts, place.directory)
@@ -167,7 +193,6 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
     if section is None:
         return
     try:
-        size = max(facts.tokens.values()) + 1 if job.ids is None else job.ids.count
         stop_ids(section, facts, size)
     except ConfigError as error:
         yield from error.problems
