@@ -48,12 +48,7 @@ COMMAND = Command(
     f"{SEVERAL}\n" + SOURCE_HELP,
     [
         Option("--side", "Split of the data: held_out (validation) or train.", "SIDE", True, SIDES),
-        Option(
-            "--text",
-            "Text, conversations or token files: a file, or a glob in quotes.",
-            "PATH",
-            True,
-        ),
+        Option("--text", "Text, conversations or tokens: a file or a quoted glob.", "PATH", True),
         TEMPLATE,
         TOKEN_DTYPE,
         Option("--sequences", "Number of sequences to evaluate in each text.", "N"),

@@ -32,8 +32,7 @@ COMMAND = Command(
     f"trained to end it, at a stop string or at a stop token. {SOURCE_OF_WEIGHTS}\n"
     f"{SEVERAL}\n" + SOURCE_HELP,
     [
-        Option("--prompt", "Text (without a tokenizer ids) to continue; '-' reads standard input.",
-               "TEXT", True),
+        Option("--prompt", "Text or token ids to continue; '-': standard input.", "TEXT", True),
         Option("--prompts-file", "Further prompts: one per line, or .jsonl (messages, prompt).",
                "FILE"),
         Option("--chat", "Prompts are the user's messages, under a chat template."),
