@@ -154,7 +154,8 @@ JOBS: dict[str, tuple[str, ...]] = {
     "of transformers": (
         "model=huggingface",
         "model.config=gpt2",
-        "model.overrides={n_layer: 1, n_embd: 16, n_head: 2}",
+        "model.overrides={n_layer: 1, n_embd: 32, n_head: 2}",
+        "adapter={type=lora, rank=2, quantize={type=mxfp4}}",
     ),
     "compiled": (
         "compile.backend=aot_eager",

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from setpoint.adapter.quantize.formats import NF4_LEVELS, SCALE_LEVELS
 
+from .ours import change_config, rewrite
+from .theirs import make
+
 Parts = dict[str, Tensor]
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 E2M1 += [-each for each in E2M1]
@@ -248,3 +251,25 @@ def quantize_files(folder: Path, form: tuple[Quantize, dict[str, Any]]) -> dict[
     read = {**json.loads(path.read_text()), "dtype": "bfloat16", "quantization_config": keys}
     path.write_text(json.dumps(read))
     return dense
+
+
+def gpt_oss(folder: Path, keys: dict[str, Any]) -> Path:
+    """A model with experts in MXFP4, as files of GPT-OSS have them, and all else dense.
+
+    Arguments:
+        keys: of its config.json; sides of experts are multiples of 32.
+    """
+    keys = {"num_local_experts": 4, "layer_types": ["full_attention"], **keys}
+    model = make("gpt_oss", keys)
+    model.config.save_pretrained(folder)
+    held, parts = model.state_dict(), dict[str, Any]()
+    save_file(held, folder / "model.safetensors", {"format": "pt"})  # on each rank
+    for name, tensor in held.items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            count, inputs, outputs = tensor.shape
+            blocks = packed((count, outputs, inputs // 32, 16), 1)
+            exponents = packed(blocks.shape[:-1], 2) % 5 + 116
+            parts |= {name: None, f"{name}_blocks": blocks, f"{name}_scales": exponents}
+    rewrite(folder, parts)
+    change_config(folder, quantization_config={"quant_method": "mxfp4"}, dtype="float32")
+    return folder

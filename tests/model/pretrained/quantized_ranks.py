@@ -18,17 +18,22 @@ from ...parallel.equal_ranks import assert_equal, trained
 from ...ranks import fork
 from ...train.small import small_job
 from .ours import directory
-from .quantized_files import FORMATS, KEPT, quantize_files
+from .quantized_files import FORMATS, KEPT, gpt_oss, quantize_files
 
 MODEL = {"dim": 64, "heads": 4, "ffn_dim": 64, "vocab_size": 257}
 ADAPTER = "adapter={{type: lora, rank: 2, b_std: 0.1, quantize: {{type: {}}}}}"
 FP8 = ADAPTER.format("fp8, group_size: 16")
+MXFP4 = "adapter={type: lora, rank: 2, b_std: 0.1, quantize: {type: mxfp4, exclude: [self_attn]}}"
 ONE = "parallel.read_weights=rank_0_broadcasts"
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sharded": ("fp8", ("parallel.shard=2",)),
     "tensor, one reads": ("nvfp4", ("parallel.tensor=2", ONE)),
     "sharded base": ("fp8", ("parallel.shard=2", FP8)),
     "tensor base": ("nvfp4", ("parallel.tensor=2", ADAPTER.format("nvfp4"))),
+    "experts of transformers, base": (
+        "gpt_oss",
+        ("parallel.shard=2", "parallel.expert=2", "precision.compute=fp32", MXFP4),
+    ),
     "sharded base, one reads": ("fp8", ("parallel.shard=2", FP8, ONE)),
 }
 
@@ -39,11 +44,19 @@ def check(rank: int, store: str) -> None:
     for name in sys.argv[1:] or CASES:
         form, flags = CASES[name]
         with tempfile.TemporaryDirectory() as folder:
-            files = directory(Path(folder) / "files", **MODEL)
-            quantize_files(files, KEPT[form] if "base" in name else FORMATS[form])
+            files = Path(folder) / "files"
+            if form == "gpt_oss":
+                section = ["model.type=huggingface"]
+                keys = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+                gpt_oss(files, {**keys, "vocab_size": 257, "num_experts_per_tok": 2})
+            else:
+                section = [f"model.{field}={value}" for field, value in MODEL.items()]
+                section += ["model.layers=2", "model.dropout=0", "model.kv_heads=4"]
+                quantize_files(
+                    directory(files, **MODEL), KEPT[form] if "base" in name else FORMATS[form]
+                )
             common = (
-                *(f"model.{field}={value}" for field, value in MODEL.items()), "model.layers=2",
-                "model.dropout=0", "model.kv_heads=4", "duration=2 steps", "evaluation=null",
+                *section, "duration=2 steps", "evaluation=null",
                 "batch.sequence_length=16", "checkpoint.write=false", "optimizer=sgd",
                 "model.max_sequence_length=32", f"model.pretrained={files}",
             )  # fmt: skip

@@ -99,12 +99,6 @@ def why_no_width(path: str, experts: Any, size: int) -> str | None:
 
 
 def _part(path: str, experts: Any, behaves: type[_Experts], over: Peers | None) -> ExpertPart:
-    if getattr(experts, CHILD, None) is not None:
-        raise SetpointError(
-            f"parallel.expert: the experts of {path} are quantized (adapter.quantize), and ranks "
-            f"divide dense ones of transformers' models alone\nValid: 1, or the experts in "
-            f"adapter.quantize.exclude"
-        )
     layout = _layout(experts)
     why = None if over is None else why_no_width(path, experts, over.size)
     if over is not None and why is not None:
@@ -153,6 +147,12 @@ def _reader(name: str, halves: int | None, over: Peers | None) -> property:
     return property(read)
 
 
+def _total(experts: Any) -> int:
+    """The number of experts on all ranks."""
+    first = experts._parameters[experts._first]
+    return experts._modules[CHILD][experts._first].whole[0] if first is None else first.shape[0]
+
+
 class _Experts:
     """Experts of which this rank has some, called with rows as `PackedExperts` are.
 
@@ -197,8 +197,7 @@ class _Weighted(_Experts):
 
     def forward(self, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         module: Any = self
-        total = module._parameters[self._first].shape[0]
-        assigned = assign(index, total)
+        assigned = assign(index, _total(module))
         return self.exchange(self.compute, hidden_states, weights, assigned)()
 
     def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
@@ -217,8 +216,7 @@ class _Scaled(_Experts):
 
     def forward(self, x: Tensor, weights: Tensor, index: Tensor, exchange: Any) -> Tensor:
         module: Any = self
-        total = module._parameters[self._first].shape[0]
-        return exchange(self.compute, x, weights, assign(index, total))()
+        return exchange(self.compute, x, weights, assign(index, _total(module)))()
 
     def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
         product = looped_product
