@@ -19,6 +19,14 @@ def test_only_what_is_learned_counts(cli: CommandLine) -> None:
         assert cli.ok(f"fingerprint small.toml {other}") != plain
 
 
+def test_experts_are_the_same_on_any_ranks_by_a_load_of_its_own(cli: CommandLine) -> None:
+    """Else it follows from the micro-batch, and that from the ranks."""
+    moe = "fingerprint tiny --model.moe '{experts=4, top_k=2}' --world-size"
+    assert cli.ok(f"{moe} 1") != cli.ok(f"{moe} 2")
+    fixed = "--model.moe.load_sequences 1"
+    assert cli.ok(f"{moe} 1 {fixed}") == cli.ok(f"{moe} 2 {fixed}")
+
+
 def test_for_machines(cli: CommandLine) -> None:
     found = json.loads(cli.ok("fingerprint small.toml --json"))
     assert found["fingerprint"] == cli.ok("fingerprint small.toml").strip()

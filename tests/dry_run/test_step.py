@@ -12,7 +12,7 @@ from setpoint.cli.check_plan import render_dry_run
 from setpoint.config import SetpointError
 from setpoint.dry_run.extend import few_layers
 from setpoint.dry_run.loads import rows_by_rank
-from setpoint.dry_run.step import DryRun, dry_run, measured_run
+from setpoint.dry_run.step import DryRun, dry_run
 from setpoint.model.config import Transformer
 from setpoint.model.flops import training_flops
 from setpoint.parallel.world import world_of
@@ -20,6 +20,7 @@ from setpoint.train.config import Job
 
 from ..ranks import fork
 from ..train.small import small_job
+from .measured import measured_run
 
 WIDE = ("model.dim=64", "model.layers=4", "batch.global_size=8", "evaluation=null")
 EXPERTS = "model.moe={experts: 2, top_k: 2}"

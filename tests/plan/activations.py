@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, cast
 
 from setpoint.train import prepare_threads
@@ -36,7 +37,7 @@ from setpoint.model.attention.context import attention_context  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
 from setpoint.model.norm.norms import FUSED, build_norm  # noqa: E402
 from setpoint.model.transformer import Transformer  # noqa: E402
-from setpoint.plan.activations import TABLE, monomials_of, value_of  # noqa: E402
+from setpoint.plan.activations import TABLE, value_of  # noqa: E402
 from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces  # noqa: E402
 from setpoint.precision.autocast import compute_in  # noqa: E402
 from setpoint.shapes.batch import Batch  # noqa: E402
@@ -50,6 +51,36 @@ MORE = 4
 """Draws beyond the coefficients."""
 SAMPLES = 3000
 """Sizes at which a sum of products must be the largest for once to be kept."""
+MONOMIALS = {
+    "norm": "1 D T TD",
+    "dropout": "1 T TD",
+    "attention": "1 D Q HQ KQ DHQ DKQ T TQ TH TK TD THQ TKQ THS TS SS S",
+    "latent": "1 D L M DL DR LHN LHW MD MHN MHR DHN DHR DHW S SS"
+    " T TR TL TM TH TD THN THR THW THS TS",
+    "feed_forward": "1 D F DF T TD TF",
+    "experts": "1 B D E BE ED EDF DG T TE TU TD TUD TUF TG",
+    "embedding": "1 D S Q SQ SD T TQ TD VD PD TS SS",
+    "output": "1 D V C VD CD CV T TD TV",
+}
+"""Products of sizes that what is alive in a piece is made of, by the first word of its key."""
+
+
+@cache
+def monomials_of(key: str) -> tuple[str, ...]:
+    """The products of sizes for a piece, as words of letters; 1 for none."""
+    first = key.split(" ", 1)[0]
+    words = MONOMIALS["norm" if first.endswith("_norm") else first].split()
+    if first == "attention" and "shared" not in key.split():
+        words = [each for each in words if "K" not in each]
+    if first == "embedding" and "learned" not in key:
+        words = [each for each in words if "P" not in each]
+    if first == "latent" and "query" not in key.split():
+        words = [each for each in words if "M" not in each]
+    if first == "experts" and "shared" not in key.split():
+        words = [each for each in words if "G" not in each]
+    if first == "output" and "chunked_cross_entropy" not in key:
+        words = [each for each in words if "C" not in each]
+    return tuple(words)
 
 
 @dataclass(slots=True)

@@ -114,8 +114,9 @@ def test_a_dry_run_sends_as_much(tmp_path: Path, name: str) -> None:
 def test_real_ranks_send_as_much(tmp_path: Path, name: str) -> None:
     from torch import distributed
 
-    from setpoint.dry_run.step import measured_run
     from setpoint.parallel.world import world_of
+
+    from ..dry_run.measured import measured_run
 
     ranks, job = JOBS[name][0], job_of(tmp_path, name)
 

@@ -129,6 +129,7 @@ SAID = {
     "--lr_scheduler_type=linear": f"--schedule.type linear {AT_0}",
     "--lr_scheduler_type=polynomial": f"--schedule.type polynomial {AT_0} --schedule.power 1",
     "--gradient_checkpointing=true": "--memory.activation_checkpointing full",
+    "--recompute_granularity=selective": "--memory.activation_checkpointing parts",
     "--logging_steps=20": '--tracking.every "20 steps"',
     "--eval_steps=50": '--evaluation.every "50 steps"',
     "--eval_steps=0.1": '--evaluation.every "60 steps"',

@@ -133,16 +133,6 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
     return run._replace(even_loads=job.parallel.divides_experts)
 
 
-def measured_run(job: Job, world: World) -> DryRun:
-    """Take the same steps in earnest, as this rank of those there are, with random weights."""
-    began = time.perf_counter()
-    meter = Meter(_naming(world))
-    with metering(meter):
-        parts = build_trained(job, vocabulary_of(job), world)
-        found = _measured(job, world, parts, meter, is_fake=False, whole=True)
-    return _run_of(world, found, time.perf_counter() - began)
-
-
 def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Measured:
     """Build a model and take its steps with fake tensors."""
     with ExitStack() as stack:

@@ -182,7 +182,9 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     """Device, number of ranks, and what each of them holds.
 
     The degrees of the axes multiply to the number of ranks. None of them changes what is trained:
-    for the same seed, data and global batch the losses are those of one rank, up to rounding.
+    for the same seed, data and global batch the losses are those of one rank, up to rounding. Of
+    a mixture of experts that holds for the same `model.moe.load_sequences`, which follows from
+    `batch.micro_size` unless given, and that from the ranks.
     """
 
     replicate: int | None = field(

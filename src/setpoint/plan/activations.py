@@ -21,20 +21,6 @@ from setpoint.plan.workload import Kind, Workload
 
 TABLE = Path(__file__).parent / "activations.json"
 
-MONOMIALS = {
-    "norm": "1 D T TD",
-    "dropout": "1 T TD",
-    "attention": "1 D Q HQ KQ DHQ DKQ T TQ TH TK TD THQ TKQ THS TS SS S",
-    "latent": "1 D L M DL DR LHN LHW MD MHN MHR DHN DHR DHW S SS"
-    " T TR TL TM TH TD THN THR THW THS TS",
-    "feed_forward": "1 D F DF T TD TF",
-    "experts": "1 B D E BE ED EDF DG T TE TU TD TUD TUF TG",
-    "embedding": "1 D S Q SQ SD T TQ TD VD PD TS SS",
-    "output": "1 D V C VD CD CV T TD TV",
-}
-"""Products of sizes that what is alive in a piece is made of, by the first word of its key."""
-
-
 WORDS = {
     "latent": "latent attention",
     "rotary": "rotary positions",
@@ -68,24 +54,6 @@ class Held(NamedTuple):
     kept: int
     again: int
     work: int
-
-
-@cache
-def monomials_of(key: str) -> tuple[str, ...]:
-    """The products of sizes for a piece, as words of letters; 1 for none."""
-    first = key.split(" ", 1)[0]
-    words = MONOMIALS["norm" if first.endswith("_norm") else first].split()
-    if first == "attention" and "shared" not in key.split():
-        words = [each for each in words if "K" not in each]
-    if first == "embedding" and "learned" not in key:
-        words = [each for each in words if "P" not in each]
-    if first == "latent" and "query" not in key.split():
-        words = [each for each in words if "M" not in each]
-    if first == "experts" and "shared" not in key.split():
-        words = [each for each in words if "G" not in each]
-    if first == "output" and "chunked_cross_entropy" not in key:
-        words = [each for each in words if "C" not in each]
-    return tuple(words)
 
 
 def in_words(key: str) -> str:

@@ -31,7 +31,7 @@ class Background(Tracker):
 
     Arguments:
         name: as people know it.
-        inner: used by the thread alone, from `open` on; `identity` apart.
+        inner: used by the thread alone, from `open` on.
         limit: rows that may wait.
         patience: seconds that the end of a session waits for the rows.
         required: whether `open` waits for it as long, and fails where it does.

@@ -442,9 +442,9 @@ def _for_tracker(path: str) -> Converter:
 
 def _checkpointing(given: Given) -> Ours | str | None:
     word = given.text.lower()
-    if given.truth or word in ("full", "selective"):
-        kind = "selective" if word == "selective" else "full"
-        return Ours({"memory.activation_checkpointing": kind})
+    kinds = {"full": "full", "selective": "parts"}  # Megatron-LM's is of attention, as ours
+    if given.truth or word in kinds:
+        return Ours({"memory.activation_checkpointing": kinds.get(word, "full")})
     return Ours({"memory.activation_checkpointing": None}) if given.truth is False else None
 
 

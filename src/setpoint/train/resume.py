@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
@@ -26,6 +27,7 @@ from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import Placeable, box_of, part_here
 from setpoint.track.config import Jsonl
+from setpoint.track.jsonl import read_jsonl
 from setpoint.track.trackers import JSONL
 from setpoint.train.build.companions import companions_in
 from setpoint.train.build.components import data_line
@@ -43,6 +45,7 @@ from setpoint.train.record.uploading import report_uploads, resume_uploads
 from setpoint.train.recording import facts_of, lost_since, write_start
 from setpoint.train.run_status import kept_lines
 from setpoint.train.session import Run
+from setpoint.train.verdict import rollbacks_to
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
@@ -75,6 +78,7 @@ def resume(run: Run) -> None:
     if checkpoint is None and run.accepted is not None:
         run.world.on_main(lambda: _start_again(run))
     if checkpoint is not None:
+        checkpoint = _after_rollbacks(run, checkpoint)
         run.resumed_at, run.started = checkpoint.step, restore(job, run.states, checkpoint)
         # What the run began with; files may have moved or changed since.
         parts.companions = companions_in(checkpoint.path) or parts.companions
@@ -113,6 +117,18 @@ def resume(run: Run) -> None:
         note(line)
     if run.alerts is not None:
         run.events.listeners.append(run.alerts.heard)
+
+
+def _after_rollbacks(run: Run, checkpoint: Checkpoint) -> Checkpoint:
+    """Go on behind the data of steps that were rolled back to a checkpoint, and count them."""
+    parts, step, path = run.parts, checkpoint.step, run.files.events
+    state = checkpoint.state
+    for cause, event in run.world.on_main(lambda: rollbacks_to(read_jsonl(path, []), step)).items():
+        policy = parts.spikes if cause == "spike" else parts.non_finite
+        if policy is not None:
+            policy.resume_after_rollbacks(step, event["rollbacks"])
+        state = {**state, "loader": event["data"]}
+    return replace(checkpoint, state=state)
 
 
 def _load(run: Run) -> None:

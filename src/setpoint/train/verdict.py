@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
@@ -154,10 +154,15 @@ class BadSteps:
         if self.rollbacks == self.limit:
             raise RunError(
                 f"step {step}: {what}, and the run has gone back to the checkpoint of step "
-                f"{target} as often as {self.field}.limit = {self.limit} allows. {ADVICE}"
+                f"{target} as often as {self.field}.limit = {self.limit} allows; a restart goes on "
+                f"from there. {ADVICE}, or raise the limit"
             )
         self.rollbacks += 1
         return self.rollbacks
+
+    def resume_after_rollbacks(self, target: int, rollbacks: int) -> None:
+        """Count on from the rollbacks of sessions before."""
+        self.target, self.rollbacks = target, rollbacks
 
     def reset(self) -> None:
         """Note a step that is not bad."""
@@ -170,6 +175,31 @@ class BadSteps:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.in_a_row, self.skipped = state.get("in_a_row", 0), state.get("skipped", 0)
+
+
+def rollbacks_to(events: Iterable[Mapping[str, Any]], step: int) -> dict[str, Mapping[str, Any]]:
+    """The rollbacks to a checkpoint since it was saved.
+
+    Arguments:
+        events: the rows of `events.jsonl`.
+
+    Returns:
+        the last event of each cause, in order.
+    """
+    last: dict[str, Mapping[str, Any]] = {}
+    for event in events:
+        kind = event.get("event")
+        if kind == "restart" or (kind == "save" and event.get("step") == step):
+            last.clear()
+        elif kind == "rollback" and event.get("step") == step and _is_whole(event):
+            last.pop(event["cause"], None)
+            last[event["cause"]] = event
+    return last
+
+
+def _is_whole(event: Mapping[str, Any]) -> bool:
+    kinds = {"cause": str, "rollbacks": int, "data": dict}
+    return all(isinstance(event.get(key), kind) for key, kind in kinds.items())
 
 
 class NonFiniteSteps(BadSteps):

@@ -54,7 +54,17 @@ def test_several_rollbacks_and_a_gradient_that_is_not_finite(
     # Batch 5 fails as step 5; then 6 is step 5 and 7 fails as step 6; 8 fails as step 5: too often.
     with pytest.raises(RunError, match="gone back to the checkpoint of step 4 as often as"):
         train(job)
-    assert [e["failed"] for e in events(Path(next(tmp_path.glob("runs/*"))), "rollback")] == [5, 6]
+    run = Path(next(tmp_path.glob("runs/*")))
+    assert [e["failed"] for e in events(run, "rollback")] == [5, 6]
+    # A restart goes on behind them, and counts them.
+    with pytest.raises(RunError, match=r"step 5: .* as often as .*limit = 2 allows"):
+        train(job)
+    assert [e["failed"] for e in events(run, "rollback")] == [5, 6]
+    more = small_job(tmp_path, *FLAGS, *flags[:1], "resilience.non_finite.limit=3")
+    ended = train(more)
+    assert [(e["failed"], e["rollbacks"]) for e in events(run, "rollback")][2:] == [(5, 3), (9, 1)]
+    whole = train(more, tmp_path / "whole")
+    assert rows(run) == rows(whole.directory) and same(ended.parts, whole.parts)
     poison(5, 7, 13, value=math.inf)
     other = small_job(tmp_path, *FLAGS, *flags, "name=other")
     # Step 5 to 8 take batches 8 to 11; step 8 is saved; 12 is step 9, and 13 fails as step 10.

@@ -285,7 +285,7 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_sched
     """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
 
     decay_length: Length = derived(
-        also_called=("decay_steps", "wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
+        also_called=("wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
     )
     """Decay length (cooldown) before the horizon. Unless given a tenth of it, in steps at least
     1."""
