@@ -221,7 +221,7 @@ BREAKS = [
     ),
     Break(
         "train/loop.py",
-        "seed_step(self.job.seed, self.position.step,",
+        "seed_step(self.job.seed, at.step,",
         "seed_step(self.job.seed, 0,",
         "train/step/test_loop.py",
     ),
