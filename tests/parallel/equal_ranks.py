@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from setpoint.parallel.world import World
+from setpoint.parallel.zero import ZeroReplicas
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import Components, build_components
@@ -260,8 +261,8 @@ def trained_so(job: Job, world: World | None) -> Trained:
         seen.rows += [(score.loss, score.accuracy or 0.0) for score in scores]
         seen.rows += [(score.bits_per_byte, score.tokens) for score in scores]
     held = {name: whole_of(value) for name, value in parts.model.state_dict().items()}
-    if parts.zero is not None:
-        held = {name: value.clone() for name, value in parts.zero.tensors()}
+    if isinstance(parts.replicas, ZeroReplicas):
+        held = {name: value.clone() for name, value in parts.replicas.tensors()}
     weights: dict[str, Tensor] = {}
     for part in parts.world.all_of(held) if parts.pipeline is not None else [held]:
         weights |= part

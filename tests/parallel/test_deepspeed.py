@@ -11,7 +11,7 @@ import pytest
 from setpoint.cli.main import main
 from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
-from setpoint.train.build.zero import zero_settings
+from setpoint.parallel.engines import zero_settings
 
 from ..forks import forked
 from ..train.small import small_job

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from setpoint.config import RunError
 from setpoint.parallel.world import World, world_of
-from setpoint.parallel.zero import load_deepspeed
+from setpoint.parallel.zero import ZeroReplicas, load_deepspeed
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.loop import Loop
@@ -108,8 +108,8 @@ def loaded(folder: Path) -> None:
         assert (found.weights, position.step) == (len(weights_of(parts)), 0 if flags else 3)
         for name, held in weights_of(parts).items():
             assert torch.equal(held, saved[f"model/{name}"]), name
-        assert parts.zero is not None
-        kept = {key: each for _, state in parts.zero.states() for key, each in state.items()}
+        assert isinstance(parts.replicas, ZeroReplicas)
+        kept = {key: each for _, state in parts.replicas.states() for key, each in state.items()}
         assert bool(kept) != bool(flags) and (flags or float(kept["step"]) == 3)
 
 
@@ -118,10 +118,10 @@ def not_finite(folder: Path) -> None:
     for stage in STAGES:
         job = small_job(folder, *RANKS, "duration=2 steps", *on(stage))
         parts = build_components(job)
-        zero = parts.zero
-        assert zero is not None
+        zero = parts.replicas
+        assert isinstance(zero, ZeroReplicas)
         real, before = zero.backward, weights_of(parts)
-        held, whole = zero.held_here(), 4 * zero.count
+        held, whole = zero.held_here(), 4 * parts.parameter_count
         assert whole / 2 <= held["masters"] < 0.6 * whole
         assert held.get("parameters", whole) <= (0.6 if stage == 3 else 1) * whole
 
@@ -140,7 +140,7 @@ def not_finite(folder: Path) -> None:
 
 
 def weights_of(parts: Any) -> dict[str, Tensor]:
-    return {name: held.clone() for name, held in parts.zero.tensors()}
+    return {name: held.clone() for name, held in parts.replicas.tensors()}
 
 
 PARTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from setpoint.train.build.zero import zero_settings
+from setpoint.parallel.engines import zero_settings
 from setpoint.train.config import Job
 
 

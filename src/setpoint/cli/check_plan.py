@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.cli.style import bold, table
 from setpoint.config import SetpointError
 from setpoint.optim.grouping import GroupRow
+from setpoint.parallel.engines import zero_settings
 from setpoint.plan.groups import planned_groups, vocabulary_of
 from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.mesh import coordinates, draw
@@ -17,7 +18,6 @@ from setpoint.plan.shards import shards_of
 from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import Traffic, traffic
 from setpoint.plan.workload import Workload
-from setpoint.train.build.zero import zero_settings
 from setpoint.train.config import Job
 from setpoint.units.size import in_units
 

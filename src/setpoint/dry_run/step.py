@@ -43,7 +43,6 @@ from setpoint.optim.frozen import is_frozen
 from setpoint.parallel.config import DeepEP
 from setpoint.parallel.context import sequence_parts
 from setpoint.parallel.pipeline import part_of, split_of
-from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.split import ranks_of_stages
 from setpoint.parallel.world import World, world_of
 from setpoint.plan.groups import vocabulary_of
@@ -241,7 +240,7 @@ def _buckets(parts: Trained) -> list[Tensor]:
 
     DDP itself would read values of the weights, and is not built among fake tensors.
     """
-    if not isinstance(parts.replicas, Replicas) or not parts.replicas.sums_by_hand:
+    if not parts.replicas.sums_by_hand:
         return []
     trained = [each for each in parts.model.parameters() if each.requires_grad]
     if any(each.grad_dtype != each.dtype for each in trained):  # no DDP in a run, either

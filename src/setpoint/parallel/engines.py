@@ -109,3 +109,16 @@ class DeepSpeed(Engine, type="deepspeed"):
 
 def _numbers(mebibytes: float) -> int:
     return max(2, 2 * (int(mebibytes * 2**20) // FP32 // 2))  # DeepSpeed aligns by two
+
+
+def zero_settings(job: Any) -> dict[str, Any] | None:
+    """Derive DeepSpeed's JSON of a job; None where another engine trains."""
+    engine = job.parallel.engine
+    if not (job.parallel.uses_deepspeed and isinstance(engine, DeepSpeed)):
+        return None
+    return engine.settings(
+        bucket_size=job.parallel.bucket_size,
+        micro_size=job.batch.micro_size,
+        accumulation=job.batch.accumulation,
+        clip_norm=job.optimizer.clip_norm,
+    )

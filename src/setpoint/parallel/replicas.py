@@ -23,18 +23,58 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """Keeps the ranks of a job at one set of weights; one rank alone has nothing to do.
+    """What a step asks of the ranks that keep one set of weights; one rank alone has nothing to do.
 
     Arguments:
         model: whose parameters are divided already where they are to be.
+    """
+
+    holds_state = False
+    """Whether the weights and the state of the optimizer are here, in a form of their own."""
+    sums_by_hand = False
+    """Whether gradients are summed here, not by DDP or FSDP2."""
+    count: int | None = None
+    """The number of elements of all weights; None where the parameters of the model tell."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model: Callable[..., Any] = model
+        """What is called in training, which calls `whole`."""
+        self.whole = model
+        self.on_last: Callable[[], None] = lambda: None
+        """Called in a backward pass that has all gradients, and only waits for sums, where DDP
+        makes them."""
+
+    @contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        """Run a micro-batch of a step, the last of which is followed by an update."""
+        yield
+
+    def free(self) -> None:
+        """Free the whole weights that a pass without gradients has left gathered.
+
+        They would be taken for the weights of today, whatever has changed these since.
+        """
+
+    def shape_of(self, held: Tensor) -> torch.Size:
+        """The whole shape of a weight or a buffer of the model."""
+        return held.shape
+
+    def held_here(self) -> dict[str, int]:
+        """Bytes of what this rank holds otherwise than one rank would, by its part."""
+        return {}
+
+
+class TorchReplicas(Replicas):
+    """Replicas of DDP, or parts of them of FSDP2.
+
+    Arguments:
         is_graph: whether backward is one graph, in the middle of which DDP could not begin to sum.
     """
 
     def __init__(
         self, config: Parallel, world: World, model: nn.Module, is_graph: bool = False
     ) -> None:
-        self.model = self.whole = model
-        """What is called in training, and the model that it calls."""
+        super().__init__(model)
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
         self._keeps = config.reshard is False
         self._first = FirstUnits(model) if self._is_sharded else None
@@ -52,23 +92,16 @@ class Replicas:
             axes = (*config.copying_axes, *config.sharding_axes)
             size = int(config.bucket_size * 2**20)
             self._replicated = GradientSums(weights, size, world.group(*axes), overlaps=False)
-        self.on_last: Callable[[], None] = lambda: None
-        """Called in a backward pass that has all gradients, and only waits for sums, where DDP
-        makes them."""
         if world.size > 1 and not self._is_sharded and not _is_divided(world):
             size = int(config.bucket_size * 2**20)
             trained = [weight for weight in model.parameters() if weight.requires_grad]
             # DDP takes gradients in the dtype of the weights only.
             if is_graph or any(weight.grad_dtype != weight.dtype for weight in trained):
                 self._sums = GradientSums(trained, size, overlaps=not is_graph)
+                self.sums_by_hand = True
             else:
                 self.model = _replicated(model, world, config.bucket_size, lambda: self.on_last())
                 self._buckets = _BucketViews(trained)
-
-    @property
-    def sums_by_hand(self) -> bool:
-        """Whether gradients are summed here, not by DDP or FSDP2."""
-        return self._sums is not None
 
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
@@ -108,10 +141,7 @@ class Replicas:
             yield
 
     def free(self) -> None:
-        """Free the whole weights that a pass without gradients has left gathered.
-
-        They would be taken for the weights of today, whatever has changed these since.
-        """
+        """See `Replicas.free`."""
         for module in self.whole.modules():
             if hasattr(module, "set_requires_all_reduce"):
                 module.reshard()  # pyright: ignore[reportCallIssue]

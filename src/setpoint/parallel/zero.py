@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.parallel.replicas import Replicas
 from setpoint.shapes.placed import Placeable, in_memory
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ State = Mapping[str, Any]
 """What an optimizer keeps of a weight, by the names that it has for it."""
 
 
-class ZeroReplicas:
-    """Stands in the place of `setpoint.parallel.replicas.Replicas`, and updates the weights.
+class ZeroReplicas(Replicas):
+    """Replicas whose weights DeepSpeed holds and updates.
 
     Arguments:
         settings: DeepSpeed's JSON.
@@ -53,11 +54,14 @@ class ZeroReplicas:
         optimizer: Optimizer,
         computing: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self.whole, self.optimizer, self.world = model, optimizer, world
+        super().__init__(model)
+        self.model, self.holds_state = self._call, True
+        self.optimizer, self.world = optimizer, world
         self.groups: list[list[nn.Parameter]] = [
             list(group["params"]) for group in optimizer.param_groups
         ]
         self._shapes = {weight: weight.shape for weight in model.parameters()}
+        self.count = sum(prod(shape) for shape in self._shapes.values())
         deepspeed = load_deepspeed(world.device)
         os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # DeepSpeed asks for it
         self.engine: Any = deepspeed.initialize(
@@ -69,7 +73,7 @@ class ZeroReplicas:
         self.stage: int = settings["zero_optimization"]["stage"]
         self.is_divided = self.stage == 3
 
-    def model(self, *args: Any, **named: Any) -> Any:
+    def _call(self, *args: Any, **named: Any) -> Any:
         """Call the model; what its weights are gathered for."""
         with torch.autocast(self.world.device.type, enabled=False):  # else DeepSpeed warns of it
             return self.engine(*args, **named)
@@ -102,18 +106,13 @@ class ZeroReplicas:
         norm = self.engine.get_global_grad_norm()
         return torch.as_tensor(norm, dtype=torch.float32, device=self.world.device)
 
-    @property
-    def count(self) -> int:
-        """The number of elements of all weights."""
-        return sum(prod(shape) for shape in self._shapes.values())
-
     def shape_of(self, held: Tensor) -> torch.Size:
-        """The whole shape of a weight or a buffer of the model."""
+        """See `Replicas.shape_of`."""
         shape = self._shapes.get(held)  # pyright: ignore[reportArgumentType]
         return held.shape if shape is None else shape
 
     def held_here(self) -> dict[str, int]:
-        """Bytes of what this rank holds otherwise than one rank would, by its part."""
+        """See `Replicas.held_here`."""
         flat = sum(each.nbytes for _, each in self._flat())
         found = {"masters": flat}
         if self.stage > 1:

@@ -17,7 +17,7 @@ from setpoint.shapes.batch import Batch
 from setpoint.train.engine import Engine, PlainEngine, Sums, collecting
 from setpoint.train.metrics import NormMetrics
 from setpoint.train.objective import Objective, add_routing, sum_by_source
-from setpoint.train.step.zero import ZeroEngine
+from setpoint.train.step.deepspeed_engine import ZeroEngine
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Count, StepBatch

@@ -36,7 +36,6 @@ from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.replicas import Replicas
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
-from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.build import build_scaler
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OptimizerParams
@@ -102,7 +101,7 @@ class Components:
     feed: Feed
     model: nn.Module
     objective: Objective
-    replicas: Replicas | ZeroReplicas
+    replicas: Replicas
     weights: OptimizerParams
     optimizer: torch.optim.Optimizer
     options: Options
@@ -123,23 +122,16 @@ class Components:
     groups: ReplicaGroups | None = None
 
     @property
-    def zero(self) -> ZeroReplicas | None:
-        """What holds the weights and their optimizer in DeepSpeed's form; None without it."""
-        return self.replicas if isinstance(self.replicas, ZeroReplicas) else None
-
-    @property
     def shapes(self) -> dict[str, torch.Size]:
         """The whole shapes of what a checkpoint has of the model, of what this rank has of it."""
         held = self.model.state_dict(keep_vars=True)
-        if self.zero is None:
-            return {name: each.shape for name, each in held.items()}
-        return {name: self.zero.shape_of(each) for name, each in held.items()}
+        return {name: self.replicas.shape_of(each) for name, each in held.items()}
 
     @property
     def parameter_count(self) -> int:
         """The number of parameters of the whole model."""
-        if self.zero is not None:
-            return self.zero.count
+        if self.replicas.count is not None:
+            return self.replicas.count
         if self.adapter is not None:
             return self.adapter.adapter + self.adapter.trained + self.adapter.frozen
         if self.described is None:

@@ -12,7 +12,10 @@ from setpoint.memory.apply import save_activations, save_state
 from setpoint.model.layers import layers_of
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.apply import reader_of
-from setpoint.parallel.replicas import Replicas
+from setpoint.parallel.engines import zero_settings
+from setpoint.parallel.replicas import Replicas, TorchReplicas
+from setpoint.parallel.zero import ZeroReplicas
+from setpoint.precision.autocast import compute_in
 from setpoint.precision.build import build_weights, state_dtype
 from setpoint.train.build.model import (
     Empty,
@@ -22,7 +25,6 @@ from setpoint.train.build.model import (
 )
 from setpoint.train.build.parameter_groups import groups_of, trained_parameters
 from setpoint.train.build.parameters import adapter_report
-from setpoint.train.build.zero import build_zero
 from setpoint.train.objective import Objective, PipelineObjective, build_pipeline
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from setpoint.adapter.plan import AdapterReport
     from setpoint.parallel.pipeline import Pipeline
     from setpoint.parallel.world import World
-    from setpoint.parallel.zero import ZeroReplicas
     from setpoint.precision.weights import OptimizerParams
     from setpoint.shapes.parameter import Parameter
     from setpoint.train.config import Job
@@ -43,7 +44,7 @@ class Trained(NamedTuple):
 
     model: nn.Module
     objective: Objective
-    replicas: Replicas | ZeroReplicas
+    replicas: Replicas
     weights: OptimizerParams
     optimizer: torch.optim.Optimizer
     options: Options
@@ -105,10 +106,14 @@ def build_trained(
     if job.parallel.uses_deepspeed:
         described = trained_parameters(model)
     options = options_of(optimizer)
-    zero = build_zero(job, world, model, optimizer)
+    replicas, settings = None, zero_settings(job)
+    if settings is not None and world.size > 1:
+        formats = job.precision
+        computing = partial(compute_in, formats.compute, formats.params, world.device)
+        replicas = ZeroReplicas(settings, world, model, optimizer, computing)
     # DDP would read values of the weights.
     by_hand = is_graph or empty is not None
-    replicas = Replicas(job.parallel, world, model, by_hand) if zero is None else zero
+    replicas = replicas or TorchReplicas(job.parallel, world, model, by_hand)
     loss, pipeline = job.loss.build(), None
     if job.parallel.splits_backward and hasattr(loss, "retains"):
         loss.retains = True

@@ -233,7 +233,7 @@ class MemoryCallback(Callback):
         self.reported = True
         parts = loop.parts
         held = dict(parts.weights.named_parameters())
-        known = {} if parts.zero is None else parts.zero.held_here()
+        known = parts.replicas.held_here()
         report = measure(parts.model, held, parts.optimizer, parts.device, known)
         self.events.write("memory", step=loop.position.step, **report._asdict())
         self.progress.note(report.line())

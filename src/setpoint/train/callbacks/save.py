@@ -219,7 +219,8 @@ def stands_still(loop: Loop) -> bool:
     built by an import path, or by a section that a package has added, is not trusted at all.
     """
     parts, job = loop.parts, loop.job
-    if isinstance(parts.optimizer, Averages) or parts.zero is not None or parts.groups is not None:
+    others_change = parts.replicas.holds_state or parts.groups is not None
+    if isinstance(parts.optimizer, Averages) or others_change:
         return False
     asked = (each for part in (job.model, job.loss, job.optimizer) for _, each in sections(part))
     made = (*parts.model.modules(), *asked, *added_sections(job).values())

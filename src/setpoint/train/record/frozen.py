@@ -98,9 +98,7 @@ class FrozenParameters:
 
     def _frozen_here(self) -> dict[str, Tensor]:
         """The frozen parameters that this rank holds a part of, as checkpoints name them."""
-        zero = self.parts.zero
-        model = self.parts.model if zero is None else zero.whole
-        held = model.state_dict(keep_vars=True)
+        held = self.parts.model.state_dict(keep_vars=True)
         return {
             name: each.detach()
             for name, each in held.items()
@@ -119,7 +117,7 @@ class FrozenParameters:
             if not config.adapters:
                 known = here.keys() & skeleton(config, size).state_dict().keys()
         unsure = {n: (DTYPES[each.dtype],) for n, each in here.items() if n not in known}
-        if not unsure or self.parts.zero is not None:
+        if not unsure or self.parts.replicas.holds_state:
             return known
         of = self._from or place.directory
         found = tensors_at(place, unsure, config, size, of, self._outline())

@@ -20,6 +20,7 @@ from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
 from setpoint.parallel.world import World
+from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.build import convert_state
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import part_here
@@ -32,12 +33,7 @@ from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position, is_over
-from setpoint.train.record.zero import (
-    capture_state,
-    capture_weights,
-    restore_state,
-    restore_weights,
-)
+from setpoint.train.step.deepspeed_engine import ZeroModel, ZeroTraining
 from setpoint.units import DType
 
 WEIGHTS_ONLY = "weights_only"
@@ -139,9 +135,6 @@ class Model:
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """Take them, and the weights that are trained where they are others."""
-        if self.parts.zero is not None:
-            into.tensors["model"] = capture_weights(self.parts.zero)
-            return
         training = within.enter_context(evaluation_point(self.parts))
         into.tensors["model"] = self.parts.weights.model_state()
         into.still += self.parts.model.parameters()
@@ -154,9 +147,6 @@ class Model:
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
-        if self.parts.zero is not None:
-            restore_weights(self.parts.zero, saved)
-            return
         pipeline = self.parts.pipeline
         elsewhere = () if pipeline is None else pipeline.elsewhere
         load_weights(self.parts.model, saved, elsewhere)
@@ -178,10 +168,6 @@ class Training:
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
         parts = self.parts
-        if parts.zero is not None:
-            tensors, state = capture_state(parts.zero, parts)
-            into.tensors["optimizer"], into.state["optimizer"] = tensors, state
-            return
         into.tensors["optimizer"], state = capture_optimizer(
             parts.optimizer, parts.weights.named_parameters(), parts.options
         )
@@ -193,9 +179,6 @@ class Training:
     def restore(self, saved: Checkpoint) -> None:
         """Go on; options and formats are those of the configuration."""
         parts, state = self.parts, saved.state.get("optimizer")
-        if parts.zero is not None:
-            restore_state(parts.zero, parts, saved, saved.partial or self.other_frozen)
-            return
         weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
         parts.weights.load(weights, saved.partial)
         if state is None and saved.partial:
@@ -280,11 +263,13 @@ def states_of(
         other_frozen: whether other parameters than there may be frozen.
     """
     spikes = {} if parts.spikes is None else {"spikes": Values("spikes", parts.spikes)}
+    weights: States = {"model": Model(parts), "training": Training(job, parts, other_frozen)}
+    if isinstance(zero := parts.replicas, ZeroReplicas):
+        weights = {"model": ZeroModel(zero), "training": ZeroTraining(zero, parts, other_frozen)}
     return {
         # First: it refuses other data before anything has been changed.
         "data": Data(job, parts, other_data),
-        "model": Model(parts),
-        "training": Training(job, parts, other_frozen),
+        **weights,
         "schedule": Values("schedule", parts.schedule),
         "scaler": Values("scaler", parts.scaler),
         "non_finite": Values("non_finite", parts.non_finite, rare=True),

@@ -1,0 +1,167 @@
+"""The engine of a step where DeepSpeed divides what replicas would hold, and its checkpoints.
+
+Checkpoints have the files of all other runs: weights and state are gathered one after the other,
+and each rank writes its share.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from setpoint.checkpoint.optimizer_state import capture_optimizer, saved_states
+from setpoint.checkpoint.weights import refuse_misfits
+from setpoint.config import SetpointError
+from setpoint.parallel.zero import ZeroReplicas
+from setpoint.precision.autocast import compute_in
+from setpoint.shapes.placed import Placeable, in_memory
+from setpoint.train.engine import Finish, PlainEngine, Rates, Sums, collecting
+from setpoint.train.objective import Share
+from setpoint.train.step_errors import stepping
+
+if TYPE_CHECKING:
+    from setpoint.checkpoint.loading import Checkpoint
+    from setpoint.shapes.batch import Batch, Count
+    from setpoint.train.build.components import Components
+    from setpoint.train.config import Job
+
+
+class ZeroEngine(PlainEngine):
+    """Lets DeepSpeed sum, clip and update, as an `Engine`.
+
+    It clips and updates in one call, which leaves the weights as they are where the norm is not
+    finite: that is known to all ranks before they agree on the step.
+    """
+
+    def __init__(self, job: Job, parts: Components) -> None:
+        super().__init__(job, parts)
+        assert isinstance(parts.replicas, ZeroReplicas)
+        self.zero = parts.replicas
+        self.is_ahead = False  # DeepSpeed reads the norm
+
+    def _backward(self, batch: Batch, count: Count, whole: Count) -> Share:
+        """Forward and backward of one micro-batch; gradients add up."""
+        parts, formats = self.parts, self.job.precision
+        computing = compute_in(formats.compute, formats.params, parts.device)
+        with self.span("forward"), computing, collecting(self.metrics):
+            share = parts.objective.share(batch, *self._numbers(count, whole))
+        with self.span("backward"):
+            self.zero.backward(share.loss)
+        return share
+
+    def update(self, sums: Sums, rates: Rates) -> Finish:
+        """See `Engine.update`."""
+        for group in self.parts.optimizer.param_groups:
+            group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
+        with self.span("optimizer step"), stepping(self.job.optimizer):
+            norm = self.zero.update()
+        return self._finish(self._gather(sums, norm, []), lambda: None)
+
+
+@dataclass(slots=True)
+class ZeroModel:
+    """The weights in a checkpoint, in the files of all other runs; see `state.Model`."""
+
+    zero: ZeroReplicas
+    trained: bool = False
+
+    def capture(self, into: Any, within: ExitStack) -> None:
+        """Take this rank's share of the weights: whole ones, gathered one after the other."""
+        world = self.zero.world
+        into.tensors["model"] = {
+            name: held.to("cpu", copy=True)
+            for number, (name, held) in enumerate(self.zero.tensors())
+            if number % world.size == world.rank
+        }
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Give the model and the optimizer the most exact weights of a checkpoint.
+
+        Raises:
+            RunError: if a tensor is missing, surplus, or of another shape, each named.
+        """
+        newest = {**saved.tensors["model"], **saved.tensors.get("master", {})}
+        own: dict[str, Tensor] = self.zero.whole.state_dict(keep_vars=True)
+        if saved.partial:
+            own = {name: held for name, held in own.items() if name in newest}
+        shapes = {name: self.zero.shape_of(held) for name, held in own.items()}
+        refuse_misfits(saved.path, shapes, newest)
+        for name, held in own.items():
+            self.zero.load(held, in_memory(newest[name]))
+
+
+@dataclass(slots=True)
+class ZeroTraining:
+    """The state of the optimizer in a checkpoint; see `state.Training`.
+
+    Arguments:
+        other_frozen: whether other parameters than those of the checkpoint may be frozen; all that
+            are trained have state, or none.
+    """
+
+    zero: ZeroReplicas
+    parts: Components
+    other_frozen: bool = False
+    trained: bool = True
+
+    def capture(self, into: Any, within: ExitStack) -> None:
+        """Take this rank's share of the state, and what is no tensor on all ranks."""
+        world, number = self.zero.world, count()
+
+        def kept(value: Any) -> Any:
+            """A tensor if this rank is to write it, else its outline."""
+            if not isinstance(value, Tensor):
+                return value
+            own = next(number) % world.size == world.rank
+            return value.to("cpu", copy=True) if own else torch.empty_like(value, device="meta")
+
+        states = {
+            weight: {key: kept(value) for key, value in state.items()}
+            for weight, state in self.zero.states()
+        }
+        named = self.parts.weights.named_parameters()
+        tensors, state = capture_optimizer(self.zero.twin(states), named, self.parts.options)
+        own = {name: each for name, each in tensors.items() if not each.is_meta}
+        into.tensors["optimizer"], into.state["optimizer"] = own, state
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Go on; the options of the optimizer are those of the configuration.
+
+        Raises:
+            SetpointError: the checkpoint is of another optimizer, or one that has updated some
+                weights more often than others.
+        """
+        zero, state = self.zero, saved.state.get("optimizer")
+        if state is None and saved.partial:
+            return
+        assert state is not None
+        named = dict(self.parts.weights.named_parameters())
+        files, partial = saved.tensors["optimizer"], saved.partial or self.other_frozen
+        states = saved_states(zero.twin({}), named.items(), files, state, partial)
+        trained = {name: zero.shape_of(held) for name, held in named.items() if held.requires_grad}
+        counts = {
+            str([_plain(each) for each in states[name].values() if not _is_of(each, shape)])
+            for name, shape in trained.items()
+            if name in states
+        }
+        if states and (len(states) < len(trained) or len(counts) > 1):
+            raise SetpointError(
+                f"parallel.engine = deepspeed: {saved.path} has updated some weights more often "
+                f"than others, and DeepSpeed updates all of them together\nValid: torch"
+            )
+        for name, kept in states.items():
+            zero.restore(named[name], kept)
+
+
+def _is_of(value: Any, shape: torch.Size) -> bool:
+    return isinstance(value, Tensor | Placeable) and value.shape == shape
+
+
+def _plain(value: Any) -> Any:
+    value = in_memory(value)
+    return value.tolist() if isinstance(value, Tensor) else value
