@@ -203,12 +203,12 @@ OVERRIDES = (
 BUDGETS = {
     "": 26,
     "--help": 43,
-    f"check tiny {OVERRIDES}": 196,
-    "check exp.toml": 205,
-    "show tiny": 185,
-    "diff tiny exp.toml": 207,
-    "fingerprint tiny": 189,
-    "__complete 2 check --opt": 201,
+    f"check tiny {OVERRIDES}": 198,
+    "check exp.toml": 207,
+    "show tiny": 190,
+    "diff tiny exp.toml": 212,
+    "fingerprint tiny": 194,
+    "__complete 2 check --opt": 197,
 }
 # What a slow part is needed for where it is allowed.
 NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}

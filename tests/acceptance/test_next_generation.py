@@ -210,9 +210,9 @@ def test_ng_13_30_39_checks_stand_beside_the_fields_and_span_sections(cli: Comma
     assert "7 sequences cannot be divided by 2" in text
     for cls, name in (
         (Transformer, "_check_shapes"),
-        (Job, "setpoint.train.rules.batch:sum_problems "),
+        (Job, "setpoint.train.rules.data:sum_problems"),
     ):
-        assert name in vars(cls)
+        assert name in cls.__setpoint__.checks
 
 
 def test_ng_14_main_belongs_to_the_user(script: Script, capsys: pytest.CaptureFixture[str]) -> None:

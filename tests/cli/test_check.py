@@ -57,7 +57,8 @@ def test_torch_is_asked_where_a_value_calls_for_it(
         assert named in cli.ok(f"{line} {elsewhere}")
     # Building a model imports what it names, which is done where that is asked for.
     own = "--model huggingface --model.config gpt2 --optimizer.no_decay_patterns '[\"bias\"]'"
-    assert "parameters of the model (needs torch: --using torch)\n" in cli.ok(f"check tiny {own}")
+    text = cli.ok(f"check tiny {own}")
+    assert "once built (needs import and torch: --using import,torch)\n" in text
     monkeypatch.setattr(check, "_has_torch", lambda: False)
     assert "whether the device is there (needs torch, which is not installed)\n" in cli.ok(line)
 
@@ -135,7 +136,7 @@ def test_what_is_held_out(cli: CommandLine) -> None:
     cli.file("none.toml", SMALL.replace("held_out = 0.2\n", ""))
     cli.ok(f"check none.toml {validation}")
     text = cli.refused("check small.toml --data.held_out 0")
-    assert "holds out no text, and there is an evaluation" in text and "data.validation" in text
+    assert "leaves no held-out text to evaluate on" in text and "data.validation" in text
     cli.ok("check small.toml --data.held_out 0 --evaluation null")
     text = cli.refused(f"check none.toml --data.held_out 0.1 {validation}")
     assert "has no effect: validation takes its place" in text

@@ -30,11 +30,11 @@ def odd(config: Pair) -> Iterator[Problem]:
 class Pair(
     Config,
     rules=(
-        Rule(f"{ELSEWHERE}:too_many", ("many", "few"), "Whether", when=lambda c: c.many > c.few),
-        Rule(f"{ELSEWHERE}:odd", ("few",), "Whether few is even", cautions={"odd": "it is odd"}),
-        Rule(f"{ELSEWHERE}:there", (), "Whether it is there", needs="files"),
-        Rule(f"{ELSEWHERE}:why_idle", ("few",), "Whether it is read", dead=("idle",)),
-        Rule("rules_that_are_nowhere:any", (), "Never", when=lambda c: c.few == 77),
+        Rule(f"{ELSEWHERE}:too_many", "Whether", when=lambda c: c.many > c.few),
+        Rule(f"{ELSEWHERE}:odd", "Whether few is even", cautions={"odd": "it is odd"}),
+        Rule(f"{ELSEWHERE}:there", "Whether it is there", needs="files"),
+        Rule(f"{ELSEWHERE}:why_idle", "Whether it is read", dead=("idle",)),
+        Rule("rules_that_are_nowhere:any", "Never", when=lambda c: c.few == 77),
     ),
 ):
     many: int = 2
@@ -80,7 +80,7 @@ def test_a_field_that_a_rule_declares_dead() -> None:
 
 
 def test_a_class_below_has_the_rules_and_more() -> None:
-    class Below(Pair, rules=(Rule(f"{ELSEWHERE}:more", (), "More"),)):
+    class Below(Pair, rules=(Rule(f"{ELSEWHERE}:more", "More"),)):
         pass
 
     sys.modules[ELSEWHERE].__dict__["more"] = lambda config: [Problem("idle", "more")]
@@ -91,3 +91,47 @@ def test_the_module_is_imported_where_there_is_something_to_look_at() -> None:
     assert resolve(Pair(few=6, many=1)).few == 6
     with pytest.raises(ConfigError, match=r"rules_that_are_nowhere:any failed: .*No module named"):
         resolve(Pair(few=77))
+
+
+IN_A_MODULE = """
+from setpoint.config import Problem, check, dead
+from os.path import exists
+
+
+@check(needs=lambda config: ("files",) if config.many > 2 else ())
+def too_many(config):
+    '''More than there are.'''
+    if config.many > 1:
+        yield Problem("many", "are too many")
+
+
+@dead("idle")
+def idle_is_dead(config):
+    return "few is 4" if config.few == 4 else None
+
+
+def unmarked(config):
+    raise AssertionError("is no check")
+"""
+
+
+def test_a_module_gives_its_marked_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("rules_of_a_module")
+    exec(IN_A_MODULE, vars(module))
+    monkeypatch.setitem(sys.modules, "rules_of_a_module", module)
+
+    class Three(Config, rules=("rules_of_a_module",)):
+        many: int = 1
+        few: int = 2
+        idle: int = 0
+
+    class Four(Three):
+        pass
+
+    assert [each.path for each in problems_of(lambda: resolve(Four(many=2)))] == ["many"]
+    assert [each.path for each in problems_of(lambda: resolve(Three(many=2)))] == ["many"]
+    many = resolve(Three(many=3))
+    assert [str(each) for each in verify(many, ()).skipped] == ["more than there are (needs files)"]
+    assert [each.path for each in verify(many, {"files"}).problems] == ["many"]
+    (problem,) = problems_of(lambda: resolve(Three(few=4, idle=1)))
+    assert problem.message == "has no effect: few is 4"

@@ -14,6 +14,7 @@ A page marks where one belongs, and `python -m tests.docs.make` fills it in:
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from collections.abc import Iterable, Iterator
@@ -23,12 +24,12 @@ from typing import Any
 
 from setpoint.cli.fields import field_rows
 from setpoint.config import Config, all_fields, section_classes
+from setpoint.config.schema.declare import CHECK, DEAD
 from setpoint.config.schema.tree import first_places
 from setpoint.editor_schema.help import class_help
 from setpoint.infer.config import Inference
 from setpoint.train.config import Job
-from setpoint.train.rules.support import CONFLICTS
-from setpoint.train.rules.table import RULES
+from setpoint.train.rules import conflicts
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -177,45 +178,44 @@ def variants_list(wanted: str) -> str:
 
 
 def rules_list(_: str) -> str:
-    """A list of the rules of a training job: what each verifies, its sections, what it needs."""
+    """A list of the rules of a training job: what each refuses, and what it needs."""
     lines: list[str] = []
-    for rule in RULES:
-        what = rule.what.removeprefix("Whether ")
-        if rule.dead:
-            what += f"; else `{rule.dead[0]}` has no effect"
-        if rule.needs:
-            what += f"; needs {' and '.join(rule.needs)}"
-        sections = ", ".join(f"`{name}`" for name in rule.sections)
-        lines.append(f"- {what} ({sections})" if sections else f"- {what}")
+    known = Job.__setpoint__
+    for name in (*known.checks, *known.deads):
+        if ":" not in name:
+            continue  # a method of the job
+        function = getattr(Job, name)
+        line = (function.__doc__ or "").partition("\n")[0].rstrip(".")
+        mark = getattr(function, CHECK, None)
+        if mark is None:
+            line += f": `{', '.join(getattr(function, DEAD))}` has no effect"
+        elif callable(mark.needs):
+            needs = (mark.needs.__doc__ or "").rstrip(".")
+            line += f"; needs {needs[:1].lower()}{needs[1:]}"
+        elif mark.needs:
+            line += f"; needs {' and '.join(mark.needs)}"
+        lines.append(f"- {line}")
     return "\n".join(lines) + "\n"
 
 
 def conflicts_list(_: str) -> str:
-    """A list of the settings that do not go together, with reasons; equal ones share an item."""
-    owns: dict[tuple[str, str], list[str]] = {}
-    for each in sorted(CONFLICTS, key=lambda each: each.setting):
-        others = " and ".join(map(_setting, each.others))
-        owns.setdefault((others, _sentence(each.why)), []).append(each.setting)
-    merged: dict[tuple[str, str], list[str]] = {}
-    for (others, why), own in owns.items():
-        merged.setdefault((_settings(own), why), []).append(others)
-    lines = [
-        f"- {own}, with {'; or '.join(others)}: {why}" for (own, why), others in merged.items()
-    ]
+    """A list of the settings that do not go together: the source of each condition, and why."""
+    text = Path(conflicts.__file__).read_text(encoding="utf-8")
+    lambdas = {
+        node.lineno: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda)
+    }
+    lines: list[str] = []
+    for row in sorted(conflicts.CONFLICTS, key=lambda row: row.path):
+        code = row.applies.__code__
+        source = ast.get_source_segment(text, lambdas[code.co_firstlineno].body) or ""
+        names = code.co_varnames[1 : code.co_argcount]
+        for name, value in zip(names, row.applies.__defaults__ or (), strict=True):
+            source = source.replace(f"job[{name}]", value)
+            source = re.sub(rf"\b{name}\b", f'"{value}"', source)
+        source = re.sub(r"\bjob(\.|, )", "", re.sub(r"\s+", " ", source))
+        gpu = " without a GPU" * row.on_cpu
+        lines.append(f"- `{row.path}`, if `{source}`{gpu}: {_sentence(row.message)}")
     return "\n".join(lines) + "\n"
-
-
-def _settings(terms: list[str]) -> str:
-    """Settings of an item; those of the same value share its words."""
-    paths: dict[str, list[str]] = {}
-    for path, _, words in (term.partition(" ") for term in terms):
-        paths.setdefault(words, []).append(f"`{path}`")
-    return "; ".join(f"{', '.join(each)} {words}" for words, each in paths.items())
-
-
-def _setting(term: str) -> str:
-    path, _, words = term.partition(" ")
-    return f"`{path}` {words}"
 
 
 def _sentence(template: str) -> str:

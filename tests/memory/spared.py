@@ -12,5 +12,5 @@ import pytest
 def spared_device() -> Iterator[None]:
     """Let jobs offload within the host's memory, which changes nothing but where things lie."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.train.rules.support.conflicts_without_gpu", lambda job: ())
+        patch.setattr("setpoint.train.rules.conflicts.sees_gpu", lambda: True)
         yield

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from setpoint.dry_run.step import dry_run
-from setpoint.train.rules.family import family_problems
+from setpoint.train.rules.parallel import family_problems
 
 from ..forks import ENVIRONMENT, forked
 from .huggingface_families import FAMILIES, family_job

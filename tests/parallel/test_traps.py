@@ -7,7 +7,7 @@ Found with torch 2.13 and gloo; the others of these traps are tested where what 
   test_divided_checkpoints.py and tests/checkpoint/test_store_damage.py;
 - threads that spin beside another process: tests/train/test_threads.py;
 - gradients of attention over ranks: test_context.py;
-- compiled stages of schedules that split backward: refused, tests/train/rules/test_support.py.
+- compiled stages of schedules that split backward: refused, tests/train/rules/test_conflicts.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, verify
 from setpoint.config.values.user_code import allow_imports
 from setpoint.plan.groups import planned_groups
 from setpoint.plan.preflight import preflight
@@ -15,7 +15,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.build.parameters import trained
 from setpoint.train.config import Job
-from setpoint.train.rules.optimizer import built_pattern_problems
+from setpoint.train.rules.numerics import built_pattern_problems
 
 from ..train.small import small_job
 
@@ -77,7 +77,10 @@ def test_the_vocabulary_must_be_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", [GPT2, TABLE], ids=["transformers", "imported"])
 def test_patterns_for_models_that_are_built(tmp_path: Path, model: tuple[str, ...]) -> None:
     fits = job_of(tmp_path, *model, GROUPS.replace("PATTERN", "wte|table"))
-    skipped = "whether the optimizer's patterns match parameters of the model (needs torch)"
+    skipped = (
+        "patterns of the optimizer that match no parameter of the model, once built "
+        "(needs import and torch)"
+    )
     assert skipped in preflight(fits).skipped
     assert skipped not in preflight(job_of(tmp_path, *model)).skipped
     assert not list(built_pattern_problems(fits))
@@ -94,6 +97,6 @@ def test_patterns_for_models_that_are_built(tmp_path: Path, model: tuple[str, ..
 
 def test_a_model_that_cannot_be_built_is_a_problem(tmp_path: Path) -> None:
     flags = (*GPT2, "model.overrides.vocab_size=3", GROUPS.replace("PATTERN", "wte"))
-    (problem,) = built_pattern_problems(job_of(tmp_path, *flags))
-    assert problem.path == "model"
-    assert "vocabulary of 3" in problem.message
+    (problem,) = verify(job_of(tmp_path, *flags)).problems
+    assert problem.path == "model.overrides.vocab_size"
+    assert "3 rows of the embedding do not hold the 257 tokens" in problem.message

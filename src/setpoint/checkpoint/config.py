@@ -11,8 +11,7 @@ from setpoint.shapes.parameter import pattern_problems
 from setpoint.units import Period
 
 RULES = (
-    Rule("setpoint.checkpoint.record:load_problems", ("load",),
-         "Whether the checkpoint to load is there",
+    Rule("setpoint.checkpoint.record:load_problems", "Whether the checkpoint to load is there",
          needs="files", when=lambda section: section.load is not None),
 )  # fmt: skip
 ENTRIES = (

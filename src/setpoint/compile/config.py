@@ -9,9 +9,9 @@ from typing import Literal
 from setpoint.config import RUNTIME, Config, Free, Problem, Rule, check, dead, field
 
 RULES = (
-    Rule("setpoint.compile.checks:cache_problems", ("cache", "artifacts"),
+    Rule("setpoint.compile.checks:cache_problems",
          "Whether compiled code can be kept in the folders", needs="files"),
-    Rule("setpoint.compile.checks:name_problems", ("backend", "options"),
+    Rule("setpoint.compile.checks:name_problems",
          "Whether PyTorch has the backend and its options", needs="torch"),
 )  # fmt: skip
 

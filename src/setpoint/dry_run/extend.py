@@ -23,7 +23,7 @@ from setpoint.model.config import Transformer
 from setpoint.optim.config import Muon
 from setpoint.optim.grouping import gather
 from setpoint.plan.traffic import Traffic
-from setpoint.train.build.parameters import adapted, is_listed, trained
+from setpoint.train.build.parameters import adapted, trained
 from setpoint.train.config import Job
 
 MICRO_BATCHES = 3
@@ -71,7 +71,7 @@ def few_layers(job: Job, vocabulary: int) -> Few | None:
     layers that are alike.
     """
     model, parallel = job.model, job.parallel
-    if not isinstance(model, Transformer) or not is_listed(model):
+    if not isinstance(model, Transformer) or not model.parameters_known:
         return None
     degrees = parallel.degrees
     sums_in_buckets = parallel.copies > 1 and not parallel.uses_fsdp

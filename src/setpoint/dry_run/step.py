@@ -54,7 +54,7 @@ from setpoint.train.build.trained import Trained, build_trained
 from setpoint.train.config import Job
 from setpoint.train.engine import Rates
 from setpoint.train.pipeline_engine import engine_of
-from setpoint.train.rules.table import dense_on_gpu
+from setpoint.train.rules.model import dense_on_gpu
 from setpoint.train.verdict import NonFiniteSteps
 
 if TYPE_CHECKING:

@@ -139,7 +139,7 @@ class LinearCrossEntropy(
     type="linear_cross_entropy",
     owner="setpoint.loss.linear:LinearCrossEntropyLoss",
     rules=(
-        Rule("setpoint.loss.linear:missing_problems", ("type",),
+        Rule("setpoint.loss.linear:missing_problems",
              "Whether PyTorch has linear_cross_entropy", needs="torch"),
     ),
 ):  # fmt: skip
@@ -161,7 +161,7 @@ class LigerCrossEntropy(
     type="liger_cross_entropy",
     owner="setpoint.loss.liger:LigerCrossEntropyLoss",
     rules=(
-        Rule("setpoint.loss.liger:missing_problems", ("type",),
+        Rule("setpoint.loss.liger:missing_problems",
              "Whether Liger and a GPU are there", needs="torch"),
     ),
 ):  # fmt: skip

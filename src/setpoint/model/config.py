@@ -12,7 +12,7 @@ from setpoint.model.divisors import nearest_divisors
 from setpoint.model.foreign import HuggingFaceModel as HuggingFaceModel
 from setpoint.model.foreign import ImportedModel as ImportedModel
 from setpoint.model.moe.config import MoE
-from setpoint.model.norm.config import NormConfig, RMSNorm
+from setpoint.model.norm.config import LayerNorm, NormConfig, RMSNorm
 from setpoint.model.rope.config import RopeScaling
 from setpoint.model.section import ModelConfig as ModelConfig
 
@@ -34,13 +34,13 @@ class MuP(Config):
 
 
 RULES = (
-    Rule("setpoint.model.attention.support:backend_problems", ("attention_backend",),
+    Rule("setpoint.model.attention.support:backend_problems",
          "Whether the attention backend computes what the model needs",
          when=lambda model: model.attention_backend != "auto"),
-    Rule("setpoint.model.moe.checks:expert_problems", ("moe", "layers", "dim", "ffn_dim"),
+    Rule("setpoint.model.moe.checks:expert_problems",
          "Whether the layers and widths can have experts",
          when=lambda model: model.moe is not None),
-    Rule("setpoint.model.pretrained.peft_files:adapter_file_problems", ("adapters", "pretrained"),
+    Rule("setpoint.model.pretrained.peft_files:adapter_file_problems",
          "Whether the adapters to start from are there, and belong to the weights",
          needs="files", when=lambda model: bool(model.adapters)),
 )  # fmt: skip
@@ -341,6 +341,11 @@ class Transformer(
     @derive("init_std")
     def _derive_init_std(self) -> float:
         return math.sqrt(2 / (5 * (self.dim if self.mup is None else self.mup.base_dim)))
+
+    @property
+    def parameters_known(self) -> bool:
+        """See `ModelConfig.parameters_known`: imported norms alone know theirs."""
+        return isinstance(self.norm, RMSNorm | LayerNorm)
 
     @property
     def is_gated(self) -> bool:

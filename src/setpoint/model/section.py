@@ -7,7 +7,7 @@ from typing import ClassVar
 from setpoint.config import Config, Rule, derived, field
 
 RULES = (
-    Rule("setpoint.model.pretrained.check:check_directory", ("pretrained",),
+    Rule("setpoint.model.pretrained.check:check_directory",
          "Whether the weights to start from are there and fit the model",
          needs="files", when=lambda model: model.pretrained is not None),
 )  # fmt: skip
@@ -18,6 +18,11 @@ class ModelConfig(Config, rules=RULES):
 
     takes_documents: ClassVar[bool] = False
     """Whether attention can be kept inside the documents of a row."""
+
+    @property
+    def parameters_known(self) -> bool:
+        """Whether the parameters are known without building the model."""
+        return False
 
     max_sequence_length: int = derived(
         ge=1, also_called=("max_position_embeddings", "n_positions", "n_ctx")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.norm.config import LayerNorm
 from setpoint.model.vocabulary import embedding_rows
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def unknown_size(config: Transformer) -> str | None:
     Returns:
         The reason; None where they can.
     """
-    if isinstance(config.norm, RMSNorm | LayerNorm):
+    if config.parameters_known:
         return None
     return "the number of parameters, since only the norm itself (model.norm) knows how many it has"
 

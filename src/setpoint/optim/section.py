@@ -101,7 +101,7 @@ class FrozenSpan(Config):
 
 
 RULES = (
-    Rule("setpoint.optim.options:group_problems", ("groups", "weight_decay"),
+    Rule("setpoint.optim.options:group_problems",
          "Whether parameter groups change anything, and have options that there are",
          when=lambda optimizer: bool(optimizer.groups)),
 )  # fmt: skip

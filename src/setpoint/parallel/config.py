@@ -32,14 +32,13 @@ CONTEXT = ("ring", "ulysses")
 RULES = (
     Rule(
         "setpoint.parallel.device:device_problems",
-        ("device",),
         "Whether the device is there",
         needs="torch",
         when=lambda parallel: parallel.device == "cuda",
     ),
 )
 ENGINE_RULES = (
-    Rule("setpoint.parallel.installed:engine_problems", ("engine",),
+    Rule("setpoint.parallel.installed:engine_problems",
          "Whether the engine of several ranks is installed",
          needs="torch", when=lambda parallel: parallel.uses_deepspeed),
 )  # fmt: skip
@@ -347,7 +346,11 @@ class Parallel(Ranks, rules=ENGINE_RULES):
 
     @dead("context_in_shard")
     def _context_in_shard_is_dead(self) -> str | None:
-        return "no ranks divide sequences (ring = 1, ulysses = 1)" if self.context == 1 else None
+        return (
+            "no ranks divide sequences (ring = 1, ulysses = 1)"
+            if not self.divides_sequences
+            else None
+        )
 
     @dead("reshard")
     def _reshard_is_dead(self) -> str | None:
@@ -373,7 +376,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
 
     @dead("sequence_parallel", "loss_parallel", "async_tensor_parallel")
     def _tensor_options_are_dead(self) -> str | None:
-        return "no matrices are divided (tensor = 1)" if self.degrees["tensor"] == 1 else None
+        return "no matrices are divided (tensor = 1)" if not self.divides_matrices else None
 
     @dead(
         "pipelining.schedule",
@@ -382,7 +385,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         "pipelining.transfer",
     )
     def _pipelining_is_dead(self) -> str | None:
-        return "there is one stage (pipeline = 1)" if self.degrees["pipeline"] == 1 else None
+        return "there is one stage (pipeline = 1)" if not self.divides_layers else None
 
     @check
     def _check_stages(self) -> Iterator[Problem]:
@@ -414,9 +417,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
 
     @dead("sharding.accumulation")
     def _accumulation_is_dead(self) -> str | None:
-        return (
-            "stages of a pipeline add up whole gradients" if self.degrees["pipeline"] > 1 else None
-        )
+        return "stages of a pipeline add up whole gradients" if self.divides_layers else None
 
     @dead("init_device")
     def _init_device_is_dead(self) -> str | None:
@@ -606,18 +607,39 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     @property
     def accumulates_whole(self) -> bool:
         """Whether FSDP2 reduces gradients once a step, and ranks add up whole ones until then."""
-        whole = self.sharding.accumulation == "unsharded" or self.degrees["pipeline"] > 1
+        whole = self.sharding.accumulation == "unsharded" or self.divides_layers
         return self.uses_fsdp and whole
 
     @property
     def splits_backward(self) -> bool:
         """Whether gradients of inputs are computed apart from those of weights."""
-        return self.degrees["pipeline"] > 1 and self.pipelining.known.splits_backward
+        return self.divides_layers and self.pipelining.known.splits_backward
 
     @property
     def uses_deepspeed(self) -> bool:
         """Whether DeepSpeed holds what the optimizer updates."""
         return self.world_size > 1 and isinstance(self.engine, DeepSpeed)
+
+    @property
+    def divides_model(self) -> bool:
+        """Whether ranks hold parts of matrices, layers, sequences or experts."""
+        divides_layers = self.divides_layers or self.divides_matrices
+        return divides_layers or self.divides_sequences or self.divides_experts
+
+    @property
+    def divides_matrices(self) -> bool:
+        """Whether ranks hold parts of each matrix (tensor parallelism)."""
+        return self.degrees["tensor"] > 1
+
+    @property
+    def divides_layers(self) -> bool:
+        """Whether ranks hold stages of the model (pipeline parallelism)."""
+        return self.degrees["pipeline"] > 1
+
+    @property
+    def divides_sequences(self) -> bool:
+        """Whether ranks hold parts of each sequence (ring attention, Ulysses)."""
+        return self.context > 1
 
     @property
     def divides_experts(self) -> bool:

@@ -7,7 +7,7 @@ from setpoint.model.config import Transformer
 from setpoint.optim.grouping import GroupRow, gather, group_rows
 from setpoint.train.build.parameters import trained
 from setpoint.train.config import Job
-from setpoint.train.rules.vocabulary import known_vocabulary
+from setpoint.train.rules.model import known_vocabulary
 
 
 def planned_groups(job: Job) -> list[GroupRow]:

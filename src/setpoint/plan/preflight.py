@@ -11,8 +11,7 @@ from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size
 from setpoint.train.batch import batch_sum
 from setpoint.train.config import Job
-from setpoint.train.rules.table import BUILT, MEMORY_WITHOUT_GPU
-from setpoint.train.rules.vocabulary import known_vocabulary
+from setpoint.train.rules.model import known_vocabulary
 from setpoint.train.run_name import run_directory_of
 
 WRITTEN = (COMMAND_LINE, ENVIRONMENT, FILE)
@@ -32,12 +31,12 @@ class Preflight:
         self.cautions = found.cautions
         self.skipped = [str(check) for check in found.skipped]
         # Values that were set call for torch. A large model on device = auto does not, as most of
-        # those are not for this machine; nor is the code of a model imported without being asked.
-        asks = [check for check in found.skipped if check.needs == ("torch",)]
-        waits = {each.what.lower() for each in asks if compiles or "compile" not in str(each)}
-        builds = any(what.lower() in waits for what in BUILT)
-        waits.discard(MEMORY_WITHOUT_GPU.lower())
-        self.calls_for_torch = bool(waits) and not builds
+        # those are not for this machine.
+        self.calls_for_torch = any(
+            check.needs == ("torch",) and (compiles or "compile" not in str(check))
+            for check in found.skipped
+            if check.name != "setpoint.plan.this_machine:memory_problems"
+        )
 
     def to_json(self) -> dict[str, object]:
         """The findings for machines."""

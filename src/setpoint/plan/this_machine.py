@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Problem
+from setpoint.config import Problem, check
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
-from setpoint.memory.machine import machine_memory
 from setpoint.model.config import Transformer
-from setpoint.model.size import unknown_size
-from setpoint.plan.memory import kept_for_backward, update_memory
-from setpoint.plan.topology import Topology
-from setpoint.plan.workload import Workload
-from setpoint.train.rules.memory import levers
+from setpoint.train.rules.run import may_be_large, memory_needs, memory_suggestions
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -22,10 +17,16 @@ SURE = 0.9
 """Share of the estimate of activations that a micro-batch takes in any case."""
 
 
+@check(needs=memory_needs, when=may_be_large)
 def memory_problems(job: Job) -> Iterator[Problem]:
-    """Find a job on the CPU that needs more memory than there is, so that it would be killed."""
+    """A job without a GPU that takes more memory than this machine has."""
+    from setpoint.memory.machine import machine_memory
+    from setpoint.plan.memory import kept_for_backward, update_memory
+    from setpoint.plan.topology import Topology
+    from setpoint.plan.workload import Workload
+
     model, batch = job.model, job.batch
-    if not isinstance(model, Transformer) or unknown_size(model):
+    if not isinstance(model, Transformer) or not model.parameters_known:
         return
     if job.parallel.device == "auto":
         from torch import cuda
@@ -58,7 +59,7 @@ def memory_problems(job: Job) -> Iterator[Problem]:
             f"tokens take at least {_gib(needed)} beside {_gib(kept)} of weights and optimizer "
             f"state, and this machine has {_gib(here)}",
             also=("batch.sequence_length", "model"),
-            hint=f"What helps: {'; '.join(levers(job))}.",
+            hint=f"What helps: {'; '.join(memory_suggestions(job))}.",
         )
 
 

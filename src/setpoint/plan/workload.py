@@ -26,7 +26,7 @@ from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces
 from setpoint.plan.weight import Weight, in_float8, weight_of
 from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.stages import Part as Size
-from setpoint.train.build.parameters import WIDTHS, adapted, described, is_listed
+from setpoint.train.build.parameters import WIDTHS, adapted, described
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -195,7 +195,7 @@ def _layers(workload: Workload) -> int:
 
 def _workload_of(job: Job, vocabulary: int) -> Workload:
     model = job.model
-    if isinstance(model, Transformer) and is_listed(model):
+    if isinstance(model, Transformer) and model.parameters_known:
         kinds, order, unknown = _kinds_of(job, model, vocabulary)
         tied, rows = model.tie_embeddings, predicted_tokens(model, vocabulary)
         dim, heads, kv_heads = model.dim, model.heads, model.kv_heads

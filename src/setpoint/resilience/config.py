@@ -67,7 +67,7 @@ class GarbageCollection(Config, role=RUNTIME):
         if self.every.unit == "never" and self.automatic:
             yield Problem(
                 "every",
-                "never is written gc = null, which leaves it to Python",
+                "use gc = null to leave garbage collection to Python",
                 also=("automatic",),
             )
 
@@ -102,17 +102,17 @@ class Spike(Config, role=RUNTIME):
     Losses of steps that were skipped do not count."""
 
     factor: float = field(default=1.2, ge=1, lt=inf)
-    """How many times the median a spike is at least. 1: deviations alone decide."""
+    """Threshold as a multiple of the median loss; 1: only deviations applies."""
 
     deviations: float = field(default=8.0, ge=0, lt=inf)
-    """How many standard deviations above the median a spike is at least, estimated as 1.4826 times
-    the median absolute deviation. 0: factor alone decides."""
+    """Threshold in standard deviations above the median loss, estimated as 1.4826 times the median
+    absolute deviation; 0: only factor applies."""
 
     patience: int = field(default=1, ge=1)
     """Spikes in a row before policy takes effect; those before it are trained on."""
 
     policy: StepPolicy = field(factory=SkipStep)
-    """What becomes of the step."""
+    """Policy for steps whose loss is a spike."""
 
 
 class Heartbeat(Config, role=RUNTIME):
@@ -137,7 +137,7 @@ class Stragglers(Config, role=RUNTIME):
     @check
     def _check_every(self) -> Iterator[Problem]:
         if self.every.unit == "never":
-            yield Problem("every", "never is written stragglers = null")
+            yield Problem("every", "use stragglers = null to switch the report off")
 
 
 class GpuHealthCheck(Config, role=RUNTIME):

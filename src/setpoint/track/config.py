@@ -53,8 +53,7 @@ _SERVICE = {
     "owner": "setpoint.track.services:build_service",
     "role": RUNTIME,
     "rules": (
-        Rule("setpoint.track.services:missing_problems", ("type",),
-             "Whether the package is installed"),
+        Rule("setpoint.track.services:missing_problems", "Whether the package is installed"),
     ),
 }  # fmt: skip
 
@@ -82,7 +81,6 @@ class Wandb(
         *_SERVICE["rules"],
         Rule(
             "setpoint.track.services:login_problems",
-            ("mode", "required"),
             "Whether there is a login for Weights & Biases",
             needs="files",
             when=lambda section: section.mode == "online",
@@ -253,11 +251,7 @@ class Metrics(Config, role=RUNTIME):
 class System(
     Config,
     role=RUNTIME,
-    rules=(
-        Rule(
-            "setpoint.track.system:missing_problems", ("every",), "Whether the package is installed"
-        ),
-    ),
+    rules=(Rule("setpoint.track.system:missing_problems", "Whether the package is installed"),),
 ):
     """Use of the machine, sampled in a thread: `logs/system.jsonl`, and rows for the trackers."""
 

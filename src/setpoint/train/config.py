@@ -44,7 +44,6 @@ from setpoint.resilience.config import TrainingResilience
 from setpoint.track.config import Tracking
 from setpoint.train.batch import Batch, limits_of, solve_batch
 from setpoint.train.evaluation.config import Evaluation
-from setpoint.train.rules.table import RULES
 from setpoint.units import Duration
 
 if TYPE_CHECKING:
@@ -58,7 +57,13 @@ class Job(
     schema=1,
     presets="setpoint.presets",
     other_names="setpoint.train.other_names",
-    rules=RULES,
+    rules=(
+        *(
+            f"setpoint.train.rules.{theme}"
+            for theme in ("cautions", "conflicts", "parallel", "model", "data", "numerics", "run")
+        ),
+        "setpoint.plan.this_machine",
+    ),
 ):
     """Training job: one configuration that fully determines the run."""
 
@@ -261,7 +266,7 @@ class Job(
     def _derive_sequence_parallel(self) -> bool:
         parallel, packing = self.parallel, self.data.packing
         tensor = parallel.degrees["tensor"]
-        if tensor == 1 or parallel.degrees["pipeline"] > 1:
+        if tensor == 1 or parallel.divides_layers:
             return False
         parts = tensor * parallel.sequence_multiple
         lengths = (self.batch.sequence_length, packing.pad_to_multiple_of or parts)

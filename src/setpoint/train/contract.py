@@ -28,7 +28,6 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.precision.config import LossScale
-from setpoint.train.build.parameters import is_listed
 from setpoint.train.config import Job
 from setpoint.train.refusal import (
     from_these_weights,
@@ -252,13 +251,13 @@ def check_contract(
 def _other_shape(folder: str, job: Job, identity: list[Difference]) -> str | None:
     """How the weights of a run's checkpoints do not fit today's model; None where they may."""
     today = job.model
-    if not any(within(item.path, "model") for item in identity) or not is_listed(today):
+    if not any(within(item.path, "model") for item in identity) or not today.parameters_known:
         return None
     if not list_checkpoints(Path(folder, "checkpoints")):
         return None
     saved = resolve(read_record(Job, folder)[0]).model
     assert isinstance(today, Transformer)
-    if not isinstance(saved, Transformer) or not is_listed(saved):
+    if not isinstance(saved, Transformer) or not saved.parameters_known:
         return None
     # A vocabulary that is the tokenizer's is the same on both sides here.
     before, now = (

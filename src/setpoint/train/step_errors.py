@@ -16,7 +16,7 @@ from setpoint.optim.section import OptimizerConfig
 from setpoint.parallel.determinism import explain as explain_determinism
 from setpoint.train.build.parameters import least_weights
 from setpoint.train.config import Job
-from setpoint.train.rules.memory import levers
+from setpoint.train.rules.run import memory_suggestions
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _explain(job: Job) -> RunError:
     return RunError(
         f"there is too little memory for batch.micro_size = {batch.micro_size} sequences of "
         f"batch.sequence_length = {batch.sequence_length} tokens with this model and data. What "
-        f"helps: {'; '.join([*levers(job), 'less data'])}"
+        f"helps: {'; '.join([*memory_suggestions(job), 'less data'])}"
     )
 
 

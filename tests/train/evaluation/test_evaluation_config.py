@@ -102,8 +102,8 @@ NEVER = {
     "resilience.liveness_every=never": None,
     "resilience.gpu_health={every: never}": None,
     # Nothing would stay.
-    "resilience.gc={every: never, automatic: true}": "never is written gc = null",
-    "resilience.stragglers={every: never}": "never is written stragglers = null",
+    "resilience.gc={every: never, automatic: true}": "use gc = null",
+    "resilience.stragglers={every: never}": "use stragglers = null",
     "adapter={type: relora, merge: {every: never}}": "merges are counted in steps",
 }
 

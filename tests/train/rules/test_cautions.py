@@ -6,7 +6,7 @@ import pytest
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, known_cautions
 from setpoint.train.config import Job
-from setpoint.train.rules.table import CAUTIONS
+from setpoint.train.rules.cautions import CAUTIONS
 from setpoint.train.run import train
 
 from ..small import events, small_job

@@ -187,9 +187,10 @@ def test_a_source_says_what_is_learned_of_it(tmp_path: Path) -> None:
     data = f"evaluation.datasets=[{{name: web, sources: [{text}]}}]"
     found = str(small_job(tmp_path, *ON_WEB, data).plateau_basis())
     assert found == (
-        'web every 3 steps, the first 64 sequences of [{"name": "text", '
-        '"paths": ["a.txt", "b/*.md"], "separator": null, '
-        '"shifted_labels": false, "type": "text"}]'
+        'web every 3 steps, the first 64 sequences of [{"epochs": null, "field": "text", '
+        '"filter": null, "format": null, "name": "text", "paths": ["a.txt", "b/*.md"], '
+        '"separator": null, "shifted_labels": false, "streaming": false, "type": "text", '
+        '"weight": null}]'
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config.resolving.checks import verify
-from setpoint.train.rules.loss import leaves_out
+from setpoint.train.rules.data import leaves_out
 
 from ...snapshots import compare
 from ..small import small_job

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError
-from setpoint.train.rules.optimizer import listed_pattern_problems
+from setpoint.train.rules.numerics import pattern_problems
 
 from ...snapshots import compare
 from ..small import small_job
@@ -43,7 +43,7 @@ def test_what_matches_is_fine(tmp_path: Path) -> None:
         "optimizer.groups=[{pattern=norm, lr_multiplier=2}]",
         "model.moe.experts=2",
     )
-    assert list(listed_pattern_problems(small_job(tmp_path, *flags))) == []
+    assert list(pattern_problems(small_job(tmp_path, *flags))) == []
 
 
 def test_no_torch_is_needed() -> None:

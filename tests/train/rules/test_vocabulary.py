@@ -11,7 +11,7 @@ from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
-from setpoint.train.rules.vocabulary import known_vocabulary
+from setpoint.train.rules.model import known_vocabulary
 
 from ...snapshots import compare
 

@@ -9,7 +9,7 @@ import torch
 
 from setpoint.config import RunError
 from setpoint.train.loop import Loop
-from setpoint.train.rules.memory import levers
+from setpoint.train.rules.run import memory_suggestions
 from setpoint.train.run import train
 from setpoint.train.step_errors import explain_oom, is_out_of_memory
 
@@ -37,7 +37,7 @@ def test_too_little_memory_is_said_in_words(tmp_path: Path, error: Exception) ->
 
 
 def test_what_helps_is_what_is_not_done_yet(tmp_path: Path) -> None:
-    plain = levers(small_job(tmp_path / "plain", "parallel.device=cpu"))
+    plain = memory_suggestions(small_job(tmp_path / "plain", "parallel.device=cpu"))
     assert [lever.split(",")[0] for lever in plain] == [
         "a smaller batch.micro_size (batch.accumulation makes up for it)",
         "loss.type = chunked_cross_entropy",
@@ -45,7 +45,7 @@ def test_what_helps_is_what_is_not_done_yet(tmp_path: Path) -> None:
         "a shorter batch.sequence_length",
         "a smaller model",
     ]
-    sparing = levers(
+    sparing = memory_suggestions(
         small_job(
             tmp_path / "sparing",
             "batch.micro_size=1",
@@ -61,7 +61,7 @@ def test_what_helps_is_what_is_not_done_yet(tmp_path: Path) -> None:
 def test_a_state_that_there_is_not_is_no_help(tmp_path: Path) -> None:
     for momentum, helps in (("0", False), ("0.9", True)):
         flags = ("optimizer=sgd", f"optimizer.momentum={momentum}")
-        found = levers(small_job(tmp_path, *flags))
+        found = memory_suggestions(small_job(tmp_path, *flags))
         assert any("optimizer_offload" in lever for lever in found) == helps
 
 

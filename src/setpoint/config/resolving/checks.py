@@ -78,10 +78,10 @@ class Checker:
         """
         for path, section in self.placed:
             for name in type(section).__setpoint__.checks:
-                mark = mark_of(section, name)
-                if bool(mark.needs) != bool(able) or not set(mark.needs) <= set(able):
+                needs = needs_in(section, mark_of(section, name))
+                if bool(needs) != bool(able) or not set(needs) <= set(able):
                     continue
-                if "files" in mark.needs and path and path[0] in unread:
+                if "files" in needs and path and path[0] in unread:
                     continue
                 self._one(path, section, name)
 
@@ -185,6 +185,16 @@ def mark_of(section: Node | type[Node], name: str) -> CheckMark:
     return getattr(getattr(section, name), CHECK)
 
 
+def needs_in(section: Node, mark: CheckMark) -> tuple[Need, ...]:
+    """What a check needs in a section; all there is where a value that decides that is unknown."""
+    if not callable(mark.needs):
+        return mark.needs
+    try:
+        return mark.needs(section)
+    except UnresolvedError:
+        return NEEDS
+
+
 def findings_of(section: Node, name: str, mark: CheckMark) -> Iterator[Problem]:
     """Run one check, if there is anything to look at.
 
@@ -279,9 +289,11 @@ class Skipped(Struct):
 
     Arguments:
         path: the section it belongs to, dotted; empty for the root.
+        name: the method's, or `module:function` of a rule.
     """
 
     path: str
+    name: str
     what: str
     needs: tuple[Need, ...]
 
@@ -345,20 +357,25 @@ def verify(
     for path, section in placed:
         for name in type(section).__setpoint__.checks:
             mark = mark_of(section, name)
-            missing: tuple[Need, ...] = tuple(need for need in mark.needs if need not in able)
-            if "files" in mark.needs and path and path[0] in unread:
+            needs = needs_in(section, mark)
+            missing: tuple[Need, ...] = tuple(need for need in needs if need not in able)
+            if "files" in needs and path and path[0] in unread:
                 continue
             if missing and (mark.when is None or mark.when(section)):
                 what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
                 what = what[:1].lower() + what[1:].rstrip(".")
-                skipped.append(Skipped(dotted(path), what, missing))
+                skipped.append(Skipped(dotted(path), name, what, missing))
     return Verification(checker.problems, [*cautions_of(config), *heard], skipped)
 
 
 def needs_of(config: Node) -> list[Need]:
     """What the checks of a configuration need, in the order of `NEEDS`."""
-    kinds = {type(section) for _, section in sections(config)}
-    found = {n for cls in kinds for c in cls.__setpoint__.checks for n in mark_of(cls, c).needs}
+    found = {
+        need
+        for _, section in sections(config)
+        for name in type(section).__setpoint__.checks
+        for need in needs_in(section, mark_of(section, name))
+    }
     return [need for need in NEEDS if need in found]
 
 

@@ -82,6 +82,10 @@ def find_dead(
     for path, section in placed:
         for name in type(section).__setpoint__.deads:
             method: Any = getattr(section, name)
+            names: tuple[str, ...] = getattr(method, DEAD)
+            given = [one for each in names for one in _given_in(computation, section, each, ())]
+            if not given:
+                continue
             try:
                 reason = computation.observe(section, name)
             except Exception as error:
@@ -93,19 +97,17 @@ def find_dead(
                 error = TypeError("a dead method returns a reason or None")
                 problems.append(whole_problem(path, section, failure(method, error)))
                 continue
-            names: tuple[str, ...] = getattr(method, DEAD)
-            for each in names:
-                for inside, holder, field in _given_in(computation, section, each, ()):
-                    chain = chain_of(holder, field)
-                    # Without a default there is nothing to go back to.
-                    required = type(holder).__setpoint__.fields[field].required
-                    giver = None if required else _giver(chain)
-                    if giver is not None and not _is_dead(before(giver), path, name):
-                        drops.append(DroppedValue((*path, *inside), field, reason))
-                        continue
-                    relative = dotted((*inside, field))
-                    problem = Problem(relative, f"has no effect: {reason}", hint="Remove it.")
-                    problems.append(whole_problem(path, section, problem))
+            for inside, holder, field in given:
+                chain = chain_of(holder, field)
+                # Without a default there is nothing to go back to.
+                required = type(holder).__setpoint__.fields[field].required
+                giver = None if required else _giver(chain)
+                if giver is not None and not _is_dead(before(giver), path, name):
+                    drops.append(DroppedValue((*path, *inside), field, reason))
+                    continue
+                relative = dotted((*inside, field))
+                problem = Problem(relative, f"has no effect: {reason}", hint="Remove it.")
+                problems.append(whole_problem(path, section, problem))
     return drops, problems
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
 
 from ..types.compiler import WRAPPERS, wrapper_of
@@ -23,7 +24,7 @@ from .declaration_errors import (
     refuse_class_words,
     refuse_plain_fields,
 )
-from .declare import CHECK, DEAD, DERIVE, Rule, component, field
+from .declare import CHECK, DEAD, DERIVE, Rule, component, field, methods_of
 from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
 from .readers import DOUBT, Reader, doubts, reader_of
 
@@ -110,10 +111,10 @@ class ClassInfo:
     """
 
     __slots__ = (
+        "_checks",
+        "_deads",
         "added",
-        "checks",
         "cls",
-        "deads",
         "derives",
         "environment_prefix",
         "fields",
@@ -124,6 +125,7 @@ class ClassInfo:
         "presets",
         "program",
         "role",
+        "rules",
         "schema",
         "tag",
         "variants",
@@ -152,8 +154,45 @@ class ClassInfo:
         self.added: dict[str, Any] = {}
         self.variants: dict[str, type] = {}
         self.derives: dict[str, str] = {}
-        self.checks: list[str] = []
-        self.deads: list[str] = []
+        # Modules with more checks, which are not imported yet.
+        self.rules: list[str] = []
+        self._checks: list[str] = []
+        self._deads: list[str] = []
+
+    @property
+    def checks(self) -> list[str]:
+        """The names of the methods marked `@check`."""
+        self._import_rules()
+        return self._checks
+
+    @property
+    def deads(self) -> list[str]:
+        """The names of the methods marked `@dead`."""
+        self._import_rules()
+        return self._deads
+
+    def inherit_checks(self, base: ClassInfo) -> None:
+        """Take the checks of a base class, and the modules that it has not imported yet."""
+        self.rules.extend(name for name in base.rules if name not in self.rules)
+        self._checks.extend(name for name in base._checks if name not in self._checks)
+        self._deads.extend(name for name in base._deads if name not in self._deads)
+
+    def collect_checks(self, namespace: Mapping[str, Any]) -> None:
+        """Add marked methods to the checks."""
+        for name, marked in namespace.items():
+            for path in getattr(marked, DEAD, ()):
+                _refuse_unknown(self, "dead", name, path)
+            for mark, group in ((CHECK, self._checks), (DEAD, self._deads)):
+                if callable(marked) and hasattr(marked, mark) and name not in group:
+                    group.append(name)
+
+    def _import_rules(self) -> None:
+        for module in self.rules:
+            methods = dict(methods_of(import_module(module)))
+            for name, method in methods.items():
+                setattr(self.cls, name, method)
+            self.collect_checks(methods)
+        self.rules = []
 
     def command(self, text: str) -> str:
         """A command for this root as an error names it."""
@@ -236,7 +275,7 @@ class ConfigMeta(_Meta):
         presets: str | None = None,
         other_names: str | None = None,
         environment_prefix: str | None = None,
-        rules: Sequence[Rule] = (),
+        rules: Sequence[Rule | str] = (),
         **words: object,
     ) -> Any:
         """Make a config class.
@@ -252,7 +291,9 @@ class ConfigMeta(_Meta):
             other_names: the module with the table `OTHER_NAMES`, see that module; inherited.
             environment_prefix: what the variables of a root begin with: `"MYAPP"` for
                 `MYAPP__SEED`; SETPOINT if not given; inherited.
-            rules: checks that stand in modules of their own, run in this order; inherited.
+            rules: checks that stand in modules of their own, run in this order; inherited: names
+                of modules with functions marked `@check` or `@dead`, which take the config, and
+                are imported when one is checked; or rows, each of one function.
 
         Raises:
             TypeError: for a declaration that cannot work, with the class and the field named.
@@ -268,7 +309,7 @@ class ConfigMeta(_Meta):
             raise DeclarationError(f"{name}{fault}")
         # Values stand in the dictionary of the instance, so that any two classes can be mixed.
         namespace.setdefault("__slots__", ())
-        namespace.update(rule.method() for rule in rules)
+        namespace.update(rule.method() for rule in rules if isinstance(rule, Rule))
         try:
             cls: Any = super().__new__(mcls, name, bases, namespace)
         except (TypeError, ValueError) as error:  # whatever Python has against the bases
@@ -310,10 +351,8 @@ class ConfigMeta(_Meta):
             info.fields.update(base.__setpoint__.fields)
             info.added.update(base.__setpoint__.added)
             info.derives.update(base.__setpoint__.derives)
-            for group in ("checks", "deads"):
-                mine: list[str] = getattr(info, group)
-                theirs: list[str] = getattr(base.__setpoint__, group)
-                mine.extend(method for method in theirs if method not in mine)
+            info.inherit_checks(base.__setpoint__)
+        info.rules.extend(rule for rule in rules if isinstance(rule, str))
         local_names = _enclosing_locals(qualified)
         info.fields.update(fields)
         for key, declared in fields.items():
@@ -461,11 +500,7 @@ def _collect_hooks(info: ClassInfo, namespace: Mapping[str, Any]) -> None:
                 )
             _refuse_unknown(info, "derive", name, path)
             info.derives[path] = own[path] = name
-        for path in getattr(marked, DEAD, ()):
-            _refuse_unknown(info, "dead", name, path)
-        for mark, group in ((CHECK, info.checks), (DEAD, info.deads)):
-            if hasattr(marked, mark) and name not in group:
-                group.append(name)
+    info.collect_checks(namespace)
 
 
 def _refuse_unknown(info: ClassInfo, mark: str, method: str, path: object) -> None:

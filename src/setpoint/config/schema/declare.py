@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, overload
 
@@ -14,6 +14,7 @@ from .declaration_errors import refuse_arguments, refuse_positional
 from .field import FieldInfo
 
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import TypedDict, Unpack
 
     class ItemOptions(TypedDict, total=False):
@@ -161,6 +162,7 @@ RULE = "__setpoint_rule__"
 
 Need = Literal["files", "network", "import", "torch"]
 NEEDS: tuple[Need, ...] = get_args(Need)
+Needs = Need | tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Check = TypeVar("Check", bound=Callable[..., Iterable[Problem]])
@@ -187,12 +189,13 @@ class CheckMark(Struct):
     """What a check says about itself.
 
     Arguments:
-        needs: what it cannot be run without; `resolve` runs those that need nothing.
+        needs: what it cannot be run without, or a function of the config that returns that;
+            `resolve` runs those that need nothing.
         cautions: the codes of the warnings that it may yield, each with what it means.
         when: whether there is anything to look at in a config; None: always.
     """
 
-    needs: tuple[Need, ...]
+    needs: tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
     cautions: Mapping[str, str]
     when: Callable[[Any], bool] | None = None
 
@@ -202,7 +205,7 @@ def check(function: Check, /) -> Check: ...
 @overload
 def check(
     *,
-    needs: Need | tuple[Need, ...] = (),
+    needs: Needs = (),
     cautions: Mapping[str, str] | None = None,
     when: Callable[[Any], bool] | None = None,
 ) -> Callable[[Check], Check]: ...
@@ -210,7 +213,7 @@ def check(
     function: Any = None,
     /,
     *,
-    needs: Need | tuple[Need, ...] = (),
+    needs: Needs = (),
     cautions: Mapping[str, str] | None = None,
     when: Callable[[Any], bool] | None = None,
 ) -> Any:
@@ -221,7 +224,9 @@ def check(
             paths relative to its own section; or a `Caution` for what is legal but suspicious.
             The first line of its docstring says what a check with needs verifies.
         needs: `"files"`, `"network"`, `"import"` (of what the configuration names) or `"torch"`;
-            such a check runs where that is at hand, and is named as skipped elsewhere.
+            such a check runs where that is at hand, and is named as skipped elsewhere. A function
+            takes the config and returns a tuple of them, for a check that needs something of
+            some configs only.
         cautions: the codes of the cautions it may yield, each with a sentence that says what it
             means, so that they can be listed and silenced by name.
         when: takes the config and tells whether there is anything to look at; where there is not,
@@ -230,8 +235,9 @@ def check(
     Raises:
         TypeError: if a need is none of these, or such a check does not say what it verifies.
     """
-    mark = CheckMark((needs,) if isinstance(needs, str) else needs, _sentences(cautions), when)
-    unknown = set(mark.needs) - set(NEEDS)
+    several = needs if callable(needs) or isinstance(needs, tuple) else (needs,)
+    mark = CheckMark(several, _sentences(cautions), when)
+    unknown = () if callable(mark.needs) else set(mark.needs) - set(NEEDS)
     if unknown:
         raise TypeError(f"a check needs one of {', '.join(NEEDS)}; got {sorted(unknown)}")
 
@@ -267,8 +273,20 @@ def dead(*names: str) -> Callable[[F], F]:
     return mark
 
 
+def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """The functions of a module that are marked as methods are.
+
+    Returns:
+        their names as methods, which no attribute that is written down can have, and themselves.
+    """
+    for name, function in vars(module).items():
+        marked = callable(function) and (hasattr(function, CHECK) or hasattr(function, DEAD))
+        if marked and function.__module__ == module.__name__:  # not what it imports
+            yield f"{module.__name__}:{name}", function
+
+
 class Rule:
-    """A row of the table `rules` of a class: a check that stands in a module of its own.
+    """A row of the table `rules` of a class: a check that is imported when it is needed.
 
     The class runs it as it runs its methods marked `@check` or `@dead`. The module is imported when
     a config has something to look at.
@@ -276,32 +294,29 @@ class Rule:
     Arguments:
         target: `"module:function"`; the function takes the config, and yields and returns what a
             marked method does.
-        sections: the fields that the function reads, for documentation; empty for all.
         when: whether there is anything to look at in a config; None: always.
         needs: see `check`.
-        what: one sentence that says what it verifies.
+        what: one line that says what it verifies or refuses.
         cautions: see `check`.
         dead: the fields, as for `dead`, that have no effect where the function returns a reason.
     """
 
-    __slots__ = ("cautions", "dead", "needs", "sections", "target", "what", "when")
+    __slots__ = ("cautions", "dead", "needs", "target", "what", "when")
 
     def __init__(
         self,
         target: str,
-        sections: tuple[str, ...],
         what: str,
         *,
         when: Callable[[Any], bool] | None = None,
-        needs: Need | tuple[Need, ...] = (),
+        needs: Needs = (),
         cautions: Mapping[str, str] | None = None,
         dead: tuple[str, ...] = (),
     ) -> None:
         self.target = target
-        self.sections = sections
         self.what = what
         self.when = when
-        self.needs = (needs,) if isinstance(needs, str) else needs
+        self.needs: Needs = needs
         self.cautions = cautions
         self.dead = dead
 
@@ -326,4 +341,4 @@ class Rule:
             if self.dead
             else check(needs=self.needs, cautions=self.cautions, when=when)
         )
-        return f"{target} {' '.join(self.needs)}", mark(run)
+        return f"{target} {self.what}", mark(run)

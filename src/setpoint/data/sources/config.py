@@ -155,14 +155,13 @@ class Text(
     owner="setpoint.data.sources.text:TextSource",
     rules=(
         Rule("setpoint.data.sources.formats:file_problems",
-             ("paths", "format", "field", "separator"),
              "Whether the paths lead to files that can be read here", needs="files"),
-        Rule("setpoint.data.sources.formats:record_files", ("paths", "format"),
+        Rule("setpoint.data.sources.formats:record_files",
              "Whether files of text hold text", needs="files",
              cautions={NOT_PLAIN: "files read as plain text hold records"}),
-        Rule("setpoint.data.sources.formats:field_is_dead", ("field", "format", "paths"),
+        Rule("setpoint.data.sources.formats:field_is_dead",
              "Whether any file has fields", dead=("field",)),
-        Rule("setpoint.data.sources.formats:separator_is_dead", ("separator", "format", "paths"),
+        Rule("setpoint.data.sources.formats:separator_is_dead",
              "Whether any file is plain text", dead=("separator",)),
     ),
 ):  # fmt: skip
@@ -238,7 +237,7 @@ class Conversations(
     type="conversations",
     owner="setpoint.data.sources.conversations:ConversationsSource",
     rules=(
-        Rule("setpoint.data.sources.formats:conversation_problems", ("paths",),
+        Rule("setpoint.data.sources.formats:conversation_problems",
              "Whether the paths lead to files that can be read here", needs="files"),
     ),
 ):  # fmt: skip
@@ -281,7 +280,7 @@ class HubDataset(
     type="huggingface",
     owner="setpoint.data.sources.huggingface:HubDatasetSource",
     rules=(
-        Rule("setpoint.data.sources.hub_files:path_problems", (),
+        Rule("setpoint.data.sources.hub_files:path_problems",
              "Whether the data set can be there", needs="files"),
     ),
 ):  # fmt: skip
@@ -349,7 +348,7 @@ class Tokens(
     type="tokens",
     owner="setpoint.data.sources.tokens:TokensSource",
     rules=(
-        Rule("setpoint.data.sources.token_files:file_problems", ("paths", "token_dtype"),
+        Rule("setpoint.data.sources.token_files:file_problems",
              "Whether the paths lead to whole files of tokens", needs="files"),
     ),
 ):  # fmt: skip

@@ -69,7 +69,7 @@ class HuggingFace(
     type="huggingface",
     owner="setpoint.data.tokenizers.huggingface:HuggingFaceTokenizer",
     rules=(
-        Rule("setpoint.data.tokenizers.vocabulary:file_problems", ("path", "separator", "added"),
+        Rule("setpoint.data.tokenizers.vocabulary:file_problems",
              "Whether the tokenizer's files are there, name the separator and lack added tokens",
              needs="files"),
     ),

@@ -96,7 +96,7 @@ def build_first_model(
     offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
     begins = torch.device("cpu") if offload or job.parallel.init_device == "cpu" else device
     starts = empty is None and fresh and job.model.pretrained is not None
-    cut = job.parallel.degrees["pipeline"] > 1
+    cut = job.parallel.divides_layers
     if isinstance(job.model, Transformer):
         model = skeleton(job.model, vocab_size)
         _use_float8(job, model, device)

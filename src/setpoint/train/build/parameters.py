@@ -11,21 +11,15 @@ from setpoint.config import SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import fused_parts_of, parameters_of
-from setpoint.model.size import estimate_size, unknown_size
+from setpoint.model.size import estimate_size
 from setpoint.optim.frozen import is_frozen
 
 if TYPE_CHECKING:
-    from setpoint.model.config import ModelConfig
     from setpoint.shapes.parameter import Parameter
     from setpoint.train.config import Job
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of a number."""
-
-
-def is_listed(model: ModelConfig) -> bool:
-    """Say whether the parameters of a model are known without building it."""
-    return isinstance(model, Transformer) and unknown_size(model) is None
 
 
 def trained(job: Job, vocabulary: int) -> Sequence[Parameter]:
@@ -61,7 +55,7 @@ def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
         SetpointError: the model cannot be built.
     """
     model = job.model
-    if isinstance(model, Transformer) and is_listed(model):
+    if isinstance(model, Transformer) and model.parameters_known:
         found = adapted(job, vocabulary)
         if found is not None:
             return found.trained, sum(prod(each.shape) for each in found.frozen)
@@ -88,7 +82,7 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
         None without an adapter, and where only building the model tells.
     """
     model = job.model
-    if job.adapter is None or not isinstance(model, Transformer) or not is_listed(model):
+    if job.adapter is None or not isinstance(model, Transformer) or not model.parameters_known:
         return None
     base = list(parameters_of(model, vocabulary))
     return describe(job.adapter, base, fused_parts_of(model))
@@ -112,7 +106,7 @@ def least_weights(job: Job) -> int | None:
         each parameter; None where only the model knows its parameters.
     """
     model = job.model
-    if not isinstance(model, Transformer) or not is_listed(model):
+    if not isinstance(model, Transformer) or not model.parameters_known:
         return None
     words, length = model.vocab_size or BYTES_VOCABULARY, job.batch.sequence_length
     count = estimate_size(model, vocab_size=words, sequence_length=length).parameters

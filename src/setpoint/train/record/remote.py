@@ -30,7 +30,7 @@ from setpoint.train.record.uploading import (
     remote_of,
     report_uploads,
 )
-from setpoint.train.rules.remote import protocol_problems
+from setpoint.train.rules.run import protocol_problems
 from setpoint.train.run_status import command_again, newest_whole
 from setpoint.train.session import Run
 

@@ -1,1 +1,5 @@
-"""The checks that span sections of a training job: `table` lists them, `support` what conflicts."""
+"""The rules of a training job: checks that span its sections, by theme.
+
+A rule is a function of the job marked `@check` or `@dead`; its docstring says what it refuses, and
+is its line in the documentation.
+"""

@@ -1,4 +1,4 @@
-"""Cautions: what is legal and yet seldom meant; each finding has a code to silence it."""
+"""Cautions: legal values that are seldom meant; each has a code to silence it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Caution
+from setpoint.config import Caution, check
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import Transformer
 from setpoint.optim.config import (
@@ -21,12 +21,41 @@ from setpoint.optim.config import (
 )
 from setpoint.optim.schedule.config import Decaying, Spanning
 from setpoint.train.batch import limits_of
+from setpoint.train.rules.run import rough_size
 from setpoint.units import Duration, Length
 
 if TYPE_CHECKING:
     from setpoint.adapter.config import AdapterConfig
     from setpoint.train.config import Job
 
+CAUTIONS = {
+    "fp32-without-tf32": "fp32 products on a GPU are several times as fast in TF32",
+    "float8-without-compile": "float8 is slower than bf16 where nothing is compiled",
+    "warmup-longer-than-run": "the warm-up is as long as the run, or longer",
+    "warmup-longer-than-horizon": "the warm-up ends after the learning-rate curve does",
+    "saved-only-at-the-end": "a long run saves no checkpoint before its end",
+    "saved-after-the-end": "a step that a checkpoint is to be saved after lies beyond the run",
+    "evaluated-but-not-saved": "most evaluated weights are not saved, so they cannot be the best",
+    "best-is-the-worst": "what is kept as the best is the worst by its metric",
+    "patience-beyond-run": "the run is over before early stopping could end it",
+    "plateau-beyond-run": "the run is over before a plateau could lower the learning rate",
+    "horizon-differs-from-run": "the learning-rate curve ends before the run does, or after it",
+    "learning-rate-high": "the peak learning rate is far above what is usual",
+    "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
+    "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
+    "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
+    "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
+    "larger-than-any-machine": "weights, or activations of a micro-batch, fit no machine",
+    "conversations-cut": "rows cut conversations, and answers are trained without their questions",
+    "conversations-not-isolated": "conversations that share a row attend to each other",
+    "positions-never-trained": "some learned positions lie beyond every training sequence",
+    "adapter-on-random-weights": "an adapter is trained on weights that nothing has trained",
+    "added-tokens-frozen": "an adapter leaves the rows of added tokens as they begin",
+    "mup-without-adam": "muP's learning rates are those for Adam, and the optimizer is another one",
+    "memory-exceeds-gpu": "a rank is planned to take more memory than a GPU has",
+    "gpu-lacks-kernels": "--gpu names a GPU without the number format or attention of the job",
+}
+"""What each means; the last two are of `check --plan` and `check --gpu`."""
 # Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
 UNUSUAL_RATE = 0.1
 # The largest memory that one machine has, which the largest accelerators have a hundredth of.
@@ -38,16 +67,9 @@ LEAST_MUON_RATE = 5e-3
 MOST_LION_RATE = 1e-3
 
 
-def find_cautions(job: Job) -> Iterator[Caution]:
-    """Find what is legal and seldom meant."""
-    steps = job.total_steps()
-    if job.optimizer.lr > UNUSUAL_RATE:
-        yield Caution(
-            "learning-rate-high",
-            "optimizer.lr",
-            f"a peak learning rate above {UNUSUAL_RATE:g} is unusual for type = "
-            f"{type(job.optimizer).__setpoint__.tag}",
-        )
+@check(cautions=CAUTIONS)
+def precision_cautions(job: Job) -> Iterator[Caution]:
+    """Formats that are slower than they need be."""
     precision = job.precision
     if precision.compute == "fp32" and precision.tf32 is None and job.parallel.device == "cuda":
         yield Caution(
@@ -67,11 +89,11 @@ def find_cautions(job: Job) -> Iterator[Caution]:
             also=("compile",),
             hint="Or set compile to '{}'.",
         )
-    yield from _too_large(job)
-    yield from _model_cautions(job)
-    yield from _packing_cautions(job)
-    yield from _optimizer_cautions(job)
-    yield from _best_cautions(job)
+
+
+@check(cautions=CAUTIONS)
+def warmup_cautions(job: Job) -> Iterator[Caution]:
+    """A warm-up that is longer than the run or the curve."""
     warmup = _share_of_run(job, job.schedule.rises_over)
     if warmup is not None and warmup >= 1:
         yield Caution(
@@ -91,12 +113,13 @@ def find_cautions(job: Job) -> Iterator[Caution]:
             valid=(str(job.schedule.horizon),),
             also=("schedule.horizon",),
         )
-    yield from _end_cautions(job)
-    if steps is None:
-        return
-    yield from _patience_beyond_run(job, steps)
-    if not job.checkpoint.write:
-        return
+
+
+@check(when=lambda job: job.checkpoint.write and job.total_steps() is not None, cautions=CAUTIONS)
+def checkpoint_cautions(job: Job) -> Iterator[Caution]:
+    """Checkpoints that are saved too late, or not of the weights that are evaluated."""
+    steps = job.total_steps()
+    assert steps is not None
     yield from _seldom_saved(job, steps)
     named = job.checkpoint.at
     if isinstance(named, tuple) and max(named, default=0) > steps:
@@ -139,10 +162,12 @@ def _share_of_run(job: Job, length: Length | Duration) -> float | None:
     return count / run[unit]
 
 
-def _best_cautions(job: Job) -> Iterator[Caution]:
+@check(when=lambda job: job.evaluation is not None, cautions=CAUTIONS)
+def best_cautions(job: Job) -> Iterator[Caution]:
     """A selection that goes the wrong way."""
-    best = job.evaluation.best if job.evaluation is not None else None
-    if best is not None and best.direction != best.usual_direction:
+    assert job.evaluation is not None
+    best = job.evaluation.best
+    if best.direction != best.usual_direction:
         word = "less" if best.usual_direction == "min" else "more"
         yield Caution(
             "best-is-the-worst",
@@ -153,11 +178,13 @@ def _best_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
-def _patience_beyond_run(job: Job, steps: int) -> Iterator[Caution]:
+@check(cautions=CAUTIONS)
+def patience_cautions(job: Job) -> Iterator[Caution]:
     """Early stopping or a plateau whose patience is longer than the run."""
-    section, per_step = job.evaluation, job.batch.global_size * job.batch.sequence_length
-    if section is None or section.every.unit not in ("steps", "tokens"):
+    section, steps = job.evaluation, job.total_steps()
+    if section is None or steps is None or section.every.unit not in ("steps", "tokens"):
         return
+    per_step = job.batch.global_size * job.batch.sequence_length
     # An evaluation after the last step comes too late, and the first one is the best so far.
     trained = (steps - 1) * (per_step if section.every.unit == "tokens" else 1)
     count = int(trained // section.every.count) + section.before_training
@@ -203,7 +230,8 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     )
 
 
-def _end_cautions(job: Job) -> Iterator[Caution]:
+@check(cautions=CAUTIONS)
+def horizon_cautions(job: Job) -> Iterator[Caution]:
     """A schedule that ends where the run does not."""
     section, end = job.schedule, job.schedule.end
     share = None if end is None else _share_of_run(job, end)
@@ -231,8 +259,16 @@ def _end_cautions(job: Job) -> Iterator[Caution]:
     )
 
 
-def _optimizer_cautions(job: Job) -> Iterator[Caution]:
-    """Rates that belong to another optimizer."""
+@check(cautions=CAUTIONS)
+def optimizer_cautions(job: Job) -> Iterator[Caution]:
+    """Learning rates that are unusual, or belong to another optimizer."""
+    if job.optimizer.lr > UNUSUAL_RATE:
+        yield Caution(
+            "learning-rate-high",
+            "optimizer.lr",
+            f"a peak learning rate above {UNUSUAL_RATE:g} is unusual for type = "
+            f"{type(job.optimizer).__setpoint__.tag}",
+        )
     optimizer, schedule = job.optimizer, job.schedule
     decays = isinstance(schedule, Decaying | InverseSqrt | Plateau)
     if isinstance(optimizer, ScheduleFreeAdamW) and decays:
@@ -281,14 +317,14 @@ def _muon_cautions(optimizer: Muon) -> Iterator[Caution]:
         )
 
 
-def _too_large(job: Job) -> Iterator[Caution]:
-    """What exceeds any machine whatever else is chosen."""
+@check(when=lambda job: isinstance(job.model, Transformer), cautions=CAUTIONS)
+def size_cautions(job: Job) -> Iterator[Caution]:
+    """Weights and activations that exceed any machine whatever else is chosen."""
     model, batch, ranks = job.model, job.batch, job.parallel.world_size
-    if not isinstance(model, Transformer):
-        return
+    assert isinstance(model, Transformer)
     bound = ANY_MACHINE * ranks
     # Counted exactly only where it may come near: nearly all jobs are far away.
-    if model.dim * (model.dim + (model.ffn_dim or 0)) * model.layers > 10**11:
+    if rough_size(job) > 10**12:
         from setpoint.train.build.parameters import least_weights  # most jobs need no count
 
         weights = least_weights(job)
@@ -313,11 +349,10 @@ def _too_large(job: Job) -> Iterator[Caution]:
         )
 
 
-def _packing_cautions(job: Job) -> Iterator[Caution]:
+@check(when=lambda job: job.data.has_answers, cautions=CAUTIONS)
+def packing_cautions(job: Job) -> Iterator[Caution]:
     """Questions apart from their answers, and beside those of other conversations."""
     packing = job.data.packing
-    if not job.data.has_answers:
-        return
     whole = ("next_fit", "first_fit_decreasing") if job.model.takes_documents else ()
     if packing.method == "concatenate":
         yield Caution(
@@ -347,11 +382,11 @@ def _reaches_embedding(adapter: AdapterConfig) -> bool:
     )
 
 
-def _model_cautions(job: Job) -> Iterator[Caution]:
+@check(when=lambda job: isinstance(job.model, Transformer), cautions=CAUTIONS)
+def model_cautions(job: Job) -> Iterator[Caution]:
     """Positions that are never trained, adapters of random weights, and muP without Adam."""
     model, length = job.model, job.batch.sequence_length
-    if not isinstance(model, Transformer):
-        return
+    assert isinstance(model, Transformer)
     rows = model.max_sequence_length
     if model.positions == "learned" and model.pretrained is None and rows > length:
         yield Caution(

@@ -1,21 +1,79 @@
-"""Cross-section checks of `[data]`: the phases of a mixture, and what a stream cannot be."""
+"""Rules of `[data]`, `[batch]` and the tokens that the loss counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from setpoint.config import Config, Problem, fields_of
-from setpoint.data.sources.config import Random, SourceConfig, Text
-from setpoint.train.batch import steps_before
+from setpoint.config import Caution, Config, Problem, SetpointError, check, dead, fields_of, is_set
+from setpoint.data.sources.config import Conversations, Random, SourceConfig, Text, Tokens
+from setpoint.data.tokenizers.config import TokenIds
+from setpoint.loss.config import Ignoring, tokens_named
+from setpoint.model.config import Transformer
+from setpoint.model.divisors import nearest_divisors, nearest_multiples
+from setpoint.train.batch import batch_sum, steps_before
+from setpoint.train.rules.model import known_vocabulary, tokenizer_needs
 from setpoint.units import Duration
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
 
+S = TypeVar("S", bound=SourceConfig)
 
+
+@check(when=lambda job: isinstance(job.model, Transformer) and job.model.moe is not None)
+def load_problems(job: Job) -> Iterator[Problem]:
+    """Micro-batches that do not fall into the parts that experts are balanced over."""
+    assert isinstance(job.model, Transformer) and job.model.moe is not None
+    size, micro = job.model.moe.load_sequences, job.batch.micro_size
+    if size is not None and micro % size:
+        yield Problem(
+            "model.moe.load_sequences",
+            f"micro-batches of {micro} sequences do not fall into parts of {size}",
+            valid=[str(each) for each in nearest_divisors(micro, size)],
+            also=("batch.micro_size",),
+        )
+
+
+@check(when=lambda job: not job.batch.adds_up(job.parallel.data_ranks))
+def sum_problems(job: Job) -> Iterator[Problem]:
+    """Batch sizes whose product is not the global size."""
+    batch, ranks = job.batch, job.parallel.data_ranks
+    if prod(job.parallel.degrees.values()) != job.parallel.world_size:
+        return  # which is reported; so many ranks for data were not asked for
+    portion = batch.micro_size * batch.accumulation * ranks
+    given = [name for name in ("micro_size", "accumulation") if is_set(batch, name)]
+    also = (*(f"batch.{name}" for name in given), "parallel.world_size")
+    if len(given) == 2:
+        total = batch_sum(portion, batch.micro_size, batch.accumulation, ranks)
+        yield Problem(
+            "batch.global_size",
+            f"{batch.global_size} sequences contradict the other sizes: {total}",
+            valid=(str(portion),),
+            also=also,
+            hint="Give two of the three sizes; the third is derived.",
+        )
+        return
+    # What is derived has been rounded; what is given decides which sizes come out even.
+    parts = [(getattr(batch, name), name.removesuffix("_size")) for name in given]
+    parts.append((ranks, "ranks"))
+    step = prod(size for size, _ in parts)
+    factors = " * ".join(f"{size} ({name})" for size, name in parts)
+    yield Problem(
+        "batch.global_size",
+        f"{batch.global_size} sequences cannot be divided by {step}"
+        + (f" = {factors}" if given else " ranks"),
+        valid=[str(size) for size in nearest_multiples(batch.global_size, step)],
+        also=also,
+    )
+
+
+@check(when=lambda job: bool(job.data.all_phases))
 def phase_problems(job: Job) -> Iterator[Problem]:
-    """Find phases that do not start after the one before, or only after the end of the run."""
+    """Phases of a mixture that do not start after the one before, or not within the run."""
     end, before, last = job.total_steps(), 0, "the run"
     phases = [(f"data.phases.{index}", phase) for index, phase in enumerate(job.data.phases)]
     if job.data.anneal is not None:
@@ -41,8 +99,9 @@ def phase_problems(job: Job) -> Iterator[Problem]:
         before, last = max(before, step), path
 
 
+@check(when=lambda job: bool(job.data.streams))
 def stream_problems(job: Job) -> Iterator[Problem]:
-    """Find what needs the length of an epoch, which is not known of streamed data."""
+    """Values in epochs, whose length is not known of streamed data."""
     index = next(i for i, source in enumerate(job.data.sources) if source.is_streamed)
     for path, counts in _in_epochs(job, ""):
         if path.startswith("schedule."):
@@ -77,8 +136,9 @@ def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
                 yield here, counts
 
 
+@check(needs="files", when=lambda job: job.data.held_out >= 1 and not job.data.validation)
 def held_out_problems(job: Job) -> Iterator[Problem]:
-    """Find a number of documents to hold out that leaves none to train on."""
+    """A number of held-out documents that leaves none to train on."""
     counts = [_documents(source) for source in job.data.sources]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or job.data.held_out < sum(known):
@@ -101,6 +161,179 @@ def _documents(source: SourceConfig) -> int | None:
     return source.documents if isinstance(source, Random) and source.filter is None else None
 
 
-def baselines_are_dead(_: Job) -> str:
-    """Say why no n-grams are counted."""
-    return "n-grams are counted in whole data, and a source is streamed"
+@dead("evaluation.baselines")
+def baselines_are_dead(job: Job) -> str | None:
+    """N-gram baselines of data or tokens that are not counted."""
+    if job.data.streams:
+        return "n-grams are counted in whole data, and a source is streamed"
+    path = leaves_out(job)
+    return path and f"{path} leaves tokens out, which n-gram models would count"
+
+
+@check(needs=tokenizer_needs, when=lambda job: any(tokens_named(job.loss)))
+def unknown_tokens(job: Job) -> Iterator[Problem]:
+    """Tokens that the loss names and the tokenizer does not have."""
+    size = known_vocabulary(job.tokenizer)
+    for field, token in tokens_named(job.loss):
+        if size is not None and token >= size:
+            yield Problem(
+                field,
+                f"the tokenizer has no token {token}: its vocabulary is {size}",
+                valid=(f"0 to {size - 1}",),
+                also=("tokenizer",),
+            )
+
+
+def leaves_out(job: Job) -> str | None:
+    """Find what makes the loss, and with it each metric, leave tokens out.
+
+    Returns:
+        the path of the field; None if all tokens count.
+    """
+    loss = job.loss
+    if not loss.left_out:
+        return None
+    ignores = isinstance(loss, Ignoring) and loss.ignore_index is not None
+    return "loss.ignore_index" if ignores else "loss.token_weights"
+
+
+@check(
+    needs="files",
+    when=lambda job: any(sources_of(job, Conversations)),
+    cautions={"no-stop-token": "no token that ends an answer is trained"},
+)
+def template_problems(job: Job) -> Iterator[Problem]:
+    """Chat templates that are not there, or write tokens that the tokenizer does not have."""
+    from setpoint.data.sources.chat_template import ChatTemplate
+    from setpoint.data.sources.named_templates import fitting_template
+    from setpoint.data.tokenizers.vocabulary import chat_facts
+
+    facts = chat_facts(job.tokenizer)
+    for path, source in sources_of(job, Conversations):
+        if facts is None or (source.template is None and not needs_template(source)):
+            continue
+        try:
+            found = fitting_template(source.template, "", facts)
+            template = ChatTemplate(*found, facts.variables, facts.controls)
+            if path.startswith("data.sources.") and template.turn_end is None:
+                yield Caution(
+                    "no-stop-token",
+                    f"{path}.template",
+                    f"{found.title} writes no control token of {facts.title} behind an answer, so "
+                    "that none is trained that ends generation",
+                    also=("tokenizer",),
+                    hint="End the assistant's messages with a control token, such as eos_token.",
+                )
+        except SetpointError as error:
+            message, _, valid = str(error).removeprefix(": ").partition("\nValid: ")
+            yield Problem(f"{path}.template", message, hint=f"Valid: {valid}", also=("tokenizer",))
+
+
+@check(needs="files", when=lambda job: any(sources_of(job, Tokens)))
+def token_problems(job: Job) -> Iterator[Problem]:
+    """Prepared data, or a separator, of another tokenizer."""
+    from setpoint.data.prepared.names import read_facts
+    from setpoint.data.sources.token_files import prepared_folders
+    from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
+
+    size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)
+    for path, source in sources_of(job, Tokens):
+        yield from _beyond(path, source, size)
+        if size is not None and source.separator is not None and source.separator >= size:
+            yield Problem(
+                f"{path}.separator",
+                f"is no token of the tokenizer, which has {size:,}",
+                valid=("null", f"0 to {size - 1}"),
+                also=("tokenizer",),
+            )
+        for folder in prepared_folders(source, fetch=False):
+            facts = read_facts(folder)
+            if name is not None and facts is not None and facts.tokenizer != name:
+                yield Problem(
+                    f"{path}.paths",
+                    f"{folder} was prepared with the tokenizer {_brief(facts.tokenizer)}, and the "
+                    f"job's is {_brief(name)}",
+                    hint="Use that tokenizer, or prepare the data with this one.",
+                    also=("tokenizer",),
+                )
+
+
+def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
+    """Find ids that are no tokens, or parts of them, among the first ones of each file."""
+    if size is None:
+        return
+    from setpoint.data.sources.token_files import find_wrong_ids, token_files
+
+    for file in token_files(source, f"{path}.paths").files.values():
+        with suppress(SetpointError, OSError):  # a check of the source's own says why
+            wrong = find_wrong_ids(Path(str(file)), source.token_dtype, path, size)
+            if wrong is not None:
+                yield Problem(
+                    f"{path}.{wrong.field}",
+                    wrong.message,
+                    hint=f"Valid: {wrong.valid}",
+                    also=("tokenizer", "model.vocab_size"),
+                )
+                return
+
+
+@check(when=lambda job: isinstance(job.tokenizer, TokenIds))
+def text_problems(job: Job) -> Iterator[Problem]:
+    """Text, and documents to pack, where tokenizer.type = ids."""
+    assert isinstance(job.tokenizer, TokenIds)
+    for path, source in sources_of(job, SourceConfig):
+        fields: str = getattr(source, "field", "")
+        if isinstance(source, Tokens):
+            if source.separator is not None and source.separator != job.tokenizer.separator:
+                yield Problem(
+                    f"{path}.separator",
+                    "is not the separator of tokenizer, which stands between documents",
+                    valid=("null",),
+                    also=("tokenizer.separator",),
+                )
+        elif not isinstance(source, Conversations) and fields.rpartition(".")[2] != "input_ids":
+            yield Problem(
+                f"{path}.type",
+                "is text, and tokenizer.type = ids makes no tokens of it",
+                valid=("tokens",),
+                also=("tokenizer",),
+            )
+    packed = job.data.packing.method != "concatenate"
+    if packed and job.tokenizer.separator is None and any(sources_of(job, Tokens)):
+        yield Problem(
+            "data.packing.method",
+            "packs documents, and nothing separates those of token files",
+            valid=("concatenate",),
+            also=("tokenizer.separator",),
+        )
+
+
+def _brief(name: str) -> str:
+    """The name of a tokenizer with the start of its hash."""
+    kind, *more = name.split()
+    return " ".join([kind, *(each[:12] for each in more)])
+
+
+def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
+    """The sources of a kind, with their paths."""
+    sections = [("data.sources", job.data.sources), ("data.validation", job.data.validation)]
+    if job.evaluation is not None:
+        for number, each in enumerate(job.evaluation.datasets):
+            sections.append((f"evaluation.datasets.{number}.sources", each.sources))
+    for path, sources in sections:
+        for number, source in enumerate(sources):
+            if isinstance(source, kind):
+                yield f"{path}.{number}", source
+
+
+def needs_template(source: Conversations) -> bool:
+    """Whether a source's first row is messages, and not tokens."""
+    from setpoint.data.sources.conversations import ConversationsSource
+    from setpoint.hub.urls import is_url
+
+    if any(map(is_url, source.paths)):  # looked at when the run starts
+        return False
+    try:
+        return ConversationsSource(source).starts_with_messages()
+    except (OSError, SetpointError):
+        return False  # a check of its own says why, or the start of the run

@@ -1,27 +1,110 @@
-"""Cross-section checks of `[parallel]`: what the degrees of its axes divide."""
+"""Rules of `[parallel]`: what its axes divide, and what replica groups can train."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from math import gcd
+from typing import TYPE_CHECKING, Any
 
-from setpoint.config import Problem
-from setpoint.model.config import Transformer
+from setpoint.config import ConfigError, Problem, SetpointError, check, draft_of, nearest, resolve
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
-from setpoint.model.vocabulary import embedding_rows
-from setpoint.train.rules.vocabulary import known_vocabulary
+from setpoint.train.rules.model import known_vocabulary, tokenizer_needs, within
 
 if TYPE_CHECKING:
+    from setpoint.model.huggingface.language_model import HuggingFaceModel as LanguageModel
     from setpoint.train.config import Job
 
 TENSOR = "parallel.tensor"
 
 
+@check(needs="import", when=lambda job: isinstance(job.model, HuggingFaceModel))
+def family_problems(job: Job) -> Iterator[Problem]:
+    """Models that transformers does not make, or that ranks cannot divide.
+
+    An id of the hub is left alone, and files that cannot be read, as others say why.
+    """
+    from importlib.util import find_spec
+
+    section = job.model
+    assert isinstance(section, HuggingFaceModel)
+    if find_spec("transformers") is None or find_spec("torch") is None:
+        return
+    from setpoint.model.huggingface.build import try_huggingface
+    from setpoint.model.huggingface.values import Unfit
+    from setpoint.model.pretrained.check import check_config, declared_vocabulary
+    from setpoint.model.pretrained.document import read_keys
+    from setpoint.model.pretrained.locate import locate_here
+
+    try:
+        if not section.names_a_kind:
+            place = locate_here(section.config)
+            if place is None:
+                return
+            read_keys(place.directory)
+        made = try_huggingface(section, known_vocabulary(job.tokenizer) or 1)
+    except Unfit as error:
+        found = error.problem
+        known = {problem.path for problem in check_config(section)}
+        if declared_vocabulary(section) is not None:
+            known.add("overrides.vocab_size")
+        if found.path not in known:  # else checks of files say it
+            yield from within("model", [found])
+        return
+    except SetpointError:
+        return
+    yield from _undivided_family(job, made)
+
+
+def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
+    """Find axes by which the model cannot be divided, with degrees by which it can."""
+    from setpoint.model.huggingface.axes import undivided
+    from setpoint.train.build.adapter import add_adapter
+
+    try:
+        if job.parallel.divides_experts and job.adapter is not None:
+            add_adapter(job, made)
+    except SetpointError:
+        return  # which the rule of the adapter says
+
+    def working(field: str, **others: int) -> list[str]:
+        """Degrees of an axis by which the model can be divided, and the whole job, too."""
+        present, fits = getattr(job.parallel, field), list[str]()
+        for degree in nearest_divisors(job.parallel.world_size, present, 64):
+            draft: Any = draft_of(job)
+            for name, value in {**others, field: degree}.items():
+                setattr(draft.parallel, name, value)
+            try:
+                parallel = resolve(draft).parallel
+            except ConfigError:
+                continue
+            fields = {each.field for each in undivided(made, parallel)}
+            if degree != present and field not in fields:
+                fits.append(str(degree))
+        return fits[:3]
+
+    for field, why in undivided(made, job.parallel):
+        hint = ""
+        if field == "expert_tensor":
+            degrees = [degree for degree in working("expert", expert_tensor=1) if degree != "1"]
+            if degrees:
+                hint = f"Set it to 1, and divide the experts by parallel.expert = {degrees[0]}."
+        also = ("model.config", *(("adapter",) if "adapters" in why else ()))
+        yield Problem(f"parallel.{field}", why, valid=working(field), also=also, hint=hint)
+        if field == "pipeline":
+            return
+    split = job.parallel.pipelining.split
+    if split is not None:
+        yield from split_problems(split, len(made.stage_parts()) - 2, "model.config")
+
+
+@check(when=lambda job: job.parallel.torchft is not None)
 def torchft_problems(job: Job) -> Iterator[Problem]:
-    """Find what replica groups that die and come back cannot do."""
+    """Jobs that replica groups (torchft) cannot train."""
     section, batch = job.parallel.torchft, job.batch
     assert section is not None
-    if job.parallel.degrees["pipeline"] > 1:
+    if job.parallel.divides_layers:
         yield Problem(
             "parallel.pipeline",
             "the ranks of a replica group give each other their state, and stages gather theirs",
@@ -68,8 +151,14 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
         )
 
 
+@check(
+    needs=tokenizer_needs,
+    when=lambda job: isinstance(job.model, Transformer) and job.parallel.divides_matrices,
+)
 def tensor_problems(job: Job) -> Iterator[Problem]:
-    """Find what tensor parallelism cannot divide of a transformer and of its sequences."""
+    """Matrices and sequences that tensor parallelism cannot divide."""
+    from setpoint.model.vocabulary import embedding_rows
+
     model, ranks = job.model, job.parallel.degrees["tensor"]
     assert isinstance(model, Transformer)
     yield from _undivided(ranks, model.heads, "heads", "model.heads")
@@ -130,3 +219,255 @@ def _undivided_sequences(job: Job) -> Iterator[Problem]:
                 valid=[str(size) for size in nearest_multiples(length, step)],
                 also=("parallel.sequence_parallel", TENSOR),
             )
+
+
+@check(when=lambda job: job.parallel.divides_sequences)
+def context_problems(job: Job) -> Iterator[Problem]:
+    """Sequences and heads that do not divide by parallel.ring and parallel.ulysses."""
+    parallel, length = job.parallel, job.batch.sequence_length
+    degrees, multiple = parallel.degrees, parallel.sequence_multiple
+    used = [axis for axis in ("ring", "ulysses") if degrees[axis] > 1]
+    # Sequence parallelism divides further, and a check of its own says by how much.
+    is_divided_further = parallel.sequence_parallel and parallel.divides_matrices
+    if length % multiple and not is_divided_further:
+        factors = [f"{degrees[axis]} ({axis})" for axis in used]
+        if multiple > parallel.context:
+            factors.append("2 (ring_split = zigzag)")
+        total = f" = {multiple}" if len(factors) > 1 else ""
+        yield Problem(
+            "batch.sequence_length",
+            f"{length} tokens are no multiple of {' * '.join(factors)}{total}",
+            valid=[str(each) for each in nearest_multiples(length, multiple)],
+            also=tuple(f"parallel.{axis}" for axis in used),
+        )
+    if not isinstance(job.model, Transformer):
+        return
+    tensor, ulysses = degrees["tensor"], degrees["ulysses"]
+    heads = job.model.heads // tensor
+    if heads % ulysses:
+        where = f"a rank has of {job.model.heads} (parallel.tensor = {tensor})"
+        yield Problem(
+            "parallel.ulysses",
+            f"{ulysses} ranks cannot divide the {heads} heads "
+            f"{where if tensor > 1 else 'of the model'}",
+            valid=[str(each) for each in nearest_divisors(heads, ulysses)],
+            also=("model.heads", *(("parallel.tensor",) if tensor > 1 else ())),
+            hint="parallel.ring divides sequences whatever the number of heads is.",
+        )
+
+
+@check(when=lambda job: isinstance(job.model, Transformer) and job.parallel.divides_layers)
+def stage_problems(job: Job) -> Iterator[Problem]:
+    """Stages of a pipeline without a layer each, or with other parts than the model's."""
+    assert isinstance(job.model, Transformer)
+    pipelining, layers = job.parallel.pipelining, job.model.layers
+    ranks = job.parallel.degrees["pipeline"]
+    stages = pipelining.stages(ranks)
+    if pipelining.split is not None:
+        yield from split_problems(pipelining.split, layers, "model.layers")
+    elif stages > layers:
+        each = stages // ranks
+        total = f"{ranks} ranks with {each} stages each = {stages}" if each > 1 else f"{stages}"
+        most = layers // each
+        fit = [n for n in range(1, most + 1) if job.parallel.world_size % n == 0]
+        yield Problem(
+            "parallel.pipeline",
+            f"{total} stages are more than the model has layers, {layers}",
+            valid=[str(n) for n in sorted(fit, reverse=True)[:3]],
+            also=("model.layers", "parallel.pipelining.schedule"),
+        )
+
+
+def split_problems(
+    split: tuple[tuple[str, ...], ...], layers: int, field: str
+) -> Iterator[Problem]:
+    """Find stages with other parts than the model's; `field` decides how many layers it has."""
+    from setpoint.model.parts import part_names
+
+    wanted, given = part_names(layers), [name for stage in split for name in stage]
+    empty = [str(number) for number, stage in enumerate(split) if not stage]
+    if empty:
+        yield Problem(
+            f"parallel.pipelining.split.{empty[0]}", "is a stage without any part of the model"
+        )
+    elif given != wanted:
+        missing = [name for name in wanted if name not in given]
+        unknown = [name for name in given if name not in wanted]
+        twice = sorted({name for name in given if given.count(name) > 1})
+        why = "does not name the parts in their order"
+        if missing or unknown or twice:
+            said = (("lacks", missing), ("has unknown", unknown), ("repeats", twice))
+            why = "; ".join(f"{word} {', '.join(names[:4])}" for word, names in said if names)
+        yield Problem(
+            "parallel.pipelining.split",
+            why,
+            valid=(f"stages of embedding, layers.0 to layers.{layers - 1}, output",),
+            also=(field,),
+        )
+
+
+@check(when=lambda job: job.parallel.divides_layers)
+def batch_problems(job: Job) -> Iterator[Problem]:
+    """Numbers of micro-batches that the schedule of a pipeline does not run."""
+    pipelining, count = job.parallel.pipelining, job.batch.accumulation
+    ranks, share = (
+        job.parallel.degrees["pipeline"],
+        job.batch.global_size // job.parallel.data_ranks,
+    )
+    found = pipelining.batch_problem(ranks, count)
+    if found is not None:
+        why, valid = found
+        # Numbers that divide the batch, too, unless there are none.
+        even = [n for n in range(1, share + 1) if share % n == 0 and pipelining.fits(ranks, n)]
+        valid = sorted(even, key=lambda n: abs(n - count))[:2] or valid
+        yield Problem(
+            "batch.accumulation",
+            f"{count} micro-batch{'es' * (count != 1)} a step: {why}",
+            valid=[str(each) for each in valid],
+            also=("batch.micro_size", "batch.global_size", "parallel.pipelining.schedule"),
+        )
+
+
+@check(
+    when=lambda job: (
+        job.parallel.divides_experts
+        and isinstance(job.model, Transformer)
+        and job.model.moe is not None
+    )
+)
+def expert_problems(job: Job) -> Iterator[Problem]:
+    """Experts, and widths of experts, that the ranks cannot divide."""
+    model, parallel = job.model, job.parallel
+    assert isinstance(model, Transformer) and model.moe is not None
+    experts, width = model.moe.experts, model.moe.width(model.ffn_dim)
+    ranks = parallel.expert * parallel.expert_shards
+    if experts % parallel.expert:
+        yield Problem(
+            "parallel.expert",
+            f"{experts} experts cannot be divided among {parallel.expert} ranks",
+            valid=[str(n) for n in nearest_divisors(gcd(experts, ranks), parallel.expert)],
+            also=("model.moe.experts",),
+        )
+        return
+    if width % parallel.expert_tensor:
+        field = "model.ffn_dim" if model.moe.expert_dim is None else "model.moe.expert_dim"
+        yield Problem(
+            "parallel.expert_tensor",
+            f"the width of {width} of an expert cannot be divided among "
+            f"{parallel.expert_tensor} ranks",
+            valid=("1",),
+            also=(field, "parallel.tensor"),
+        )
+    else:
+        yield from _cut_blocks(job, width)
+    here, shards = experts // parallel.expert, parallel.expert_shards
+    if here % shards and model.dim % shards:
+        yield Problem(
+            "parallel.expert",
+            f"leaves {shards} ranks to shard {here} expert{'s' * (here != 1)}, and divides neither "
+            f"these nor dim = {model.dim} by {shards}",
+            valid=[
+                str(n)
+                for n in nearest_divisors(gcd(experts, ranks), parallel.expert, 8)
+                if n == 1 or not (experts // n % (ranks // n) and model.dim % (ranks // n))
+            ],
+            also=("model.moe.experts", "model.dim"),
+        )
+
+
+def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
+    """Find quantized experts of which ranks would have parts of blocks."""
+    model, ranks, adapter = job.model, job.parallel.expert_tensor, job.adapter
+    if ranks == 1 or adapter is None or adapter.quantize is None or not adapter.can_be_searched:
+        return
+    from setpoint.adapter.plan import quantized_sites, sites_of
+    from setpoint.model.parameters import parameters_of
+
+    assert isinstance(model, Transformer)
+    quantize = adapter.quantize
+    for site in quantized_sites(adapter, sites_of(parameters_of(model, 1))):
+        if site.form != "experts":
+            continue
+        into = site.path.endswith(".down")
+        block = (quantize.columns or 1) if into else quantize.rows
+        if width // ranks % block == 0:
+            continue
+        degrees = [n for n in range(2, ranks) if width % (n * block) == 0]
+        sizes = [n for n in range(2, block, 2) if width // ranks % n == 0]
+        smaller = f"set adapter.quantize.group_size = {sizes[-1]}, or " if sizes else ""
+        yield Problem(
+            "parallel.expert_tensor",
+            f"leaves each of {ranks} ranks {width // ranks} of the {width} "
+            f"{'inputs' if into else 'outputs'} of {site.path}, and would cut its blocks of "
+            f"{block} quantized weights",
+            valid=["1", *(f"{n} (with parallel.tensor = {n})" for n in degrees)],
+            also=("adapter.quantize", "parallel.tensor"),
+            hint=f"Or {smaller}leave it out by adapter.quantize.exclude.",
+        )
+        return
+
+
+@check(when=lambda job: bool(job.parallel.sharding.replicated))
+def replicated_problems(job: Job) -> Iterator[Problem]:
+    """Patterns of unsharded parameters that match none, or weights of divided experts."""
+    from setpoint.train.build.parameters import described
+
+    parallel = job.parallel
+    if not job.model.parameters_known or job.adapter is not None or not parallel.uses_fsdp:
+        return
+    names = [each.name for each in described(job, 1)[0]]
+    for index, pattern in enumerate(parallel.sharding.replicated):
+        path = f"parallel.sharding.replicated.{index}"
+        found = [name for name in names if re.search(pattern, name)]
+        if not found:
+            yield Problem(path, "matches no parameter", valid=nearest(pattern, names) or names[:3])
+        experts = [name for name in found if "experts." in name]
+        if experts and parallel.divides_experts:
+            yield Problem(
+                path,
+                f"matches {experts[0]}, of experts that the ranks divide",
+                also=("parallel.expert",),
+            )
+
+
+@check(when=lambda job: bool(job.parallel.sharding.units))
+def unit_problems(job: Job) -> Iterator[Problem]:
+    """Patterns of FSDP2 units that match no module, or one that cannot be a unit."""
+    from setpoint.model.parameters import parameters_of
+    from setpoint.model.parts import units_around_layers
+
+    model, patterns = job.model, job.parallel.sharding.units
+    if not (isinstance(model, Transformer) and model.parameters_known and job.parallel.uses_fsdp):
+        return
+    names: dict[str, None] = {}
+    for parameter in parameters_of(model, 1):
+        parts = parameter.name.split(".")[:-1]
+        names.update(dict.fromkeys(".".join(parts[:n]) for n in range(1, len(parts) + 1)))
+    units = {name for unit in units_around_layers(model) for name in unit}
+    units |= {name for name in names if re.fullmatch(r"layers(\.\d+)?", name)}
+    modules = [name for name in names if name not in units]
+    for index, pattern in enumerate(patterns):
+        path = f"parallel.sharding.units.{index}"
+        found = [name for name in modules if re.fullmatch(pattern, name)]
+        if not found:
+            unit = next((name for name in names if re.fullmatch(pattern, name)), None)
+            what = "no module" if unit is None else f"{unit}, which is a unit already"
+            yield Problem(
+                path,
+                f"matches {what}",
+                valid=[re.escape(name) for name in modules[:5]],
+                hint="A pattern matches whole names: '.*feed_forward' those that end so.",
+            )
+        for name in found:
+            if reason := _why_no_unit(model, name):
+                yield Problem(path, f"matches {name}, {reason}")
+                break
+
+
+def _why_no_unit(model: Transformer, name: str) -> str:
+    """Say why a module's weights cannot be gathered when it is called; empty if they can."""
+    if name == "embedding" and model.tie_embeddings:
+        return "with whose weights the loss multiplies by itself (model.tie_embeddings)"
+    if ".experts." in name or (".experts" in name and model.moe and not model.moe.packed):
+        return "which is computed on ranks whose tokens choose it, and all ranks must gather it"
+    return ""

@@ -1,16 +1,14 @@
-"""Cross-section checks of `[precision]`."""
+"""Rules of `[precision]`, `[optimizer]` and `deterministic`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Problem
-from setpoint.model.config import Transformer
-from setpoint.model.foreign import HuggingFaceModel
-from setpoint.model.parameters import parameters_of
-from setpoint.model.size import unknown_size
-from setpoint.precision.checks import converted, layer_problems
+from setpoint.config import Problem, SetpointError, check, dead
+from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.shapes.parameter import is_pattern
+from setpoint.train.rules.model import device_needs, known_vocabulary, within
 
 if TYPE_CHECKING:
     from setpoint.model.moe.config import MoE
@@ -20,24 +18,27 @@ LIKELY_VOCABULARY = 128 * 1024
 """Stands for the size of a vocabulary that is not known here; the output has none in float8."""
 
 
+@dead("optimizer.rounding")
 def idle_rounding(job: Job) -> str | None:
-    """Say why optimizer.rounding has no effect; None if it has one."""
+    """Rounding where the optimizer updates nothing in bf16."""
     state = job.precision.optimizer_state or job.precision.updated
     if "bf16" in (state, job.precision.updated):
         return None
     return "the weights that it updates and its state are in fp32, and nothing is rounded"
 
 
+@dead("precision.reduce")
 def idle_reduction(job: Job) -> str | None:
-    """Say why precision.reduce has no effect; None if it has one."""
+    """A dtype of sums of gradients where none are added up."""
     widened = (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
     if widened and job.batch.accumulation == job.parallel.data_ranks == 1:
         return "gradients of one micro-batch on one rank are not added up"
     return None
 
 
+@dead("precision.gather")
 def idle_gather(job: Job) -> str | None:
-    """Say why precision.gather has no effect; None if it has one."""
+    """A dtype of gathered weights where no fp32 weights are gathered."""
     precision = job.precision
     if not job.parallel.uses_fsdp:
         return "no weights are sharded (shard = 1)"
@@ -46,13 +47,16 @@ def idle_gather(job: Job) -> str | None:
     return None
 
 
+@dead("parallel.sharding.accumulation")
 def idle_accumulation(job: Job) -> str | None:
-    """Say why parallel.sharding.accumulation has no effect; None if it has one."""
-    return "a step has one micro-batch" if job.batch.accumulation == 1 else None
+    """Accumulation of sharded gradients where a step has one micro-batch."""
+    counts = job.parallel.accumulates_whole and job.batch.accumulation == 1
+    return "a step has one micro-batch" if counts else None
 
 
+@dead("precision.float8.gather")
 def idle_float8_gather(job: Job) -> str | None:
-    """Say why precision.float8.gather has no effect; None if it has one."""
+    """Weights to gather in float8 where none are gathered, or not in float8."""
     if not job.parallel.uses_fsdp:
         return "no weights are sharded (parallel.shard = 1)"
     reshard = job.parallel.reshard
@@ -61,8 +65,11 @@ def idle_float8_gather(job: Job) -> str | None:
     return None
 
 
+@check(when=lambda job: job.precision.float8 is not None)
 def float8_problems(job: Job) -> Iterator[Problem]:
-    """Find sizes and layers that products in float8 cannot have."""
+    """Linear layers that cannot be computed in float8."""
+    from setpoint.precision.checks import converted, layer_problems
+
     float8, model, path = job.precision.float8, job.model, "precision.float8"
     assert float8 is not None
     if float8.experts and isinstance(model, HuggingFaceModel):
@@ -79,11 +86,9 @@ def float8_problems(job: Job) -> Iterator[Problem]:
     if float8.experts and model.moe is not None:
         yield from _expert_problems(model.moe)
     experts = packed_experts(model)
-    for problem in layer_problems(float8, layers, experts):
-        if problem.path == "experts" and model.moe is not None and not model.moe.packed:
-            continue
-        below = f"{path}.{problem.path}" if problem.path else path
-        yield Problem(below, problem.message, valid=problem.valid, hint=problem.hint)
+    unpacked = model.moe is not None and not model.moe.packed
+    found = layer_problems(float8, layers, experts)
+    yield from within(path, (p for p in found if p.path != "experts" or not unpacked))
     if "output" in converted(float8, layers):
         yield Problem(
             f"{path}.skip",
@@ -113,6 +118,8 @@ def _expert_problems(moe: MoE) -> Iterator[Problem]:
 
 def packed_experts(model: Transformer) -> dict[str, tuple[int, int]]:
     """List the packed experts of a transformer without building it: (width, dim) by name."""
+    from setpoint.model.parameters import parameters_of
+
     return {
         each.name.removesuffix(".down"): (each.shape[1], each.shape[2])
         for each in parameters_of(model, LIKELY_VOCABULARY)
@@ -120,12 +127,9 @@ def packed_experts(model: Transformer) -> dict[str, tuple[int, int]]:
     }
 
 
+@check(needs="torch", when=lambda job: job.precision.float8 is not None)
 def float8_device_problems(job: Job) -> Iterator[Problem]:
-    """Look whether the device that is here computes in float8.
-
-    Returns:
-        a problem, or none; none either where the device is missing, which is one of its own.
-    """
+    """A device that does not compute in float8."""
     import torch
 
     from setpoint.precision.float8 import why_not
@@ -144,10 +148,76 @@ def linear_layers(model: Transformer) -> dict[str, tuple[int, int]]:
         (out, in) features by qualified name; none where only an imported norm itself knows what
         parameters it has.
     """
-    if unknown_size(model):
+    from setpoint.model.parameters import parameters_of
+
+    if not model.parameters_known:
         return {}
     return {
         each.name.removesuffix(".weight"): (each.shape[0], each.shape[1])
         for each in parameters_of(model, LIKELY_VOCABULARY)
         if each.kind in ("matrix", "output") and len(each.shape) == 2
     }
+
+
+@check(needs=device_needs, when=lambda job: job.deterministic and job.parallel.device != "cpu")
+def workspace_problems(job: Job) -> Iterator[Problem]:
+    """An environment in which matrix products on a GPU are not deterministic."""
+    from setpoint.parallel.workspace import VARIABLE, WORKSPACES, unfit_workspace
+
+    if job.parallel.device == "auto":
+        from torch import cuda
+
+        if not cuda.is_available():
+            return
+    value = unfit_workspace()
+    if value is not None:
+        yield Problem(
+            "deterministic",
+            f"the environment has {VARIABLE} = {value}, with which cuBLAS gives other sums in each "
+            f"run",
+            hint=f"Unset it, or set it to {' or '.join(WORKSPACES)}.",
+        )
+
+
+@check(when=lambda job: job.optimizer.has_patterns and job.model.parameters_known)
+def pattern_problems(job: Job) -> Iterator[Problem]:
+    """Patterns of the optimizer that match no parameter of a transformer."""
+    if _can_be_searched(job):
+        yield from _unmatched(job, vocabulary=1)
+
+
+@check(
+    needs=("import", "torch"),
+    when=lambda job: job.optimizer.has_patterns and not job.model.parameters_known,
+)
+def built_pattern_problems(job: Job) -> Iterator[Problem]:
+    """Patterns of the optimizer that match no parameter of the model, once built."""
+    try:
+        yield from _unmatched(job, known_vocabulary(job.tokenizer) or 1)
+    except SetpointError as error:
+        if not isinstance(job.model, HuggingFaceModel):  # of which a rule of its own says it
+            yield Problem("model", str(error))
+
+
+def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
+    from setpoint.optim.frozen import frozen_problems, is_frozen
+    from setpoint.optim.grouping import unmatched
+    from setpoint.train.build.parameters import described
+
+    # Which names there are does not depend on the vocabulary.
+    config, all_of_them = job.optimizer, described(job, vocabulary)[0]
+    held = [each for each in all_of_them if not is_frozen(config, each.name)]
+    yield from within("optimizer", frozen_problems(config, all_of_them))
+    yield from within("optimizer", unmatched(config, held) if held else ())
+
+
+def _can_be_searched(job: Job) -> bool:
+    """Whether all patterns are regular expressions, which the sections themselves see to."""
+    config = job.optimizer
+    if job.adapter is not None and not job.adapter.can_be_searched:
+        return False
+    patterns = [*config.frozen, *(group.pattern for group in config.groups)]
+    patterns += [span.pattern for span in config.frozen_spans]
+    for field in config.patterns:
+        patterns.extend(getattr(config, field))
+    return all(is_pattern(each) for each in patterns)

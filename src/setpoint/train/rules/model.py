@@ -1,0 +1,326 @@
+"""Rules of `[model]` and `[adapter]`: vocabulary, attention, and what an adapter matches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Caution, Need, Problem, SetpointError, check
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
+from setpoint.model.config import HuggingFaceModel, Transformer, names_attention_backend
+
+if TYPE_CHECKING:
+    from setpoint.data.tokenizers.config import TokenizerConfig
+    from setpoint.model.attention.support import Dense
+    from setpoint.shapes.stored import Form
+    from setpoint.train.config import Job
+
+FACTOR = 4
+MANY = 2**20
+"""Tokens, where it is not known how many there are."""
+
+
+def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
+    """Find how many tokens a tokenizer has, where that is known without building it.
+
+    Arguments:
+        tokenizer: its section; of one in files these are read, if they are here.
+    """
+    if isinstance(tokenizer, Bytes):
+        return BYTES_VOCABULARY
+    from setpoint.data.tokenizers.vocabulary import vocabulary_size
+
+    return vocabulary_size(tokenizer)
+
+
+def tokenizer_needs(job: Job) -> tuple[Need, ...]:
+    """Files, unless the tokenizer is known without."""
+    return () if isinstance(job.tokenizer, Bytes) else ("files",)
+
+
+def device_needs(job: Job) -> tuple[Need, ...]:
+    """Torch, where parallel.device = auto."""
+    return ("torch",) if job.parallel.device == "auto" else ()
+
+
+def has_rows(job: Job) -> bool:
+    """Whether the embedding may have another number of rows than there are tokens."""
+    model = job.model
+    return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
+
+
+@check(
+    needs=tokenizer_needs,
+    when=has_rows,
+    cautions={
+        "vocabulary-mostly-unused": "most rows of the embedding stand for no token of the tokenizer"
+    },
+)
+def vocabulary_problems(job: Job) -> Iterator[Problem]:
+    """A vocabulary of the model that does not hold the tokenizer's."""
+    from setpoint.model.vocabulary import embedding_rows, misfit
+
+    model = job.model
+    assert isinstance(model, Transformer)
+    tokens = known_vocabulary(job.tokenizer)
+    if tokens is None:
+        return
+    field = "vocab_multiple_of" if model.vocab_size is None else "vocab_size"
+    reason, rows = misfit(model, tokens), embedding_rows(model, tokens)
+    if reason is not None:
+        yield Problem(
+            "model.vocab_size",
+            reason,
+            valid=(str(tokens), "null"),
+            also=("tokenizer",),
+        )
+    elif rows > FACTOR * tokens:
+        yield Caution(
+            "vocabulary-mostly-unused",
+            f"model.{field}",
+            f"of {rows} rows of the embedding only {tokens} stand for tokens of the tokenizer; the "
+            f"others cost memory and time",
+            valid=("null",) if field == "vocab_size" else ("1", "64"),
+            also=("tokenizer",),
+        )
+
+
+@check(
+    needs="files",
+    when=lambda job: (
+        isinstance(job.model, HuggingFaceModel)
+        or (isinstance(job.model, Transformer) and job.model.pretrained is not None)
+    ),
+)
+def row_problems(job: Job) -> Iterator[Problem]:
+    """Rows of the embedding that fit neither the weights to start from nor the tokenizer."""
+    from setpoint.model.pretrained import check
+    from setpoint.model.pretrained.difference import Different
+    from setpoint.model.pretrained.locate import locate_here
+
+    model, tokens, found = job.model, known_vocabulary(job.tokenizer), None
+    also = ("tokenizer", *(() if model.pretrained is None else ("model.pretrained",)))
+    try:
+        place = None if model.pretrained is None else locate_here(model.pretrained)
+        if isinstance(model, Transformer):
+            words = model.vocab_size or tokens
+            if place is not None and words is not None:
+                found = check.vocabulary_difference(model, words, place)
+        elif isinstance(model, HuggingFaceModel):
+            rows = check.declared_vocabulary(model)
+            known = None if place is None else check.vocabulary_of(place)
+            if rows is not None and tokens is not None and rows < tokens:
+                yield _too_few(rows, tokens, also)
+            elif rows is not None and known is not None and rows < known:
+                found = Different("overrides.vocab_size", str(rows), str(known))
+    except SetpointError:
+        return  # a check of the model's own says why
+    if found is not None:
+        field, size, theirs = found
+        given = f", and the tokenizer has {tokens} tokens" if size.startswith("null") else ""
+        yield Problem(
+            f"model.{field}",
+            f"the weights to start from have {theirs}{given}",
+            valid=(theirs,),
+            also=also,
+        )
+
+
+def _too_few(rows: int, tokens: int, also: tuple[str, ...]) -> Problem:
+    return Problem(
+        "model.overrides.vocab_size",
+        f"{rows} rows of the embedding do not hold the {tokens} tokens of the tokenizer",
+        valid=(str(tokens),),
+        also=also,
+    )
+
+
+@check(when=lambda job: names_attention_backend(job.model))
+def backend_problems(job: Job) -> Iterator[Problem]:
+    """Attention backends that do not go with the device, the dtype or deterministic = true."""
+    from setpoint.model.attention.support import determinism_problems, placement_problems
+
+    assert isinstance(job.model, Transformer)
+    if job.deterministic:
+        yield from determinism_problems(job.model)
+    device, compute = job.parallel.device, job.precision.compute
+    yield from placement_problems(job.model, device, compute, training=True)
+
+
+@check(needs="torch", when=lambda job: names_attention_backend(job.model))
+def device_problems(job: Job) -> Iterator[Problem]:
+    """Attention backends that do not run on the device."""
+    from setpoint.model.attention import selection  # which needs torch
+
+    device, compute = job.parallel.device, job.precision.compute
+    yield from selection.device_problems(job.model, device, compute, training=True)
+
+
+def dense_on_gpu(job: Job) -> Dense | None:
+    """The attention that holds tensors of all pairs of positions, if the device is a GPU."""
+    model = job.model
+    if not isinstance(model, Transformer):
+        return None
+    documents = bool(job.data.packing.isolate) and job.data.packing.method != "none"
+    asks = model.sliding_window or model.attention_soft_cap or names_attention_backend(model)
+    if not (documents or asks):
+        return None
+    from setpoint.model.attention.support import find_dense  # most jobs have no use for it
+
+    length, ring = job.batch.sequence_length, job.parallel.degrees["ring"] > 1
+    return find_dense(model, job.precision.compute, length, documents=documents, ring=ring)
+
+
+@check(
+    needs=device_needs,
+    when=lambda job: job.parallel.device != "cpu" and dense_on_gpu(job) is not None,
+    cautions={
+        "dense-attention": "attention on a GPU holds a mask or scores of all pairs of positions"
+    },
+)
+def mask_cautions(job: Job) -> Iterator[Caution]:
+    """Attention that holds tensors of all pairs of positions on a GPU."""
+    from setpoint.model.attention.support import LIMITS, able, demands_of, unplaced
+
+    found, model = dense_on_gpu(job), job.model
+    assert isinstance(model, Transformer)
+    if job.parallel.device == "auto":
+        import torch
+
+        found = found if torch.cuda.is_available() else None
+    if found is None:
+        return
+    length, compute = job.batch.sequence_length, job.precision.compute
+    # One byte for what is seen, and two for what is added to a score; scores are there twice.
+    size = job.batch.micro_size * length**2 * (8 * model.heads if found.scores else 3)
+    without = ("dense", "causal") if found.masked else ("dense",)
+    better = [
+        name
+        for name in able(model)
+        if name != "auto"
+        and LIMITS[name].masks not in without
+        and unplaced(demands_of(model), name, "cuda", compute) is None
+        and (LIMITS[name].lse or job.parallel.degrees["ring"] == 1)
+    ]
+    fields = ("model.attention_soft_cap", "model.attention_dropout", "model.sliding_window")
+    also = [field for field in fields if getattr(model, field.partition(".")[2])]
+    held = "scores of all heads" if found.scores else "a mask"
+    yield Caution(
+        "dense-attention",
+        "model.attention_backend",
+        f"{found.name} holds {held} of {length} x {length} positions for each row of a micro-batch "
+        f"on a GPU ({size / 2**20:,.1f} MiB), and skips nothing that is hidden",
+        valid=tuple(better) if model.attention_backend != "auto" else (),
+        also=(*also, "batch.sequence_length", "data.packing.isolate"),
+        hint="" if better else "Without model.attention_dropout auto needs no mask.",
+    )
+
+
+@check(when=lambda job: job.adapter is not None and job.model.parameters_known)
+def adapter_problems(job: Job) -> Iterator[Problem]:
+    """Patterns and ranks of the adapter that do not fit the modules of a transformer."""
+    from setpoint.adapter import plan
+    from setpoint.model.parameters import fused_parts_of, parameters_of
+
+    model, config = job.model, job.adapter
+    assert config is not None and isinstance(model, Transformer)
+    if not config.can_be_searched:
+        return
+    vocabulary = known_vocabulary(job.tokenizer) or model.vocab_size or MANY
+    base = list(parameters_of(model, vocabulary))
+    yield from within("adapter", plan.adapter_problems(config, base, fused_parts_of(model)))
+    tied = "embedding.weight" in {
+        target.site.weight for target in plan.chosen(config, plan.sites_of(base))
+    }
+    if model.tie_embeddings and tied:
+        yield Problem(
+            "adapter.targets",
+            "adapts the embedding, which is the output matrix, too: once it is merged, the update "
+            "would change both",
+            also=("model.tie_embeddings",),
+            hint="Leave the embedding out by adapter.exclude.",
+        )
+
+
+@check(
+    needs=("import", "torch"),
+    when=lambda job: job.adapter is not None and not job.model.parameters_known,
+)
+def built_adapter_problems(job: Job) -> Iterator[Problem]:
+    """Patterns and ranks of the adapter that do not fit the modules of the model, once built."""
+    from setpoint.adapter.plan import adapter_problems
+    from setpoint.model.build import build_outline
+    from setpoint.train.build.adapter import add_adapter
+    from setpoint.train.build.parameter_groups import trained_parameters
+
+    assert job.adapter is not None
+    if not job.adapter.can_be_searched:
+        return
+    try:
+        model = build_outline(job.model, known_vocabulary(job.tokenizer) or 1)
+    except SetpointError as error:
+        if not isinstance(job.model, HuggingFaceModel):  # of which a rule of its own says it
+            yield Problem("adapter", str(error))
+        return
+    try:
+        modules = [name for name, _ in model.named_modules() if name]
+        found = list(adapter_problems(job.adapter, trained_parameters(model), {}, modules))
+        yield from within("adapter", found)
+        if not found:
+            add_adapter(job, model)
+    except SetpointError as error:
+        yield Problem("adapter", str(error))
+
+
+@check(
+    needs="files",
+    when=lambda job: (
+        job.adapter is not None
+        and job.adapter.quantize is not None
+        and job.model.pretrained is not None
+    ),
+    cautions={
+        "base-rounded-again": "weights that files hold quantized are quantized in another format"
+    },
+)
+def base_problems(job: Job) -> Iterator[Problem]:
+    """A quantized base that does not keep the numbers of the files that it comes from."""
+    from setpoint.adapter.quantize.checks import form_problems
+    from setpoint.model.pretrained.locate import locate_here
+    from setpoint.model.pretrained.quantized import dense_tensors
+
+    assert job.adapter is not None
+    config, pretrained = job.adapter.quantize, job.model.pretrained
+    assert config is not None and pretrained is not None
+    try:
+        place = locate_here(pretrained)
+        if place is None or place.kind != "huggingface":
+            return
+        infos = dense_tensors(place.directory)
+    except SetpointError:
+        return  # a check of the model's own says why
+    forms: dict[str, tuple[Form, int]] = {}
+    for name, info in infos.items():
+        if info.encoding is not None:
+            columns = info.shape[-2 if info.encoding.transposed else -1]
+            forms[name] = info.encoding.form, columns
+    found = list(within("adapter.quantize", form_problems(config, forms)))
+    for problem in found:
+        problem.also = ("model.pretrained",)
+    yield from found
+    if forms and not found and isinstance(job.model, Transformer) and job.model.merge_qkv:
+        yield Problem(
+            "model.merge_qkv",
+            "true makes one weight of three, whose numbers would be rounded once more in place of "
+            "being kept as the files have them",
+            valid=("false",),
+            also=("adapter.quantize", "model.pretrained"),
+        )
+
+
+def within(section: str, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Problems of a section, with paths from the job."""
+    for problem in problems:
+        problem.path = f"{section}.{problem.path}".rstrip(".")
+        problem.also = tuple(f"{section}.{path}" for path in problem.also)
+        yield problem

@@ -1,0 +1,358 @@
+"""Rules of how a run goes: evaluation, checkpoints, rollbacks, profiles, compiling and memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Caution, Need, Problem, SetpointError, check, dead, resolve
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY
+from setpoint.memory.config import Operators
+from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.optim.config import Plateau
+from setpoint.train.evaluation.config import (
+    BACKWARD,
+    HELD_OUT,
+    LONG_EVALUATION,
+    LONG_EVALUATION_MEANS,
+    METRICS,
+    Best,
+)
+
+if TYPE_CHECKING:
+    from setpoint.data.config import Data
+    from setpoint.data.sources.config import SourceConfig
+    from setpoint.profile.config import Profiling
+    from setpoint.train.config import Job
+
+
+@check(when=lambda job: not job.checkpoint.keep_best)
+def best_problems(job: Job) -> Iterator[Problem]:
+    """A metric of the best that selects nothing."""
+    section = job.evaluation
+    if section is None or section.early_stopping is not None:
+        return
+    usual = resolve(Best())
+    for name in ("data", "metric", "direction"):
+        # The direction follows from the metric, so that it is not looked at beside that.
+        if getattr(section.best, name) != getattr(usual, name):
+            yield Problem(
+                f"evaluation.best.{name}",
+                "has no effect: no checkpoint is kept as the best, and nothing ends early",
+                also=("checkpoint.keep_best", "evaluation.early_stopping"),
+                hint="Remove it.",
+            )
+            return
+
+
+@check(
+    needs="files",
+    when=lambda job: job.evaluation is not None and job.evaluation.may_be_long(job.batch),
+    cautions={LONG_EVALUATION: LONG_EVALUATION_MEANS},
+)
+def long_evaluation(job: Job) -> Iterator[Caution]:
+    """Evaluations that take longer than the training between two of them."""
+    from setpoint.track.console import short_count
+
+    found = needed_tokens(job)
+    assert job.evaluation is not None
+    if found is None or found[0] <= BACKWARD * found[1]:
+        return
+    tokens, between = found
+    least = math.ceil(tokens / BACKWARD / (job.batch.global_size * job.batch.sequence_length))
+    sequences = max(int(0.1 * BACKWARD * between / job.batch.sequence_length), 1)
+    yield Caution(
+        LONG_EVALUATION,
+        "evaluation.sequences",
+        f"an evaluation reads up to {short_count(tokens)} tokens, and {short_count(between)} are "
+        f"trained on between two; reading costs a third of training, so that evaluating takes "
+        f"{tokens / BACKWARD / between:.1f} times as long",
+        valid=(str(sequences),),
+        also=("evaluation.every",),
+        hint=f"{sequences} sequences take a tenth of the time; evaluations as long as the "
+        f"training are {least} steps apart.",
+    )
+
+
+def needed_tokens(job: Job) -> tuple[float, float] | None:
+    """Estimate what an evaluation costs beside the training between two of them.
+
+    Returns:
+        tokens of an evaluation, at most, and of the training; None where the period does not say,
+        or a data set of unknown size is evaluated whole.
+    """
+    section, batch = job.evaluation, job.batch
+    if section is None or section.every.unit not in ("steps", "tokens"):
+        return None
+    per_step = batch.global_size * batch.sequence_length
+    between = section.every.count * (per_step if section.every.unit == "steps" else 1)
+    total = 0.0
+    for name in section.names:
+        size = _held_out_tokens(job.data) if name == HELD_OUT else None
+        given = section.dataset(name)
+        if given is not None:
+            size = _tokens(given.sources)
+        sequences = section.sequences_of(name)
+        if sequences is not None:
+            most = sequences * batch.sequence_length
+            size = most if size is None else min(size, most)
+        if size is None:
+            return None
+        total += size
+    return total, between
+
+
+def _held_out_tokens(data: Data) -> float | None:
+    if data.validation:
+        return _tokens(data.validation)
+    # How many tokens some number of documents have is not known before they are read.
+    whole = None if data.streams or data.held_out >= 1 else _tokens(data.sources)
+    return None if whole is None else whole * data.held_out
+
+
+def _tokens(sources: Iterable[SourceConfig]) -> float | None:
+    """How many tokens sources hold at most, where a token is a byte; None where it is unknown."""
+    sizes = [source.most_tokens() for source in sources]
+    return None if None in sizes else float(sum(size or 0 for size in sizes))
+
+
+@check(when=lambda job: isinstance(job.schedule, Plateau))
+def plateau_problems(job: Job) -> Iterator[Problem]:
+    """A metric that the schedule follows and nothing computes."""
+    assert isinstance(job.schedule, Plateau)
+    follows = job.plateau_basis()
+    if job.schedule.evaluated_on != follows:
+        yield Problem(
+            "schedule.evaluated_on",
+            "contradicts the section evaluation, which it follows from",
+            valid=() if follows is None else (repr(follows),),
+            hint="Remove it.",
+        )
+    section, path = job.evaluation, "schedule.monitor"
+    data, _, metric = job.schedule.monitor.rpartition(".")
+    if section is None or not (data and metric):
+        return  # a problem of the schedule's own, or a conflict
+    if data not in section.names or metric not in METRICS:
+        what = f"{data} is no data set" if data not in section.names else f"{metric} is no metric"
+        given = [m for m in METRICS if section.computes(section.names[0], m)]
+        names = [f"{name}.{each}" for name in section.names for each in given]
+        yield Problem(path, f"is never computed: {what} of the evaluation", valid=names)
+    elif not section.computes(data, metric):
+        yield Problem(
+            path,
+            f"is never computed: {metric} is not counted",
+            also=("evaluation.accuracy",),
+            hint="Set evaluation.accuracy = true.",
+        )
+
+
+@check(when=lambda job: not job.checkpoint.frozen)
+def frozen_problems(job: Job) -> Iterator[Problem]:
+    """Frozen parameters that cannot be left out of checkpoints, or that there are none of."""
+    if not job.optimizer.frozen and job.adapter is None:
+        yield Problem(
+            "checkpoint.frozen",
+            "false has no effect: no parameter is frozen for the whole run",
+            valid=("true",),
+            also=("optimizer.frozen", "adapter"),
+        )
+    if (
+        job.adapter is not None
+        and job.adapter.quantize is not None
+        and not isinstance(job.model, Transformer)
+    ):
+        tag = type(job.model).__setpoint__.tag
+        yield Problem(
+            "checkpoint.frozen",
+            f"false quantizes frozen parameters again, from tensors whose names are known, and a "
+            f"model of type = {tag} has names of its own",
+            valid=("true",),
+            also=("adapter.quantize", "model"),
+            hint="Quantized weights take a quarter of the bytes of bf16, or half of them.",
+        )
+    if job.model.pretrained is None:
+        yield Problem(
+            "checkpoint.frozen",
+            "false leaves out frozen parameters, which are taken again from model.pretrained, and "
+            "that is null",
+            valid=("true",),
+            also=("model.pretrained",),
+        )
+
+
+@check(when=lambda job: job.checkpoint.export is not None)
+def export_problems(job: Job) -> Iterator[Problem]:
+    """A model to export that transformers has no word for."""
+    from setpoint.model.pretrained.write_config import family_for
+
+    if isinstance(job.model, HuggingFaceModel):
+        return
+    also, hint = ("model",), "Set checkpoint.export = null, or change the model."
+    if not isinstance(job.model, Transformer):
+        kind = type(job.model).__setpoint__.tag
+        yield Problem("checkpoint.export", f"a model of type = {kind} cannot be written in the "
+                      "format of Hugging Face", valid=("null",), also=also, hint=hint)  # fmt: skip
+        return
+    try:
+        family_for(job.model)
+    except SetpointError as error:
+        yield Problem("checkpoint.export", str(error), valid=("null",), also=also, hint=hint)
+
+
+URL = "checkpoint.remote.url"
+
+
+@check(when=lambda job: job.checkpoint.remote is not None)
+def url_problems(job: Job) -> Iterator[Problem]:
+    """A place for uploads that is no URL."""
+    from setpoint.hub.urls import is_url
+
+    section = job.checkpoint.remote
+    assert section is not None
+    if not is_url(section.url):
+        valid = ("s3://bucket/runs", "gs://bucket/runs", "file:///shared/runs")
+        yield Problem(URL, f"is not a URL: {section.url!r}", valid=valid)
+
+
+@check(needs="import", when=lambda job: job.checkpoint.remote is not None)
+def protocol_problems(job: Job) -> Iterator[Problem]:
+    """A URL for uploads that no installed package opens."""
+    from setpoint.hub.urls import is_url, protocol_problem
+
+    section = job.checkpoint.remote
+    assert section is not None
+    problem = protocol_problem(section.url, "remote") if is_url(section.url) else ""
+    if problem:
+        message, _, valid = problem.partition("\nValid: ")
+        yield Problem(URL, message, hint=f"Valid: {valid}")
+
+
+@check(when=lambda job: bool(job.resilience.rollbacks))
+def rollback_problems(job: Job) -> Iterator[Problem]:
+    """Rollbacks without checkpoints to go back to."""
+    for field in job.resilience.rollbacks:
+        if not job.checkpoint.write:
+            yield Problem(
+                field,
+                "rollback goes back to the newest checkpoint, and checkpoint.write = false saves "
+                "none",
+                valid=("fail", "skip"),
+                also=("checkpoint.write",),
+            )
+        elif not job.checkpoint.at_start and all(
+            every.unit in ("never", "last_step") for every in job.checkpoint.intervals
+        ):
+            yield Problem(
+                field,
+                "rollback goes back to the newest checkpoint, and none is saved before the end",
+                valid=("fail", "skip"),
+                also=("checkpoint.every", "checkpoint.at_start"),
+                hint="Or save checkpoints while it trains, with checkpoint.every.",
+            )
+
+
+@check(when=lambda job: job.profiling is not None)
+def profiling_problems(job: Job) -> Iterator[Problem]:
+    """Profiled steps that the run does not have, and ranks that are not there."""
+    from setpoint.profile.checks import rank_problems
+
+    section, steps = job.profiling, job.total_steps()
+    assert section is not None
+    if steps is not None:
+        yield from _windows(section, steps)
+    yield from rank_problems(section, job.parallel)
+
+
+def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
+    """Whether the cycles lie within the run. A session more goes through them again."""
+    cycle = section.wait + section.warmup + section.active
+    first = section.skip + cycle
+    parts = {"wait": section.wait, "warmup": section.warmup, "active": section.active}
+    counted = " + ".join(f"{count} ({name})" for name, count in parts.items())
+    also = (*(f"profiling.{name}" for name in ("skip", *parts)), "duration")
+    if first > steps:
+        yield Problem(
+            "profiling",
+            f"the first cycle is over after {first} = {section.skip} (skip) + {counted} steps, "
+            f"and the run has {steps}",
+            also=also,
+        )
+        return
+    repeat = section.repeat
+    if repeat is not None and section.skip + repeat * cycle > steps:
+        fit = (steps - section.skip) // cycle
+        yield Problem(
+            "profiling.repeat",
+            f"{repeat} cycles are over after {section.skip + repeat * cycle} = {section.skip} "
+            f"(skip) + {repeat} * ({counted}) steps, and the run has {steps}",
+            valid=(str(fit), "null"),
+            also=also,
+        )
+
+
+@dead("compile.optimize_ddp")
+def optimize_ddp_is_dead(job: Job) -> str | None:
+    """Graphs to divide by the buckets of DDP, where no replicas sum gradients in any."""
+    parallel = job.parallel
+    if parallel.world_size == 1:
+        return "there is one rank"
+    is_divided = parallel.copies < parallel.world_size
+    return "the model is divided, and not replicated by DDP alone" if is_divided else None
+
+
+@check(needs="torch", when=lambda job: job.compile is not None)
+def compiler_problems(job: Job) -> Iterator[Problem]:
+    """Packages and tools that torch.compile needs and this machine lacks."""
+    import torch
+
+    from setpoint.compile.checks import machine_problems
+
+    section, device = job.compile, job.parallel.device
+    assert section is not None
+    has_gpu = torch.cuda.is_available()
+    if device == "auto":
+        device = "cuda" if has_gpu else "cpu"
+    if device == "cpu" or has_gpu:
+        yield from machine_problems(section, device)
+
+
+def may_be_large(job: Job) -> bool:
+    """Whether a job without a GPU comes near the memory of a machine, by a rough count."""
+    parallel = job.parallel
+    return parallel.device != "cuda" and parallel.world_size == 1 and rough_size(job) > 10**8
+
+
+def memory_needs(job: Job) -> tuple[Need, ...]:
+    """Files, or torch where parallel.device = auto."""
+    return ("torch",) if job.parallel.device == "auto" else ("files",)
+
+
+def rough_size(job: Job) -> int:
+    """Count the numbers that a transformer keeps in weights and for a micro-batch, roughly."""
+    model, batch = job.model, job.batch
+    if not isinstance(model, Transformer):
+        return 0
+    experts = 1 if model.moe is None else model.moe.experts
+    width = model.layers * (4 * model.dim + 3 * (model.ffn_dim or 0) * experts)
+    words = model.vocab_size or BYTES_VOCABULARY
+    tokens = batch.micro_size * batch.sequence_length
+    return model.dim * (width + words) + tokens * (6 * width + words)
+
+
+def memory_suggestions(job: Job) -> list[str]:
+    """List what would make a job take less memory, the cheapest first."""
+    memory, optimizer, found = job.memory, job.optimizer, list[str]()
+    if job.batch.micro_size > 1:
+        found.append("a smaller batch.micro_size (batch.accumulation makes up for it)")
+    if not type(job.loss).from_hidden and isinstance(job.model, Transformer):
+        found.append("loss.type = chunked_cross_entropy, which never holds all logits")
+    checkpointing = memory.activation_checkpointing
+    if checkpointing is None:
+        found.append("memory.activation_checkpointing.type = full, which keeps less of each layer")
+    if job.parallel.device != "cpu":
+        if memory.activation_offload is None and not isinstance(checkpointing, Operators):
+            found.append("memory.activation_offload, which keeps activations on the host")
+        if memory.optimizer_offload is None and optimizer.by_parameter and optimizer.keeps_state:
+            found.append("memory.optimizer_offload, which keeps the optimizer's state there")
+    return [*found, "a shorter batch.sequence_length", "a smaller model"]
