@@ -34,10 +34,11 @@ from setpoint.dry_run.loads import even_loads, plain_products
 from setpoint.dry_run.meter import Meter, Peak, axes_of, metering, size_of
 from setpoint.model.attention.backend import SHARE_NO_HEADS
 from setpoint.model.attention.support import LIMITS
-from setpoint.model.config import Transformer
+from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.layers import layers_of
 from setpoint.model.norm.norms import FUSED
 from setpoint.model.parts import stage_sizes
+from setpoint.model.pretrained.check import check_weights
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.optim.frozen import is_frozen
 from setpoint.parallel.config import DeepEP
@@ -276,6 +277,10 @@ def _refuse(job: Job) -> None:
     for name, given in parts.items():
         if given:
             raise SetpointError(f"{name} cannot be planned by a dry run\nValid: without it")
+    if isinstance(job.model, HuggingFaceModel) and job.model.pretrained is not None:
+        for problem in check_weights(job.model):
+            name = job.model.pretrained
+            raise SetpointError(f"model.pretrained = {name}: {problem.message}")
     if distributed.is_initialized():
         raise SetpointError("a dry run is a command of one process, and this one is among ranks")
 

@@ -20,14 +20,16 @@ from setpoint.model.foreign import HuggingFaceModel
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.start import start_from
 from setpoint.shapes.stored import Form, stored_weights
+from setpoint.train.rules.model import built_adapter_problems
 
 from ...model.pretrained.ours import change_config, rewrite
 from ...model.pretrained.quantized_files import FORMATS, KEPT, gpt_oss, quantize_files
 from ...model.pretrained.theirs import make
+from ...train.small import small_job
 
 WIDTHS: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "num_hidden_layers": 1,
-    "num_experts_per_tok": 2, "vocab_size": 20,
+    "num_experts_per_tok": 2, "vocab_size": 257,
 }  # fmt: skip
 
 
@@ -100,8 +102,15 @@ def test_matrices_whose_scales_differ_are_not_kept_as_one(tmp_path: Path) -> Non
     folder = qwen3_moe(tmp_path, "nvfp4")
     name = "model.layers.0.mlp.experts.1.up_proj.weight_global_scale"
     rewrite(folder, {name: torch.tensor([900.0])})
-    with pytest.raises(SetpointError, match=r"gate_up_proj is made of 2 matrices of the files, "):
+    said = "gate_up_proj is made of 2 matrices of the files, whose scales"
+    with pytest.raises(SetpointError, match=said):
         started(folder, resolve(NVFP4()))
+    job = small_job(
+        tmp_path, "model.type=huggingface", f"model.pretrained={folder}",
+        "adapter={type: lora, rank: 2, quantize: nvfp4}",
+    )  # fmt: skip
+    (found,) = built_adapter_problems(job)
+    assert said in found.message
     started(folder, resolve(FP8(group_size=16)))  # which rounds them once more
 
 

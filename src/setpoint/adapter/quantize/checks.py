@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from math import gcd, log
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from setpoint.adapter.quantize.config import Quantization
 
 ROUNDED_AGAIN: Final = "base-rounded-again"
+UNJOINED: Final = "the layer in adapter.quantize.exclude, or another format"
 
 _BLOCKS: Final = {
     "bitsandbytes": (32, 64, 128, 256, 512, 1024, 2048, 4096),
@@ -160,6 +161,25 @@ def form_of(config: Quantization, columns: int) -> Form:
             return Form("e2m1", (1, MX_BLOCK), "exponent")
         case _:
             return Form("int8", (1, config.columns or columns))
+
+
+def why_not_joined(
+    name: str, forms: Sequence[Form], rows: Sequence[int], factors: Sequence[float]
+) -> str | None:
+    """Say why matrices of files, one above the other, are not kept as one; None if they can be.
+
+    Arguments:
+        name: of the one.
+        forms, rows: of each.
+        factors: that multiply the scales of each; none where there are no such numbers.
+    """
+    uncut = all(count % forms[0].block[0] == 0 for count in rows)
+    if len(set(forms)) == 1 and len(set(factors)) <= 1 and uncut and not forms[0].nested:
+        return None
+    return (
+        f"{name} is made of {len(forms)} matrices of the files, whose scales are not those of one "
+        f"matrix, so that their numbers cannot be kept"
+    )
 
 
 def keeping(form: Form) -> tuple[str | None, dict[str, object]]:

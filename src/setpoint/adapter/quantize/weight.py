@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.adapter.quantize.backend import format_of
-from setpoint.adapter.quantize.checks import form_of
+from setpoint.adapter.quantize.checks import UNJOINED, form_of, why_not_joined
 from setpoint.adapter.quantize.formats import Box
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import held_here, part_here, put, whole_of
@@ -128,18 +128,12 @@ class QuantizedWeight(nn.Module):
         first = matrices[0]
         if len(matrices) == 1 or first.form != form_of(self.config, self.columns):
             return first
-        whole = [name for name in WHOLE if name in first.parts]
-        same = all(torch.equal(first.parts[n], each.parts[n]) for each in matrices for n in whole)
+        factors = [float(each.parts["factor"]) for each in matrices if "factor" in each.parts]
         rows = [len(each.parts["codes"]) for each in matrices]
-        uncut = all(count % first.form.block[0] == 0 for count in rows)
-        alike = all(each.form == first.form for each in matrices)
-        if first.form.nested or not (same and uncut and alike):
-            raise SetpointError(
-                f"adapter.quantize: {self.name} is made of {len(matrices)} matrices of the files, "
-                f"whose scales are not those of one\nValid: the layer in adapter.quantize.exclude, "
-                f"or another format, in which it is quantized anew"
-            )
-        names = [name for name in first.parts if name not in whole]
+        why = why_not_joined(self.name, [each.form for each in matrices], rows, factors)
+        if why is not None:
+            raise SetpointError(f"adapter.quantize: {why}\nValid: {UNJOINED}")
+        names = [name for name in first.parts if name not in WHOLE]
         parts = {name: torch.cat([each.parts[name] for each in matrices]) for name in names}
         return first._replace(parts={**first.parts, **parts})
 

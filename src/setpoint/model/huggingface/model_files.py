@@ -21,7 +21,7 @@ from setpoint.model.pretrained.tensor_files import listed
 
 if TYPE_CHECKING:
     from setpoint.model.pretrained.header import Encoding
-    from setpoint.shapes.stored import Coded
+    from setpoint.shapes.stored import Coded, Form
 
 
 def read_model(
@@ -97,6 +97,27 @@ class Sources:
         """See `setpoint.shapes.stored.HasCoded`."""
         matrices = self.names.get(weight)
         return None if matrices is None else self._read(matrices)
+
+    def joined(self, weight: str) -> tuple[list[Form], list[int], list[float]] | None:
+        """Forms, rows and factors of the matrices of an expert, the first whose factors differ.
+
+        Returns:
+            None where files hold each expert as one matrix, or all dense.
+        """
+        found = None
+        for names in self.names.get(weight, ()):
+            infos = [self.infos[name] for name in names]
+            encodings = [cast("Encoding", info.encoding) for info in infos]
+            if len(infos) == 1:
+                return None
+            with TensorReader() as reader:
+                held = [dict(each.parts).get("factor") for each in encodings]
+                factors = [float(reader.part(each)) for each in held if each is not None]
+            forms, rows = [each.form for each in encodings], [info.shape[0] for info in infos]
+            found = forms, rows, factors
+            if len(set(factors)) > 1:
+                break
+        return found
 
     def _read(self, matrices: list[list[str]]) -> Iterator[list[Coded]]:
         with TensorReader() as reader:

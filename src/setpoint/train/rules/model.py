@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Caution, Need, Problem, SetpointError, check
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceModel, Transformer, names_attention_backend
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from setpoint.data.tokenizers.config import TokenizerConfig
     from setpoint.model.attention.support import Dense
     from setpoint.shapes.stored import Form
@@ -267,9 +269,37 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
         found = list(adapter_problems(job.adapter, trained_parameters(model), {}, modules))
         yield from within("adapter", found)
         if not found:
+            yield from _unjoined(job, model)
             add_adapter(job, model)
     except SetpointError as error:
         yield Problem("adapter", str(error))
+
+
+def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
+    """Find experts that files hold one by one in numbers that cannot be kept as those of one."""
+    from setpoint.adapter.plan import quantized_sites, sites_of
+    from setpoint.adapter.quantize.checks import UNJOINED, form_of, why_not_joined
+    from setpoint.model.huggingface.model_files import Sources
+    from setpoint.model.pretrained.locate import locate_here
+    from setpoint.train.build.parameter_groups import trained_parameters
+
+    assert job.adapter is not None
+    config = job.adapter.quantize
+    if not isinstance(job.model, HuggingFaceModel) or config is None or not job.model.pretrained:
+        return
+    place = locate_here(job.model.pretrained)
+    if place is None or place.kind != "huggingface":
+        return
+    theirs: Any = model
+    sources = Sources(theirs.model, place.directory)
+    for site in quantized_sites(job.adapter, sites_of(trained_parameters(model))):
+        found = sources.joined(site.weight.removeprefix("model."))
+        if found is None or found[0][0] != form_of(config, site.matrix[1]):
+            continue
+        why = why_not_joined(site.path, *found)
+        if why is not None:
+            yield Problem("adapter.quantize", why, hint=f"Valid: {UNJOINED}.")
+            return
 
 
 @check(
