@@ -18,6 +18,7 @@ from setpoint.model.flops import training_flops
 from setpoint.parallel.world import world_of
 from setpoint.train.config import Job
 
+from ..model.huggingface_families import family_job
 from ..ranks import fork
 from ..train.small import small_job
 from .measured import measured_run
@@ -80,6 +81,24 @@ def test_it_says_what_real_ranks_allocate_and_send(tmp_path: Path, name: str) ->
         ]
         assert planned["traffic"] == measured["traffic"]
         assert planned["flops"] == measured["flops"]
+
+
+@pytest.mark.parametrize("kind", ["transformer", "mixtral"])
+def test_products_of_experts_are_counted(tmp_path: Path, kind: str) -> None:
+    """Those of 24 more components: three matrices, forward and by both gradients."""
+    counted: list[int] = []
+    for width in (24, 48):
+        if kind == "transformer":
+            flags = ("model.moe={experts: 4, top_k: 2}", f"model.moe.expert_dim={width}")
+            job = small_job(tmp_path, *flags)
+            assert isinstance(job.model, Transformer)
+            layers, dim = job.model.layers, job.model.dim
+        else:
+            job = family_job(tmp_path, kind, f"model.overrides.intermediate_size={width}")
+            layers, dim = 2, 16
+        counted.append(dry_run(job).flops)
+    rows = job.batch.global_size * job.batch.sequence_length * 2
+    assert counted[1] - counted[0] == rows * layers * dim * 24 * 3 * 2 * 3
 
 
 SHARDED = ("parallel.world_size=2", "parallel.shard=2")

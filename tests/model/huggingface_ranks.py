@@ -1,28 +1,38 @@
 """Run by tests of families in a process of its own: several ranks train as one does.
 
 Its arguments are the number of ranks, unless it is 2; families of `FAMILIES`, with an adapter as in
-`gpt_oss+lora`; and shapes such as `shard=2`.
+`gpt_oss+lora`, or compiled as in `gpt_oss+compiled`; and shapes such as `shard=2`.
+
+With `float64` among them all that is fp32 is computed in fp64, over more steps: what differs there
+by more than rounding is a fault, where steps of an adapter on a small random base amplify it.
 """
 
+import importlib
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
+from transformers.integrations import moe
 
+from setpoint.model.huggingface import build
 from setpoint.model.layers import layers_of
 from setpoint.parallel.world import World
 from setpoint.train.build.components import build_components
 
-from ..parallel.equal_ranks import Trained, assert_equal, trained
+from ..parallel.equal_ranks import Trained, assert_equal, float64, trained
 from ..ranks import fork
 from .huggingface_families import family_job
 
 WORLD = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdecimal() else 2
 FLAGS = ("duration=6 steps", "memory.activation_checkpointing=full")
+# Fused AdamW takes no step counters in fp64.
+EXACT = ("duration=20 steps", "optimizer.implementation=loop")
 
 
 def compare(folder: Path, kind: str, shape: str, alone: dict[str, Trained]) -> None:
@@ -32,8 +42,12 @@ def compare(folder: Path, kind: str, shape: str, alone: dict[str, Trained]) -> N
         alone: what one rank has trained, by the kind.
     """
     degrees = [f"parallel.{degree}" for degree in shape.split(",")]
-    family, _, adapter = kind.partition("+")
-    flags = (*FLAGS, f"adapter={{type: {adapter}, rank: 2, b_std: 0.1}}") if adapter else FLAGS
+    family, _, more = kind.partition("+")
+    flags = (*FLAGS, *EXACT) if "float64" in sys.argv else FLAGS
+    if more == "compiled":
+        flags = (*flags, "compile={backend: aot_eager}")
+    elif more:
+        flags = (*flags, f"adapter={{type: {more}, rank: 2, b_std: 0.1}}")
     if WORLD > 2:
         flags = (*flags, "batch.global_size=4")
     ranks = (*flags, f"parallel.world_size={WORLD}", *degrees)
@@ -48,7 +62,8 @@ def compare(folder: Path, kind: str, shape: str, alone: dict[str, Trained]) -> N
             told = [trained(family_job(folder, family, *flags), World(torch.device("cpu")))]
         dist.broadcast_object_list(told)
         alone[kind] = told[0]
-    assert_equal(trained(job), alone[kind], 1e-5, f"{kind}, {shape}")
+    rtol = 1e-9 if "float64" in sys.argv else 1e-5
+    assert_equal(trained(job), alone[kind], rtol, f"{kind}, {shape}")
     print(f"{kind}, {shape}: equal")
 
 
@@ -60,13 +75,37 @@ def units_are_gathered_apart(model: Any) -> None:
         assert "model.model.embed_tokens" in units and "model.lm_head" in units, units
 
 
+class _Wide:
+    """The module torch, in which fp32 is fp64."""
+
+    def __getattr__(self, name: str) -> Any:
+        return torch.float64 if name in ("float32", "float") else getattr(torch, name)
+
+
+@contextmanager
+def wide(kinds: list[str]) -> Iterator[None]:
+    """Let fp32 mean fp64, also where transformers names it."""
+    wide_torch: Any = _Wide()
+    build.torch = wide_torch
+    moe._can_use_grouped_mm = lambda *_: False  # which takes no fp64
+    torch.Tensor.float = torch.Tensor.double
+    for family in {kind.partition("+")[0] for kind in kinds}:
+        name = f"transformers.models.{family}.modeling_{family}"
+        vars(importlib.import_module(name))["torch"] = wide_torch
+    with float64():
+        yield
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
-    shapes = [each for each in sys.argv[1:] if "=" in each]
-    with tempfile.TemporaryDirectory() as folder:
+    words = [each for each in sys.argv[1:] if each != "float64" and not each.isdecimal()]
+    shapes = [each for each in words if "=" in each]
+    kinds = [each for each in words if "=" not in each]
+    exact = wide(kinds) if "float64" in sys.argv else nullcontext()
+    with tempfile.TemporaryDirectory() as folder, exact:
         alone: dict[str, Trained] = {}
-        for kind in (each for each in sys.argv[1:] if "=" not in each and not each.isdecimal()):
+        for kind in kinds:
             for shape in shapes:
                 compare(Path(folder), kind, shape, alone)
     dist.destroy_process_group()

@@ -31,8 +31,27 @@ COMBINED = ("shard=2,tensor=2,expert=4", "pipeline=2,tensor=2", "pipeline=2,shar
 
 def test_two_ranks_divide_a_family_by_every_axis() -> None:
     shapes = ("tensor=2,expert=2", "pipeline=2")
-    said = forked("tests.model.huggingface_ranks", "gpt_oss", *shapes)
-    assert all(f"gpt_oss, {shape}: equal" in said for shape in shapes)
+    kinds = ("gpt_oss", "gpt_oss+dora")
+    said = forked("tests.model.huggingface_ranks", *kinds, *shapes)
+    assert all(f"{kind}, {shape}: equal" in said for kind in kinds for shape in shapes)
+
+
+@pytest.mark.slow
+def test_adapters_of_experts_differ_by_rounding_alone() -> None:
+    shapes = ("shard=2", "tensor=2", "shard=2,expert=2", "tensor=2,expert=2", "pipeline=2")
+    kinds = ("mixtral+lora", "mixtral+dora")
+    said = forked("tests.model.huggingface_ranks", *kinds, *shapes, "float64")
+    assert all(f"{kind}, {shape}: equal" in said for kind in kinds for shape in shapes)
+
+
+@pytest.mark.slow
+def test_divided_experts_are_compiled() -> None:
+    kinds, shapes = (
+        ("gpt_oss+compiled", "mixtral+compiled"),
+        ("shard=2,expert=2", "tensor=2,expert=2"),
+    )
+    said = forked("tests.model.huggingface_ranks", *kinds, *shapes)
+    assert all(f"{kind}, {shape}: equal" in said for kind in kinds for shape in shapes)
 
 
 @pytest.mark.slow
@@ -48,7 +67,7 @@ def test_two_ranks_divide_all_families(shape: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", EXPERTS)
 def test_two_ranks_divide_the_experts_of_all_families(shape: str) -> None:
-    kinds = [*MOE, *([] if "expert_tensor" in shape else ["gpt_oss+lora"])]
+    kinds = [*MOE, *([] if "expert_tensor" in shape else ["gpt_oss+dora"])]
     said = forked("tests.model.huggingface_ranks", *kinds, shape)
     assert all(f"{kind}, {shape}: equal" in said for kind in kinds)
 

@@ -75,7 +75,10 @@ def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
     wide = torch.promote_types(weight.dtype, torch.float32)
     merged = weight.to(wide) + adapter.delta()
     if adapter.magnitude is not None:
-        factor = adapter.magnitude / adapter.lengths(weight)
+        # Of experts, ranks hold parts without readers of their own.
+        is_packed = isinstance(adapter, ExpertAdapter)
+        magnitude = part_here(adapter.magnitude) if is_packed else adapter.magnitude
+        factor = magnitude / adapter.lengths(weight)
         merged = merged * factor.unsqueeze(adapter.row_dim)
     return merged.to(weight.dtype)
 

@@ -175,6 +175,9 @@ class Meter:
             self._send(packet.__name__, args, kwargs, out)
         elif (formula := _FLOPS.get(packet)) is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
+        elif (times := _GROUPED.get(packet._qualified_op_name)) is not None:
+            # Rows of groups times their matrices, or rows of groups times others of theirs.
+            self.flops += 2 * times * args[0].numel() * args[1].shape[-1]
 
     def _send(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if name in _MOVES_NOTHING:
@@ -247,6 +250,18 @@ for _kernel in (
     _name = f"_scaled_dot_product_{_kernel}"
     _FLOPS[getattr(torch.ops.aten, _name)] = _attention
     _FLOPS[getattr(torch.ops.aten, f"{_name}_backward")] = _attention_backward
+
+
+_GROUPED = {
+    "aten::_grouped_mm": 1,
+    "aten::_scaled_grouped_mm": 1,
+    "aten::_scaled_grouped_mm_v2": 1,
+    "setpoint::looped_product": 1,
+    "setpoint::looped_gradient": 1,
+    "transformers::grouped_mm_fallback": 1,
+    "transformers::grouped_mm_fallback_backward": 2,
+}
+"""Products of the experts of a layer, and how many an operator computes."""
 
 
 class _Seeing(TorchDispatchMode):

@@ -68,7 +68,8 @@ def choose_backend(
     # With a cache auto is as on a CPU: masks have few rows, and lengths change with each call.
     kind = "cpu" if cached else device.type
     compute = "bf16" if dtype.itemsize == 2 else "fp32"
-    names = candidates(config, kind, compute, masked=masked, ring=ring)
+    name = config.attention_backend
+    names = candidates(demands_of(config), name, kind, compute, masked=masked, ring=ring)
     return ready(names, device, demands_of(config))
 
 

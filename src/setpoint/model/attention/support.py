@@ -123,7 +123,8 @@ def demands_of(config: Transformer) -> Demands:
 
 
 def candidates(
-    config: Transformer,
+    demands: Demands,
+    name: Backend = "auto",
     device: str = "cpu",
     compute: str = "fp32",
     *,
@@ -133,28 +134,14 @@ def candidates(
     """List the backends that can compute the attention of some layers, the fastest first.
 
     Arguments:
+        name: the one that the configuration names, which is returned alone unless it is auto.
         device: "cpu" or "cuda".
         compute: dtype of queries, keys and values: "fp32", "bf16" or "fp16".
         masked: whether isolated documents or windows narrower than the rows hide keys.
         ring: whether a ring of ranks divides sequences, which adds up blocks.
-
-    Returns:
-        those of auto; else the one that the configuration names.
     """
-    if config.attention_backend != "auto":
-        return (config.attention_backend,)
-    return fitting(demands_of(config), device, compute, masked=masked, ring=ring)
-
-
-def fitting(
-    demands: Demands,
-    device: str = "cpu",
-    compute: str = "fp32",
-    *,
-    masked: bool = False,
-    ring: bool = False,
-) -> tuple[Backend, ...]:
-    """List the backends that can compute some attention, the fastest first; see `candidates`."""
+    if name != "auto":
+        return (name,)
     order: tuple[Backend, ...] = EVERYWHERE
     if device == "cuda":
         order = MASKED_ON_GPU if masked else CAUSAL_ON_GPU
@@ -168,19 +155,15 @@ def fitting(
 
 
 def chosen(
-    config: Transformer,
-    device: str = "cpu",
-    compute: str = "fp32",
-    *,
-    masked: bool = False,
-    ring: bool = False,
+    config: Transformer, device: str = "cpu", compute: str = "fp32", **layers: bool
 ) -> Backend:
     """The first of `candidates`: what auto stands for.
 
     On a CPU that is sdpa, or eager where scores are capped. On a GPU sdpa (cuDNN first) computes
     plain causal attention, varlen isolated documents and windows, and flex what these cannot.
     """
-    return candidates(config, device, compute, masked=masked, ring=ring)[0]
+    demands, name = demands_of(config), config.attention_backend
+    return candidates(demands, name, device, compute, **layers)[0]
 
 
 class Dense(NamedTuple):

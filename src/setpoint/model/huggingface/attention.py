@@ -24,7 +24,7 @@ from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.context import over_ranks
 from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.attention.selection import ready
-from setpoint.model.attention.support import Demands, fitting, lacking
+from setpoint.model.attention.support import Demands, candidates, lacking
 from setpoint.model.autocast import cast_once
 from setpoint.shapes.batch import Lengths
 
@@ -123,7 +123,7 @@ class AttentionMask:
         """
         device, groups = self.layout.device, self.groups
         if self.dense is not None:
-            names = fitting(demands)
+            names = candidates(demands)
             name, backend = ready(names, device, demands)
             is_eager = isinstance(backend, Eager)
             return Prepared(name, backend, self.dense if is_eager else SdpaMask(False, self.dense))
@@ -137,7 +137,7 @@ class AttentionMask:
         kind = "cpu" if self.cached else device.type
         compute = "bf16" if dtype.itemsize == 2 else "fp32"
         masked = self.layout.is_masked(self.window)
-        names = fitting(demands, kind, compute, masked=masked, ring=ring)
+        names = candidates(demands, "auto", kind, compute, masked=masked, ring=ring)
         if not names:
             raise SetpointError(
                 f"model.attention_backend = {NAME}: no backend computes attention with {demands}\n"
