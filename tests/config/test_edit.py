@@ -26,6 +26,9 @@ def test_hyphens_and_underscores_are_the_same_everywhere() -> None:
     assert job.batch.sequence_length == 8
     wrong = compose(Job, program={"sources": [{"type": "synthetic", "docu-ments": 3}]})
     assert [problem.path for problem in wrong.problems] == ["sources.0.docu-ments"]
+    twice = compose(Job, program={"batch": {"sequence_length": 8, "sequence-length": 9}})
+    (problem,) = twice.problems
+    assert problem.path == "batch.sequence-length" and "sequence_length once more" in str(problem)
 
 
 def test_an_optional_section_goes_to_null_and_back() -> None:

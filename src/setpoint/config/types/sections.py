@@ -176,6 +176,11 @@ def fill(
         Invalid: for everything that does not fit, unless `fail` takes it.
     """
     errors: list[Invalid] = []
+    for key, error in _spelled_twice(section, values):
+        if fail is None:
+            errors.append(error.inside(key))
+        else:
+            fail(key, values[key], error)
     for name, value in _rest(section, values, origin).items():
         key = str(name)  # a program may give anything
         try:
@@ -206,6 +211,17 @@ def _rest(section: Node, values: Mapping[str, object], origin: Origin) -> Mappin
         if state.closed:
             state.closed = {k: held for k, held in state.closed.items() if k not in given}
     return rest
+
+
+def _spelled_twice(section: Node, values: Mapping[str, object]) -> Iterator[tuple[str, Invalid]]:
+    """Keys of one field that stand beside each other with hyphens and with underscores."""
+    if not any("-" in str(key) for key in values):
+        return
+    first: dict[str, str] = {}
+    for key in map(str, values):
+        info = type(section).__setpoint__.find(key)
+        if info is not None and (other := first.setdefault(info.name, key)) != key:
+            yield key, Invalid(f"is {other} once more: hyphens and underscores are the same")
 
 
 def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:
