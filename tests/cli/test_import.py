@@ -97,11 +97,13 @@ def test_the_hub_is_asked_for_no_weights(cli: CommandLine, monkeypatch: pytest.M
     assert asked == [("org/name@v1", False)]
 
 
-def test_untied_embeddings_are_written_beside_presets_that_tie_them(cli: CommandLine) -> None:
+def test_the_file_stands_above_any_preset(cli: CommandLine) -> None:
+    """Which tie embeddings, have other angles, windows, norms, biases and experts."""
     directory(cli.folder / "llama", vocab_size=257, tie_embeddings=False)
     cli.ok("import llama --output llama.toml")
-    cli.file("job.toml", 'extends = ["tiny", "llama.toml"]\nevaluation = "null"\n')
-    assert "job.toml: ok" in cli.ok("check job.toml")
+    for preset in ("llama3-tiny", "mistral-tiny", "qwen3-tiny", "gpt2-tiny", "deepseek-tiny"):
+        cli.file("job.toml", f'extends = ["{preset}", "llama.toml"]\nevaluation = "null"\n')
+        assert "job.toml: ok" in cli.ok("check job.toml")
 
 
 def test_an_export_that_transformers_would_tokenize_otherwise_is_a_caution(

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.config import Config, SetpointError, to_minimal, write_toml
+from setpoint.config import (
+    Config,
+    ConfigError,
+    SetpointError,
+    resolve,
+    to_minimal,
+    to_plain,
+    write_toml,
+)
 from setpoint.files.atomic import write_text
+from setpoint.model.config import Transformer
+from setpoint.model.pretrained.family import PLAIN, SIZES
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.run import job_of
@@ -70,9 +80,8 @@ def _sections(place: Place) -> dict[str, Any]:
             "tokenizer": _given(job.tokenizer),
         }
     config = config_of(place)
-    # Presets tie embeddings, whose place this file takes; other defaults are those of the class.
-    tied = {"tie_embeddings": config.tie_embeddings}
-    sections: dict[str, Any] = {"model": {**_given(config), **tied, "pretrained": place.name}}
+    model = {**_given(config), **_decided(config), "pretrained": place.name}
+    sections: dict[str, Any] = {"model": model}
     longest = sections["model"].get("max_sequence_length")
     usual = Batch.__setpoint__.fields["sequence_length"].default
     if isinstance(longest, int) and longest < usual:
@@ -81,6 +90,18 @@ def _sections(place: Place) -> dict[str, Any]:
     if (place.directory / "tokenizer.json").is_file():
         sections["tokenizer"] = {"type": "huggingface", "path": place.name}
     return sections
+
+
+def _decided(config: Transformer) -> dict[str, Any]:
+    """The fields that the weights decide, also defaults: a preset below may have other values."""
+    plain = to_plain(config)
+    values = {name: plain[name] for name in (*SIZES, *PLAIN)}
+    try:
+        resolve(Transformer(**values))
+    except ConfigError as error:  # what has no effect in such a model
+        for problem in error.problems:
+            values.pop(problem.path.partition(".")[0], None)
+    return values
 
 
 def _given(config: Config) -> dict[str, Any]:

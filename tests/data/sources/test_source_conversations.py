@@ -234,6 +234,8 @@ def test_tool_calls_are_kept_and_trained_on(tmp_path: Path, folders: dict[str, P
     assert '"parameters": {}' in found.data.decode()
     with pytest.raises(SetpointError, match="loses the message 1 .* or its tool calls"):
         documents(tmp_path, [{"messages": messages}], template="plain")
+    with pytest.raises(SetpointError, match="field 'tools': .*plain.* does not write tools"):
+        documents(tmp_path, [{"messages": DIALOGUE, "tools": TOOLS}], template="plain")
 
 
 def test_tables_of_conversations(tmp_path: Path, folders: dict[str, Path]) -> None:

@@ -80,6 +80,7 @@ class ChatTemplate:
         self.controls = sorted(controls, key=len, reverse=True)
         self.source = source
         self.template = compile_template(source, title)
+        self.has_tools = bool(re.search(r"\btools\b", source))
         self.has_generation = bool(re.search(r"\{%-?\+?\s*generation\b", source))
         alternatives = "|".join(map(re.escape, self.controls))
         self._control = re.compile(alternatives) if alternatives else None
@@ -184,7 +185,16 @@ class ChatTemplate:
         return (span[0], match.end()) if match else span
 
     def _safe(self, conversation: Conversation) -> Conversation:
-        """The conversation with the control tokens that it spells replaced by signs."""
+        """The conversation with the control tokens that it spells replaced by signs.
+
+        Raises:
+            RowError: it has what the template does not write.
+        """
+        if conversation.tools and not self.has_tools:
+            raise RowError(
+                f"field 'tools': {self.title} does not write tools, and the conversation has "
+                f"{len(conversation.tools)}; chatml and llama3 do, or leave the field out"
+            )
         pattern, numbers = self._control, {each: i for i, each in enumerate(self.controls)}
 
         def clean(value: Any) -> Any:
