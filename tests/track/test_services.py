@@ -125,7 +125,7 @@ def test_wandb(tmp_path: Path) -> None:
     records = importlib.import_module("wandb.proto.wandb_internal_pb2")
     config = Wandb(
         project="p", entity="team", group="g", name="n", job_type="j", tags=("a", "b"),
-        mode="offline", directory=str(tmp_path / "first"), patience=WAIT,
+        mode="offline", directory=str(tmp_path / "first"), patience=WAIT, run_id="known",
     )  # fmt: skip
     train(config, tmp_path / "run", 0, *FIRST)
     # In another folder: its folders are called by the second of their start.
@@ -146,7 +146,7 @@ def test_wandb(tmp_path: Path) -> None:
                     i.key or i.nested_key[0]: json.loads(i.value_json) for i in record.history.item
                 }
                 rows.append({k: v for k, v in named.items() if not k.startswith("_")})
-    assert (run.run_id, run.project, run.entity, run.run_group) == (FACTS.run_id, "p", "team", "g")
+    assert (run.run_id, run.project, run.entity, run.run_group) == ("known", "p", "team", "g")
     assert (run.display_name, run.job_type, [*run.tags], run.notes) == ("n", "j", ["a", "b"], "why")
     sent = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert sent["optimizer"] == CONFIG["optimizer"] and sent["setpoint"]["fingerprint"] == "1234"

@@ -140,7 +140,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
         rows.append(("tokens/s", f"{speed:,.0f}"))
     if run.loss is not None:
         over = f", mean of {run.loss_steps} steps" if run.loss_steps > 1 else ""
-        rows.append(("training loss", f"{run.loss:.4f}{over}"))
+        rows.append((f"training loss{over}", f"{run.loss:.4f}"))
     spent = goodput_of(run.directory)
     if spent.share is not None:
         rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))
