@@ -108,6 +108,11 @@ RECIPES = {
         DENSE,
         precise=MUON,
     ),
+    "kempnerforge_moe_pipeline": Small(
+        4,
+        {"pipeline": 2, "tensor": 2, "expert": 2, "pipelining": Pipelining(schedule="1f1b")},
+        (*EXPERTS, BALANCED, "precision.float8.emulate=true"),
+    ),
     "d9d_pretrain": Small(
         4,
         {
@@ -121,6 +126,9 @@ RECIPES = {
     ),
     "d9d_lora": Small(2, {"shard": 2}, (*DENSE, *TEXT, "checkpoint.frozen=true")),
     "xorl_packed_sft": Small(4, {"ring": 2, "ulysses": 2}, (*DENSE, *CHATS)),
+    "xorl_bf16_sft": Small(
+        2, {"shard": 2, "sharding": Sharding(replicated=("norm",))}, (*DENSE, *CHATS)
+    ),
     "xorl_moe": Small(4, {"shard": 4, "expert": 4}, (*TEXT, *EXPERTS, BALANCED), precise=MUON),
     "xorl_qlora": Small(2, {"shard": 2}, (*DENSE, *CHATS, "model.pretrained=base")),
     "xorl_gpt_oss": Small(2, {"shard": 2}, (*_theirs("gpt_oss"), *CHATS)),
