@@ -132,16 +132,17 @@ def test_a_method_that_is_wrong_is_told_in_words() -> None:
 
         @dead("y")
         def _fails(self) -> str | None:
-            return str(1 // (self.x - 1))
+            return str(1 // (self.x - 2))
 
         @dead("y")
         def _says_true(self) -> str | None:
             return True  # pyright: ignore[reportReturnType]
 
-    texts = [problem.message for problem in problems_of(lambda: resolve(Wrong()))]
+    texts = [problem.message for problem in problems_of(lambda: resolve(Wrong(x=2, y=2)))]
     assert "_writes" in texts[0] and "y cannot be set in this method" in texts[0]
     assert "_fails" in texts[1] and "ZeroDivisionError" in texts[1]
     assert "_says_true" in texts[2] and "returns a reason or None" in texts[2]
+    assert resolve(Wrong()).x == 1  # a method is asked about what is set
 
 
 class Schedule(Config):
