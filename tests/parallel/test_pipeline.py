@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from setpoint.config import RunError
-from setpoint.parallel import installed
+from setpoint.parallel import device
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.pipelining import SCHEDULES, Pipelining
 from setpoint.parallel.world import World, noise_axes
@@ -23,7 +23,7 @@ from .test_split import CUT
 
 V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
 splits = pytest.mark.skipif(
-    any(installed.schedule_problems(Pipelining(schedule="zbv_zero_bubble"))),
+    any(device.schedule_problems(Pipelining(schedule="zbv_zero_bubble"))),
     reason="needs a newer torch",
 )
 CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses")
@@ -112,8 +112,8 @@ def test_pipelines_go_with_other_axes(shape: str) -> None:
 
 
 def test_an_older_torch_has_no_backward_pass_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "version", lambda name: "2.11.0+cu130")
-    (problem,) = installed.schedule_problems(Pipelining(schedule="dual_pipe_v"))
+    monkeypatch.setattr(device, "version", lambda name: "2.11.0+cu130")
+    (problem,) = device.schedule_problems(Pipelining(schedule="dual_pipe_v"))
     assert problem.message == (
         "needs torch 2.13 or later for backward passes in two parts; this is 2.11.0+cu130"
     )

@@ -62,20 +62,21 @@ def test_killed_ranks_start_again_and_signals_stop_all_of_them(folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "said", "status"),
     [
-        ("--optimizer.lr=1e30", "which is not finite"),  # while the ranks train
-        ("--model.heads=3", "cannot be divided among 3 heads"),  # before they have met
+        ("--optimizer.lr=1e30", "which is not finite", 1),  # while the ranks train
+        ("--model.heads=3", "cannot be divided among 3 heads", 2),  # before they have met
     ],
 )
 def test_what_all_ranks_are_refused_is_said_once_and_last(
-    folder: Path, more: str, said: str
+    folder: Path, more: str, said: str, status: int
 ) -> None:
     """In the report of torchrun, below its own traceback; on a static port."""
     (agent,) = agents(folder, 1, "--master-port", str(free_port()), more=(more,))
     assert agent.end() == 1
     report = agent.text.partition("Root Cause")[2]
     assert agent.text.count(said) == 1 == report.count(said), agent.text
+    assert f"exitcode  : {status} " in report
     assert "setpoint/" not in report.partition("traceback :")[2]
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import sys
 
 from setpoint.config import SetpointError, log_of
-from setpoint.parallel.rank import is_said_first, launched, leave, own_rank, wait_until_said
+from setpoint.parallel.rank import (
+    end_after_first,
+    is_said_first,
+    launched,
+    leave,
+    own_rank,
+    wait_until_said,
+)
 
 
 def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
@@ -26,7 +33,9 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
         leave(error.status)
         return True
     if is_said_first(str(error)):
-        return leave(error.status, instead=True)
+        leave(error.status, instead=True)
+        end_after_first()
+        return True
     if leave(error.status, str(error), isinstance(error, LostRanks), facts_of(error)):
         return True
     if own_rank():

@@ -38,7 +38,7 @@ RULES = (
     ),
 )
 ENGINE_RULES = (
-    Rule("setpoint.parallel.installed:engine_problems",
+    Rule("setpoint.parallel.device:engine_problems",
          "Whether the engine of several ranks is installed",
          needs="torch", when=lambda parallel: parallel.uses_deepspeed),
 )  # fmt: skip

@@ -1,15 +1,21 @@
-"""The device that a configuration asks for."""
+"""The device that a configuration asks for, and what a machine or its packages lack for that."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import torch
 
 from setpoint.config import Problem, SetpointError
-from setpoint.parallel.config import Ranks
+from setpoint.parallel.config import Parallel, Ranks
+from setpoint.parallel.pipelining import SCHEDULES, Pipelining
 from setpoint.parallel.rank import require_launch
+
+SPLITS_BACKWARD = (2, 13)
+"""The torch whose backward passes in two parts take tied weights and compiled blocks."""
 
 
 def choose_device(config: Ranks) -> torch.device:
@@ -47,3 +53,25 @@ def device_problems(config: Ranks) -> Iterator[Problem]:
         choose_device(config)
     except SetpointError as error:
         yield Problem("device", str(error).removeprefix("parallel.device = cuda: "))
+
+
+def schedule_problems(config: Pipelining) -> Iterator[Problem]:
+    """Find that this torch fails at backward passes in two parts."""
+    installed = version("torch")
+    if tuple(int(part) for part in installed.split(".")[:2]) < SPLITS_BACKWARD:
+        yield Problem(
+            "schedule",
+            f"needs torch {'.'.join(map(str, SPLITS_BACKWARD))} or later for backward passes in "
+            f"two parts; this is {installed}",
+            valid=tuple(name for name, known in SCHEDULES.items() if not known.splits_backward),
+        )
+
+
+def engine_problems(config: Parallel) -> Iterator[Problem]:
+    """Find that the engine is not installed."""
+    if config.uses_deepspeed and find_spec("deepspeed") is None:
+        yield Problem(
+            "engine",
+            "the package deepspeed is not installed (pip install 'setpoint[deepspeed]')",
+            valid=("torch",),
+        )

@@ -46,7 +46,7 @@ class Pipelining(
     Config,
     role=RUNTIME,
     rules=(
-        Rule("setpoint.parallel.installed:schedule_problems",
+        Rule("setpoint.parallel.device:schedule_problems",
              "Whether the installed torch runs the schedule", needs="torch",
              when=lambda pipelining: pipelining.known.splits_backward),
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,6 +28,8 @@ OURS = "setpoint"
 """The key of an error file that holds an `Ended`; torch reads the others."""
 PATIENCE = 5.0
 """Seconds that a rank waits for the report of another one on its machine."""
+LAST_WORD = 1.0
+"""Seconds in which a rank that has reported an error ends by itself, with its own status."""
 _PR_SET_PDEATHSIG = 1
 _WAITED = ("timed out", "wait timeout")
 
@@ -239,6 +242,13 @@ def is_said_first(error: str) -> bool:
     first = own_rank() - int(local)
     said = _await_report(lambda each: each.rank == first)
     return said is not None and said.error == error
+
+
+def end_after_first() -> None:
+    """Let the first rank end before this one: torchrun ends all as soon as one has ended."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(LAST_WORD)
 
 
 def wait_until_said() -> None:
