@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import pytest
 import torch
 
 from setpoint.cli.main import main
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.run import infer
+from setpoint.model.config import HuggingFaceModel
 from setpoint.train.run import train
 
 from ..train.small import assert_same_run
@@ -35,16 +40,24 @@ def test_a_job_from_data_to_text(
     run = outcome.directory
     assert_same_run(run, whole)
 
-    assert main(["evaluate", str(run)]) == 0
-    capsys.readouterr()
+    assert main(["evaluate", str(run), "--side", "held_out", "--json"]) == 0
+    of_run = json.loads(capsys.readouterr().out)["evaluation"]["held_out"]
     exported = tmp_path / "exported"
     assert main(["export", str(run), str(exported)]) == 0
     theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(exported)
     assert theirs.config._attn_implementation != "setpoint"
     capsys.readouterr()
-    words = ["generate", str(run), "--prompt", "abc", "--max-tokens", "8", "--temperature", "0"]
-    assert main(words) == 0
+    words = ["--prompt", "abc", "--max-tokens", "8", "--temperature", "0"]
+    assert main(["generate", str(run), *words]) == 0
     said = capsys.readouterr().out
+    # As an export it is a model like others.
+    by_bytes = ["--tokenizer", "bytes"]
+    assert main(["generate", str(exported), *by_bytes, *words]) == 0
+    assert capsys.readouterr().out == said
+    job = complete(Inference(weights=Weights(path=str(run)), evaluation=Evaluation()))
+    again = job.evolve(weights=Weights(path=str(exported)), model=HuggingFaceModel(), output=None)
+    found = infer(again).scores["held_out"]
+    assert found.loss == pytest.approx(of_run["loss"], rel=1e-6)
     prompt = torch.tensor([list(b"abc")])
     with torch.no_grad():
         texts = theirs.generate(prompt, max_new_tokens=8, do_sample=False)
