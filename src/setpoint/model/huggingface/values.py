@@ -5,7 +5,7 @@ Nothing here needs transformers, so that `check` asks the same functions as the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, Problem, SetpointError, describe_value, is_mapping
@@ -82,7 +82,9 @@ def value_problems(
             else [str(each) for each in nearest_multiples(heads, shared)],
             also=[*(f"overrides.{key}" for key in names[1:]), "config"],
         )
-    (count_key, count), (key, chosen) = _number(read, COUNTS), _number(read, CHOSEN)
+    # Overrides may name a key by another of its names.
+    counts, choices = (sorted(each, key=lambda key: key not in given) for each in (COUNTS, CHOSEN))
+    (count_key, count), (key, chosen) = _number(read, counts), _number(read, choices)
     if count is not None and chosen is not None and chosen > count > 0:
         own = [each for each in (*CHOSEN, *COUNTS) if each in given]
         path = f"overrides.{own[0]}" if own else "config"
@@ -114,7 +116,7 @@ def longest_in(read: Callable[[str], Any]) -> int | None:
     return _number(read, ("max_position_embeddings", "n_positions"))[1]
 
 
-def _number(read: Callable[[str], Any], names: tuple[str, ...]) -> tuple[str, Any]:
+def _number(read: Callable[[str], Any], names: Sequence[str]) -> tuple[str, Any]:
     """The first of some keys that has an int, with it; an int of None where none has."""
     values = ((name, read(name)) for name in names)
     return next(((name, value) for name, value in values if type(value) is int), (names[0], None))
