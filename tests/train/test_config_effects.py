@@ -42,8 +42,12 @@ from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import ServiceConfig
 from setpoint.track.jsonl import JsonlTracker
-from setpoint.train.build.components import build_components
-from setpoint.train.build.model import build_first_model, divide_model
+from setpoint.train.build.components import (
+    Components,
+    build_components,
+    build_model_parts,
+    divide_model,
+)
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.finish import print_summary
@@ -367,9 +371,9 @@ def begins_on(job: Job) -> str:
         raise Begun
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.train.build.model.materialize", begun)
+        patch.setattr("setpoint.train.build.components.materialize", begun)
         with pytest.raises(Begun):
-            build_first_model(job, 257, torch.device("cuda"))
+            build_model_parts(job, Components(World(torch.device("cuda"))), 257)
     return found[0]
 
 

@@ -42,21 +42,18 @@ from setpoint.model.pretrained.check import check_weights
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.optim.frozen import is_frozen
 from setpoint.parallel.config import DeepEP
-from setpoint.parallel.context import sequence_parts
 from setpoint.parallel.pipeline import part_of, split_of
 from setpoint.parallel.split import ranks_of_stages
 from setpoint.parallel.world import World, world_of
 from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.traffic import Traffic
-from setpoint.precision.build import build_scaler
 from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
 from setpoint.train.build.adapter import add_adapter
-from setpoint.train.build.trained import Trained, build_trained
+from setpoint.train.build.components import Components, build_trained
 from setpoint.train.config import Job
 from setpoint.train.engine import Rates
 from setpoint.train.pipeline_engine import engine_of
 from setpoint.train.rules.model import dense_on_gpu
-from setpoint.train.verdict import NonFiniteSteps
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -147,7 +144,7 @@ def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Me
             stack.enter_context(metering(meter))
             materialize(model, device, dtype)
 
-        parts = build_trained(job, vocabulary, world, empty=empty)
+        parts = build_trained(job, Components(world), vocabulary, empty=empty)
         even_loads(parts.model)
         stack.enter_context(plain_products())
         converter.tensor_memo = memo
@@ -184,7 +181,7 @@ def _run_of(
 
 
 def _measured(
-    job: Job, world: World, parts: Trained, meter: Meter, is_fake: bool, whole: bool
+    job: Job, world: World, parts: Components, meter: Meter, is_fake: bool, whole: bool
 ) -> Measured:
     count = job.batch.accumulation
     if parts.pipeline is None and not whole:
@@ -236,7 +233,7 @@ def _mark_layers(meter: Meter, model: nn.Module) -> None:
         mark(layer, number)
 
 
-def _buckets(parts: Trained) -> list[Tensor]:
+def _buckets(parts: Components) -> list[Tensor]:
     """The memory into which DDP gathers gradients for its sums, for as long as there is a run.
 
     DDP itself would read values of the weights, and is not built among fake tensors.
@@ -381,7 +378,7 @@ def _naming(world: World) -> Callable[[ProcessGroup | None], tuple[str, int]]:
     return name_of
 
 
-def _fixed(parts: Trained) -> dict[str, int]:
+def _fixed(parts: Components) -> dict[str, int]:
     """Bytes of what is there between steps, by part."""
     model = parts.model
     held = list(model.parameters())
@@ -393,7 +390,7 @@ def _fixed(parts: Trained) -> dict[str, int]:
     return {name: size_of(tensors) for name, tensors in fixed.items()}
 
 
-def _mark_gradients(meter: Meter, parts: Trained) -> None:
+def _mark_gradients(meter: Meter, parts: Components) -> None:
     """Let the meter find gradients."""
     held = {id(each): each for each in (*parts.model.parameters(), *parts.weights.parameters())}
     trained = [each for each in held.values() if each.requires_grad]
@@ -401,21 +398,11 @@ def _mark_gradients(meter: Meter, parts: Trained) -> None:
 
 
 def _stepping(
-    job: Job, world: World, made: Trained, step: StepBatch, meter: Meter, is_fake: bool
+    job: Job, world: World, made: Components, step: StepBatch, meter: Meter, is_fake: bool
 ) -> Callable[[], None]:
     """What takes a step of the job's engine, whose parts are windows of the meter."""
-    parts = SimpleNamespace(
-        **made._asdict(),
-        world=world,
-        device=world.device,
-        train=SimpleNamespace(sources=("data",)),
-        scaler=build_scaler(job.precision, world.device),
-        sequence=sequence_parts(job.parallel, world),
-        groups=None,
-        non_finite=NonFiniteSteps(job.resilience.non_finite),
-        spikes=None,
-    )
-    engine: Any = engine_of(job, cast("Any", parts))
+    made.train, made.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
+    engine: Any = engine_of(job, made)
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop
         engine.to_host = lambda numbers: lambda: [0.0] * len(numbers)
     whole = total_count(step.counts)

@@ -3,40 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from setpoint.adapter.plan import AdapterReport
 from setpoint.adapter.quantize.apply import noise_of
 from setpoint.adapter.quantize.weight import StepNoise
-from setpoint.checkpoint.optimizer_state import Options
-from setpoint.compile.apply import Compiled
+from setpoint.checkpoint.optimizer_state import Options, options_of
+from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import DocumentRows, EvaluationFeed, EvaluationRows
 from setpoint.data.feed import Feed
 from setpoint.data.loader import loader_options
+from setpoint.data.sampler import Sampler
 from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import evaluation_windows
-from setpoint.model.layers import count_parameters
+from setpoint.memory.apply import save_activations, save_state
+from setpoint.model.build import build_model
+from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.initialize import Initializable, initialize
+from setpoint.model.layers import count_parameters, layers_of
+from setpoint.model.moe.exchange import build_exchange
+from setpoint.model.parts import stage_sizes
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
+from setpoint.model.pretrained.start import start_from
+from setpoint.model.skeleton import materialize, move_buffers, skeleton
+from setpoint.optim.build import build_optimizer
+from setpoint.parallel.apply import divide, reader_of
 from setpoint.parallel.context import sequence_parts
+from setpoint.parallel.engines import zero_settings
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.replica_groups import ReplicaGroups
-from setpoint.parallel.replicas import Replicas
+from setpoint.parallel.replicas import Replicas, TorchReplicas
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
-from setpoint.precision.build import build_scaler
+from setpoint.parallel.zero import ZeroReplicas
+from setpoint.precision.autocast import compute_in
+from setpoint.precision.build import (
+    build_scaler,
+    build_weights,
+    shard_dtypes,
+    sharding_policy,
+    state_dtype,
+    store_in,
+)
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OptimizerParams
 from setpoint.shapes.parameter import Parameter
@@ -44,27 +66,52 @@ from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
+from setpoint.train.build.adapter import (
+    adapter_rules,
+    add_adapter,
+    materialize_adapter,
+    start_adapter,
+    start_magnitudes,
+)
 from setpoint.train.build.companions import Companions, companions_of
 from setpoint.train.build.data import (
     build_datasets,
     build_evaluation_rows,
     build_training_data,
     notes_of,
+    streamed_sources,
+    uneven_split,
 )
-from setpoint.train.build.trained import build_trained
+from setpoint.train.build.parameter_groups import freeze, groups_of, trained_parameters
+from setpoint.train.build.parameters import adapter_report
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.learning_rate import LearningRate
-from setpoint.train.objective import Objective, require_tokens
+from setpoint.train.objective import Objective, PipelineObjective, build_pipeline, require_tokens
 from setpoint.train.verdict import NonFiniteSteps, SpikedSteps
+from setpoint.units.dtype import DType
 
-HALF = 0.5
-"""`data.held_out` from which on more validation than training text is expected."""
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from setpoint.adapter.plan import AdapterReport
+    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.parallel.experts import ExpertRanks
+    from setpoint.parallel.pipeline import Pipeline, Stage
+    from setpoint.parallel.world import World
+    from setpoint.precision.weights import OptimizerParams
+    from setpoint.shapes.parameter import Parameter
+    from setpoint.train.config import Job
+
+
+Empty = Callable[[nn.Module, torch.device, torch.dtype], None]
+"""Gives what lies on the meta device memory, as `materialize` does."""
 
 
 @dataclass(slots=True)
 class Components:
-    """The objects of one training job.
+    """The objects of one training job; a model without data, as dry runs build it, lacks the rest.
 
     Arguments:
         corpora: what `train` is cut from: one, or of a mixture one for each source.
@@ -94,31 +141,33 @@ class Components:
     """
 
     world: World
-    tokenizer: Tokenizer
-    corpora: tuple[Corpus | Stream, ...]
-    train: Sequences
-    held_out: EvaluationRows | None
-    feed: Feed
-    model: nn.Module
-    objective: Objective
-    replicas: Replicas
-    weights: OptimizerParams
-    optimizer: torch.optim.Optimizer
-    options: Options
-    schedule: LearningRate
-    scaler: LossScaler
-    non_finite: NonFiniteSteps
-    sequence: SequenceParts = WHOLE
+    model: nn.Module = field(init=False)
+    objective: Objective = field(init=False)
+    replicas: Replicas = field(init=False)
+    weights: OptimizerParams = field(init=False)
+    optimizer: torch.optim.Optimizer = field(init=False)
+    options: Options = field(init=False)
     pipeline: Pipeline | None = None
     described: list[Parameter] | None = None
     adapter: AdapterReport | None = None
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
+    noise: StepNoise | None = None
+    sequence: SequenceParts = WHOLE
+
+    tokenizer: Tokenizer = field(init=False)
+    corpora: tuple[Corpus | Stream, ...] = ()
+    train: Sequences = field(init=False)
+    held_out: EvaluationRows | None = None
     eval_sets: dict[str, EvaluationRows] = field(default_factory=dict)
+    feed: Feed = field(init=False)
     eval_feed: EvaluationFeed | None = None
     companions: Companions = field(default_factory=Companions)
+
+    schedule: LearningRate = field(init=False)
+    scaler: LossScaler = field(init=False)
+    non_finite: NonFiniteSteps = field(init=False)
     spikes: SpikedSteps | None = None
-    noise: StepNoise | None = None
     groups: ReplicaGroups | None = None
 
     @property
@@ -144,10 +193,321 @@ class Components:
         return self.world.device
 
 
+def build_components(
+    job: Job,
+    fresh: bool = True,
+    show: Work = no_work,
+    tokenizer_files: Path | None = None,
+    model_files: Path | None = None,
+    world: World | None = None,
+) -> Components:
+    """Build everything that a job needs; nothing is written.
+
+    What is built works under `build.process.settings_of(job)`, which the caller opens
+    before, and closes when it has been trained.
+
+    Arguments:
+        fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on
+            has weights of its own.
+        tokenizer_files: the directory with the tokenizer's files; None: `tokenizer.path`.
+        model_files: the checkpoint that keeps the config.json of a model of transformers; None:
+            `model.config`.
+        world: this process's place; None: that of `job.parallel`.
+
+    Raises:
+        SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
+            does not fit the tokenizer or the model.
+    """
+    parts = Components(world or world_of(job.parallel))
+    assert job.seed is not None
+    # Models that initialize themselves do it alike on all ranks; each step draws by its own seed.
+    seed_everything(job.seed)
+    from_files = {} if tokenizer_files is None else {"directory": tokenizer_files}
+    parts.tokenizer = job.tokenizer.build(**from_files)
+    require_tokens(job.loss, parts.tokenizer.vocab_size)
+    sampler = _build_rows(job, parts, show)
+    keys = None if model_files is None else read_keys(model_files, DESCRIPTION)
+    build_trained(job, parts, parts.tokenizer.vocab_size, len(parts.train.sources), fresh, keys)
+    if job.data.packing.isolate and not parts.objective.takes_documents:
+        raise SetpointError(
+            f"data.packing.isolate: true needs a model that takes documents, and a "
+            f"{type(parts.model).__name__} takes tokens alone.\nValid: false, or a model with "
+            "takes_documents = True."
+        )
+    _build_feeds(job, parts, sampler)
+    parts.schedule = _build_schedule(job, parts.train)
+    parts.companions = companions_of(
+        job.model, parts.tokenizer, parts.pretrained, keys, job.data.sources
+    )
+    return parts
+
+
+def _build_rows(job: Job, parts: Components, show: Work) -> Sampler:
+    """Read the data, and cut it into rows of training and evaluation."""
+    parts.corpora, kept_back = job.data.build(
+        tokenizer=parts.tokenizer, mixed=job.data.is_mixture, show=show
+    )
+    if job.evaluation is not None:
+        assert kept_back is not None, "the configuration is refused otherwise"
+        texts = job.data.validation or job.data.sources
+        parts.held_out = build_evaluation_rows(job, kept_back, texts)
+    elif kept_back is not None:  # for records: nothing reads its rows
+        parts.held_out = evaluation_windows(kept_back, job.batch.sequence_length)
+    parts.eval_sets = build_datasets(job, parts.tokenizer, show)
+    parts.train, sampler = build_training_data(job, parts.corpora)
+    return sampler
+
+
+def _build_feeds(job: Job, parts: Components, sampler: Sampler) -> None:
+    """Make what gives each step, and each evaluation, its micro-batches."""
+    world, loader = parts.world, job.data.loader
+    parts.feed = Feed(
+        parts.train,
+        sampler,
+        parts.objective.count,
+        micro_size=job.batch.micro_size,
+        accumulation=job.batch.accumulation,
+        data_rank=world.data_rank,
+        data_size=world.data_size,
+        **loader_options(loader.of_training, world.device),
+    )
+    if job.evaluation is None:
+        return
+    assert parts.held_out is not None
+    texts: dict[str, CountedSequences] = {HELD_OUT: parts.held_out, **parts.eval_sets}
+    parts.eval_feed = EvaluationFeed(
+        {name: (text, job.evaluation.sequences_of(name)) for name, text in texts.items()},
+        micro_size=job.batch.micro_size,
+        data_rank=world.data_rank,
+        data_size=world.data_size,
+        **loader_options(loader.of_evaluation, world.device),
+    )
+
+
+def _build_schedule(job: Job, train: Sequences) -> LearningRate:
+    size = job.batch.global_size
+    return LearningRate(
+        job.schedule,
+        tokens_per_step=size * job.batch.sequence_length,
+        epochs_per_step=size / train.epoch_rows if train.epoch_rows else 0.0,
+        phases=[
+            (steps_before(phase.start, job.batch), phase.lr_factor) for phase in job.data.all_phases
+        ],
+        merge=None if job.adapter is None else job.adapter.merge,
+    )
+
+
+def build_trained(
+    job: Job,
+    parts: Components,
+    vocab_size: int,
+    sources: int = 1,
+    fresh: bool = True,
+    keys: Mapping[str, Any] | None = None,
+    empty: Empty | None = None,
+) -> Components:
+    """Build the model of a job, its loss and its optimizer, which need no data.
+
+    Arguments:
+        parts: with the world alone; takes what is built.
+        sources: of the training data.
+        fresh, keys, empty: see `build_model_parts`.
+
+    Raises:
+        SetpointError: the model cannot be built, divided or stored as the job says.
+    """
+    assert job.seed is not None
+    world, device = parts.world, parts.device
+    full, stages = build_model_parts(job, parts, vocab_size, fresh, keys, empty)
+    model, parallel = parts.model, job.parallel
+    layers = layers_of(model)
+    has_layers = bool(layers) or not stages  # the last stage may be the output alone
+    if has_layers:
+        save_activations(job.memory, model, layers, device)
+    is_graph = job.compile is not None and job.compile.scope == "graph"
+    if job.compile is not None and has_layers and not is_graph:
+        splits = parallel.splits_backward
+        parts.compiled = job.compile.build(model=model, layers=layers, splits_backward=splits)
+    if parallel.uses_fsdp:
+        _set_gathers(job, model, stages)
+    parts.weights = build_weights(job.precision, model, full, parallel.uses_fsdp)
+    named = parts.weights.named_parameters()
+    groups = groups_of(job.optimizer, model, named, parts.described)
+    parts.optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
+    save_state(job.memory, parts.optimizer, device)
+    if parallel.uses_deepspeed:
+        parts.described = trained_parameters(model)
+    parts.options = options_of(parts.optimizer)
+    settings = zero_settings(job)
+    if settings is not None and world.size > 1:
+        computing = partial(compute_in, job.precision.compute, job.precision.params, device)
+        parts.replicas = ZeroReplicas(settings, world, model, parts.optimizer, computing)
+    else:
+        # DDP would read values of the weights.
+        by_hand = is_graph or empty is not None
+        parts.replicas = TorchReplicas(parallel, world, model, by_hand)
+    loss = job.loss.build()
+    if parallel.splits_backward and hasattr(loss, "retains"):
+        loss.retains = True
+    if stages:
+        parts.pipeline = build_pipeline(job, world, model, stages)
+        parts.objective = PipelineObjective(model, loss, sources, parts.pipeline)
+    else:
+        parts.objective = Objective(model, loss, sources, parts.replicas.model)
+    if job.compile is not None and is_graph:
+        parts.compiled = compile_step(job.compile, parts.objective)
+    parts.sequence, parts.noise = sequence_parts(parallel, world), noise_of(model)
+    parts.scaler = build_scaler(job.precision, device)
+    parts.non_finite = NonFiniteSteps(job.resilience.non_finite)
+    if job.resilience.spike is not None:
+        parts.spikes = SpikedSteps(job.resilience.spike)
+    return parts
+
+
+def build_model_parts(
+    job: Job,
+    parts: Components,
+    vocab_size: int,
+    fresh: bool = True,
+    keys: Mapping[str, Any] | None = None,
+    empty: Empty | None = None,
+) -> tuple[dict[str, Tensor], list[Stage]]:
+    """Build a model, leave this rank its part of it, and give that its first weights.
+
+    Setpoint's own begins without memory, gets it on its device in the dtype that it is kept in, and
+    is filled there, so that no copy of it exists anywhere else; what shards it has its place
+    before that. Others begin in memory, as only they know how they start: those without rules have
+    initialized themselves, from the generators of the process.
+
+    Arguments:
+        fresh: whether the run begins now, so that `model.pretrained` counts.
+        keys: of the config.json of a model of transformers; None: of `model.config`.
+        empty: gives it memory of any content in place of first weights; None: it gets those.
+
+    Returns:
+        fp32 weights by name, which become the masters, none where there are no masters; and the
+        stages of a pipeline that this rank has, none where the model is not cut.
+
+    Raises:
+        SetpointError: the model cannot be built, or the weights to start from do not fit it.
+    """
+    assert job.seed is not None
+    world, device = parts.world, parts.device
+    one = reader_of(job.parallel, world)
+    offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
+    begins = torch.device("cpu") if offload or job.parallel.init_device == "cpu" else device
+    starts = empty is None and fresh and job.model.pretrained is not None
+    cut = job.parallel.divides_layers
+    if isinstance(job.model, Transformer):
+        model = skeleton(job.model, vocab_size)
+        _use_float8(job, model, device)
+        adapted = add_adapter(job, model)
+        parts.described = trained_parameters(model) if cut else None
+        stages = divide_model(job, world, model)
+        # Masters are taken from the weights before these are rounded.
+        dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
+        if starts:
+            has_more = cut or job.adapter is not None
+            whole = skeleton(job.model, vocab_size) if has_more else None
+            parts.pretrained = start_from(job.model, model, begins, dtype, whole, one)
+            materialize_adapter(model, begins, dtype)
+            start_adapter(model, job.seed)
+        else:
+            (empty or materialize)(model, begins, dtype)
+            if empty is None:
+                initialize(model, job.seed, adapter_rules(model))
+                start_magnitudes(model)
+    else:
+        # Without memory where it gets no weights, as only a family of transformers can begin.
+        is_planned = empty is not None and isinstance(job.model, HuggingFaceModel)
+        with torch.device("meta") if is_planned else nullcontext():
+            model = build_model(job.model, vocab_size, keys)
+        if empty is None and isinstance(model, Initializable):
+            initialize(model, job.seed)
+        if starts:
+            parts.pretrained = start_from(job.model, model, one=one)
+        _use_float8(job, model, device)
+        adapted = add_adapter(job, model)
+        if empty is None:
+            start_adapter(model, job.seed)
+        parts.described = trained_parameters(model) if cut else None
+        stages = divide_model(job, world, model if is_planned else model.to(begins))
+        if empty is not None and is_planned:
+            empty(model, begins, DType(job.precision.params).torch())
+    if job.precision.float8 is not None:
+        from setpoint.precision.float8 import require_parts_fit
+
+        require_parts_fit(job.precision.float8, model, job.parallel.degrees["tensor"])
+    freeze(job.optimizer, model, parts.described)
+    full = store_in(job.precision, model, _shards(job, model, stages))
+    if offload:
+        move_buffers(model, device)
+    elif begins != device:
+        model.to(device)
+    parts.model = model
+    parts.adapter = None if adapted is None else adapter_report(job, adapted)
+    return full, stages
+
+
+def _use_float8(job: Job, model: nn.Module, device: torch.device) -> None:
+    """Let linear layers multiply in float8, where the job says so; before they are adapted."""
+    if job.precision.float8 is not None:
+        from setpoint.precision.float8 import require_float8, use_float8
+
+        require_float8(job.precision.float8, device)
+        use_float8(job.precision.float8, model)
+
+
+def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
+    """Leave this rank its part of a model's parameters, where the job divides them.
+
+    Returns:
+        see `setpoint.parallel.apply.divide`.
+
+    Raises:
+        SetpointError: `[precision]` asks for what divided parameters cannot do.
+    """
+    policy = partial(sharding_policy, job.precision)
+
+    def exchange(ranks: ExpertRanks) -> Exchange:
+        of_ranks = ranks.group, ranks.alike, ranks.divides
+        is_compiled = job.compile is not None
+        return build_exchange(job.parallel.dispatch, job.model, *of_ranks, is_compiled)
+
+    keeps_columns = type(job.loss).takes_columns and job.parallel.loss_parallel is not False
+    layers = layers_of(model)
+    is_cut = world.degrees.get("pipeline", 1) > 1
+    tokens: int = getattr(model, "vocab_size", 0)
+    sizes = stage_sizes(job.model, tokens, job.batch.sequence_length) if is_cut else None
+    gathers = not keeps_columns
+    return divide(job.parallel, world, model, layers, policy, exchange, gathers, sizes)
+
+
+def _set_gathers(job: Job, model: nn.Module, stages: Sequence[Stage]) -> None:
+    """Choose in which dtypes FSDP2 gathers and reduces each weight that it shards."""
+    from setpoint.parallel.gather import set_dtypes
+
+    set_dtypes(stages or [model], shard_dtypes(job.precision, model))
+    float8 = job.precision.float8
+    if float8 is not None and float8.gathers(job.parallel.reshard):
+        from setpoint.precision.float8_gather import gather_in_float8
+
+        gather_in_float8(stages or [model])
+
+
+def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Parameter]:
+    """This rank's parts of the weights that FSDP2 shards."""
+    if not job.parallel.uses_fsdp:
+        return []
+    from setpoint.parallel.gather import sharded_weights
+
+    return [weight.shard for weight in sharded_weights(stages or [model])]
+
+
 def data_line(job: Job, parts: Components) -> str:
     """What the data is, and how often the duration goes through it."""
     corpora = [corpus for corpus in parts.corpora if isinstance(corpus, Corpus)]
-    found, held_out = _streamed(parts.corpora), ""
+    found, held_out = streamed_sources(parts.corpora), ""
     if parts.held_out is not None:
         tokens = "" if corpora else " tokens"
         held_out = f", {short_count(len(parts.held_out.corpus.tokens))}{tokens} held out"
@@ -171,7 +531,7 @@ def data_line(job: Job, parts: Components) -> str:
     if parts.held_out is not None:
         lines += parts.held_out.corpus.notes
         if corpora and not job.data.validation:
-            lines += _uneven(corpora, parts.held_out.corpus, job.data.held_out)
+            lines += uneven_split(corpora, parts.held_out.corpus, job.data.held_out)
     # An epoch is all windows once, each of which is a sequence of a step.
     per_epoch = (parts.train.epoch_rows or 0) / job.batch.global_size
     for limit in job.duration.limits if per_epoch else ():
@@ -182,143 +542,3 @@ def data_line(job: Job, parts: Components) -> str:
             steps = limit.count if limit.unit == "steps" else limit.count / tokens
             notes.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
     return "\n".join(["; ".join(notes), *lines])
-
-
-def _uneven(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> list[str]:
-    """Cautions about a split by documents that leaves little to train on."""
-    lines: list[str] = []
-    if len(held_out.sources) > 1:
-        trained = {corpus.sources[i] for corpus in corpora for i in np.unique(corpus.source)}
-        validated = {held_out.sources[i] for i in np.unique(held_out.source)}
-        lines = [
-            f"caution: all documents of '{name}' are held out; none is trained on"
-            for name in sorted(validated - trained - {held_out.side})
-        ]
-    have, kept = len(held_out.tokens), sum(len(corpus.tokens) for corpus in corpora)
-    if have > kept and share < HALF:
-        lines.append(
-            f"caution: {have:,} tokens are held out and {kept:,} trained on, since documents "
-            "differ in length; data.validation names texts to evaluate on"
-        )
-    return lines
-
-
-def _streamed(corpora: Sequence[Corpus | Stream]) -> list[str]:
-    """What is read while training runs."""
-    return [
-        f"{stream.name} streamed from {len(stream.parts):,} "
-        f"part{'s' * (len(stream.parts) != 1)} in blocks of {stream.buffer:,} documents"
-        for stream in corpora
-        if isinstance(stream, Stream)
-    ]
-
-
-def build_components(
-    job: Job,
-    fresh: bool = True,
-    show: Work = no_work,
-    tokenizer_files: Path | None = None,
-    model_files: Path | None = None,
-    world: World | None = None,
-) -> Components:
-    """Build everything that a job needs; nothing is written.
-
-    What is built works under `build.process.settings_of(job)`, which the caller opens
-    before, and closes when it has been trained.
-
-    Arguments:
-        fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on
-            has weights of its own.
-        tokenizer_files: the directory with the tokenizer's files; None: `tokenizer.path`.
-        model_files: the checkpoint that keeps the config.json of a model of transformers; None:
-            `model.config`.
-        world: this process's place; None: found here.
-
-    Raises:
-        SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
-            does not fit the tokenizer or the model.
-    """
-    world = world or world_of(job.parallel)
-    device = world.device
-    assert job.seed is not None
-    # Models that initialize themselves do it alike on all ranks; each step draws by its own seed.
-    seed_everything(job.seed)
-    elsewhere = {} if tokenizer_files is None else {"directory": tokenizer_files}
-    tokenizer = job.tokenizer.build(**elsewhere)
-    require_tokens(job.loss, tokenizer.vocab_size)
-    corpora, kept_back = job.data.build(tokenizer=tokenizer, mixed=job.data.is_mixture, show=show)
-    held_out: EvaluationRows | None = None
-    if job.evaluation is not None:
-        assert kept_back is not None, "the configuration is refused otherwise"
-        held_out = build_evaluation_rows(job, kept_back, job.data.validation or job.data.sources)
-    elif kept_back is not None:  # for records: nothing reads its rows
-        held_out = evaluation_windows(kept_back, job.batch.sequence_length)
-    eval_sets = build_datasets(job, tokenizer, show)
-    keys = None if model_files is None else read_keys(model_files, DESCRIPTION)
-    train, sampler = build_training_data(job, corpora)
-    made = build_trained(job, tokenizer.vocab_size, world, len(train.sources), fresh, keys)
-    model, objective = made.model, made.objective
-    if job.data.packing.isolate and not objective.takes_documents:
-        raise SetpointError(
-            f"data.packing.isolate: true needs a model that takes documents, and a "
-            f"{type(model).__name__} takes tokens alone.\nValid: false, or a model with "
-            "takes_documents = True."
-        )
-    feed = Feed(
-        train,
-        sampler,
-        objective.count,
-        micro_size=job.batch.micro_size,
-        accumulation=job.batch.accumulation,
-        data_rank=world.data_rank,
-        data_size=world.data_size,
-        **loader_options(job.data.loader.of_training, device),
-    )
-    eval_feed = None
-    if job.evaluation is not None:
-        assert held_out is not None
-        texts: dict[str, CountedSequences] = {HELD_OUT: held_out, **eval_sets}
-        eval_feed = EvaluationFeed(
-            {name: (text, job.evaluation.sequences_of(name)) for name, text in texts.items()},
-            micro_size=job.batch.micro_size,
-            data_rank=world.data_rank,
-            data_size=world.data_size,
-            **loader_options(job.data.loader.of_evaluation, device),
-        )
-    return Components(
-        world=world,
-        tokenizer=tokenizer,
-        corpora=corpora,
-        train=train,
-        held_out=held_out,
-        feed=feed,
-        model=model,
-        objective=objective,
-        replicas=made.replicas,
-        weights=made.weights,
-        optimizer=made.optimizer,
-        options=made.options,
-        schedule=LearningRate(
-            job.schedule,
-            tokens_per_step=job.batch.global_size * job.batch.sequence_length,
-            epochs_per_step=job.batch.global_size / train.epoch_rows if train.epoch_rows else 0.0,
-            phases=[
-                (steps_before(phase.start, job.batch), phase.lr_factor)
-                for phase in job.data.all_phases
-            ],
-            merge=None if job.adapter is None else job.adapter.merge,
-        ),
-        scaler=build_scaler(job.precision, device),
-        non_finite=NonFiniteSteps(job.resilience.non_finite),
-        spikes=None if job.resilience.spike is None else SpikedSteps(job.resilience.spike),
-        sequence=sequence_parts(job.parallel, world),
-        pipeline=made.pipeline,
-        described=made.described,
-        adapter=made.adapter,
-        compiled=made.compiled,
-        pretrained=made.pretrained,
-        eval_sets=eval_sets,
-        eval_feed=eval_feed,
-        companions=companions_of(job.model, tokenizer, made.pretrained, keys, job.data.sources),
-        noise=noise_of(model),
-    )

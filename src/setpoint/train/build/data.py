@@ -6,7 +6,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationRows, evaluation_rows
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
 from setpoint.data.packed import ConcatenatedSequences, PackedSequences, build_packed
@@ -244,3 +247,36 @@ def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[
                 f"caution: {len(shared):,} of {len(files):,} evaluated documents of {name} "
                 f"are also trained on, such as {shared[0].name}"
             )
+
+
+HALF = 0.5
+"""`data.held_out` from which on more validation than training text is expected."""
+
+
+def uneven_split(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> list[str]:
+    """Cautions about a split by documents that leaves little to train on."""
+    lines: list[str] = []
+    if len(held_out.sources) > 1:
+        trained = {corpus.sources[i] for corpus in corpora for i in np.unique(corpus.source)}
+        validated = {held_out.sources[i] for i in np.unique(held_out.source)}
+        lines = [
+            f"caution: all documents of '{name}' are held out; none is trained on"
+            for name in sorted(validated - trained - {held_out.side})
+        ]
+    have, kept = len(held_out.tokens), sum(len(corpus.tokens) for corpus in corpora)
+    if have > kept and share < HALF:
+        lines.append(
+            f"caution: {have:,} tokens are held out and {kept:,} trained on, since documents "
+            "differ in length; data.validation names texts to evaluate on"
+        )
+    return lines
+
+
+def streamed_sources(corpora: Sequence[Corpus | Stream]) -> list[str]:
+    """What is read while training runs."""
+    return [
+        f"{stream.name} streamed from {len(stream.parts):,} "
+        f"part{'s' * (len(stream.parts) != 1)} in blocks of {stream.buffer:,} documents"
+        for stream in corpora
+        if isinstance(stream, Stream)
+    ]
