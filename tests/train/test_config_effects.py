@@ -36,7 +36,7 @@ from setpoint.parallel.apply import reader_of
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.pipeline import keep_stages
-from setpoint.parallel.replicas import Replicas
+from setpoint.parallel.replicas import TorchReplicas
 from setpoint.parallel.sharding import shard
 from setpoint.parallel.world import World, backend_of, joined, noise_axes
 from setpoint.resilience.signals import StopRequest
@@ -278,7 +278,7 @@ def reductions(job: Job) -> list[bool]:
         def set_reshard_after_backward(self, *_: Any, **__: Any) -> None: ...
 
     asked: list[bool] = []
-    replicas = Replicas(job.parallel, World(torch.device("cpu")), Sharded())
+    replicas = TorchReplicas(job.parallel, World(torch.device("cpu")), Sharded())
     count = job.batch.accumulation
     for number in range(1, count + 1):
         with replicas.micro_batch(last=number == count):
@@ -401,7 +401,7 @@ def bucket_size(job: Job) -> float:
     world = World(torch.device("cpu"), size=4, degrees=degrees)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.nn.parallel.DistributedDataParallel", Replicated)
-        Replicas(job.parallel, world, torch.nn.Linear(2, 2))
+        TorchReplicas(job.parallel, world, torch.nn.Linear(2, 2))
     return found[0]
 
 
