@@ -10,6 +10,7 @@ from setpoint.cli.command import Arguments
 from setpoint.cli.diff import COMMAND
 from setpoint.cli.source import open_source
 from setpoint.config.record.record import record_files
+from setpoint.train.run_name import identity_mark
 
 from ..snapshots import compare
 from .conftest import CommandLine
@@ -20,7 +21,8 @@ def record(folder: Path, source: str, *overrides: str) -> str:
     arguments = Arguments(COMMAND)
     arguments.overrides.extend(overrides)
     folder.mkdir(parents=True)
-    for name, text in record_files(open_source(source, arguments).resolve()).items():
+    job = open_source(source, arguments).resolve()
+    for name, text in {**record_files(job), identity_mark(job): ""}.items():
         (folder / name).write_text(text)
     return folder.name
 

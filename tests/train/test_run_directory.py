@@ -17,6 +17,7 @@ from setpoint.config.composition import compose
 from setpoint.train import resume
 from setpoint.train.config import Job
 from setpoint.train.run import train
+from setpoint.train.run_name import identity_mark
 
 from .commands import Commands
 from .small import events, rows, small_job, snapshot, write_config
@@ -24,11 +25,13 @@ from .small import events, rows, small_job, snapshot, write_config
 
 def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
     flags = ("duration=6 steps", "evaluation.every=2 steps", "tracking.report=true")
-    run = train(small_job(tmp_path, *flags)).directory
+    job = small_job(tmp_path, *flags)
+    run = train(job).directory
     names = {path.name for path in run.iterdir()}
     assert names == {
-        ".lock", "config.json", "config.toml", "origins.json", "environment.json",
-        "metrics.jsonl", "events.jsonl", "chain.jsonl", "report.html", "checkpoints", "logs",
+        ".lock", identity_mark(job), "config.json", "config.toml", "origins.json",
+        "environment.json", "metrics.jsonl", "events.jsonl", "chain.jsonl", "report.html",
+        "checkpoints", "logs",
         "traces",
     }  # fmt: skip
     checkpoints = {path.name for path in (run / "checkpoints").iterdir()}

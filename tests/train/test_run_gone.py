@@ -154,7 +154,7 @@ def test_a_run_set_aside_under_another_name_is_not_found(tmp_path: Path) -> None
     assert train(small_job(tmp_path, "duration=3 steps")).started.step == 0
 
 
-def test_records_beside_it_are_read_where_a_new_run_would_start(
+def test_only_records_of_the_same_run_are_read_where_a_new_run_would_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
@@ -170,12 +170,16 @@ def test_records_beside_it_are_read_where_a_new_run_would_start(
     assert read == []
     train(first)
     assert read == []  # it lies under its own name
+    train(small_job(tmp_path, "duration=2 steps", "optimizer.lr=0.5"))
+    assert read == []  # nor is there another one of this configuration
     for name in ("small-x", "smaller-00000000", "small-0000000g"):
         (tmp_path / "runs" / name).mkdir()
     assert find_run(small_job(tmp_path, "duration=3 steps")) == place
     assert read == [place]
-    (tmp_path / "runs" / "small-00000000").mkdir()
-    (tmp_path / "runs" / "small-00000000" / "config.json").write_text("[" * 10_000)
+    damaged = tmp_path / "runs" / "small-00000000"
+    damaged.mkdir()
+    (damaged / "config.json").write_text("[" * 10_000)
+    (damaged / run_name.identity_mark(first)).touch()
     assert find_run(small_job(tmp_path, "duration=3 steps")) == place
 
 

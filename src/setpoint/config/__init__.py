@@ -124,8 +124,10 @@ if TYPE_CHECKING:
     from .record.compare import recorded_table as recorded_table
     from .record.fingerprint import SHORT as SHORT
     from .record.fingerprint import canonical as canonical
+    from .record.fingerprint import canonical_json as canonical_json
     from .record.fingerprint import fingerprint as fingerprint
     from .record.fingerprint import identity_leaves as identity_leaves
+    from .record.fingerprint import sha256 as sha256
     from .record.python_source import to_python as to_python
     from .record.record import CONFIG as CONFIG
     from .record.record import MINIMAL as MINIMAL
@@ -299,7 +301,7 @@ _NAMES = {
         "ABSENT Difference Entry Row Table compare difference_of differences explain leaf_table "
         "recorded_differences recorded_table"
     ),
-    "record.fingerprint": "SHORT canonical fingerprint identity_leaves",
+    "record.fingerprint": "SHORT canonical canonical_json fingerprint identity_leaves sha256",
     "record.python_source": "to_python",
     "record.record": (
         "CONFIG MINIMAL NEW_ORIGINS ORIGINS ROLES backup_name is_record load_record read_record "

@@ -29,7 +29,7 @@ from .labels import FILE as LABELS
 from .labels import read_labels
 
 INDEX = ".runs.sqlite3"
-VERSION = 2
+VERSION = 1
 """Of what is kept; another one is read anew."""
 DEPTH = 2
 """Folders between the one that is asked for and a run: that of an experiment."""

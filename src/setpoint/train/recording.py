@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -60,6 +61,7 @@ from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.ranks import SharedStore, opened
 from setpoint.train.record.uploading import start_uploads
+from setpoint.train.run_name import MARK, identity_mark
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom
 
@@ -320,6 +322,15 @@ def _write_changed(run: Run) -> None:
 
 
 def _write_config(run: Run) -> None:
+    mark = run.directory / identity_mark(run.job)
+    try:
+        for other in run.directory.glob(f"{MARK}*"):
+            if other != mark:
+                other.unlink()
+        if not os.path.lexists(mark):
+            mark.open("x").close()
+    except OSError as error:
+        raise RunError(f"{mark} cannot be written: {error.strerror}") from error
     run.files.write_record(run.record, type(run.job).__setpoint__.schema)
 
 

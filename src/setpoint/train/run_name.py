@@ -20,17 +20,22 @@ from setpoint.config import (
     Recorded,
     SetpointError,
     can_be_path,
+    canonical_json,
     chain_of,
     fingerprint,
+    identity_leaves,
     json_value,
     leaves,
     same,
+    sha256,
     shown_plain,
     within,
 )
 from setpoint.train.config import Job
 
 DRAWN = "drawn, since seed is null"
+MARK = ".identity-"
+"""How the names of the files begin that `identity_mark` names."""
 
 
 def run_directory_of(job: Job, digest: str | None = None) -> str:
@@ -61,12 +66,27 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
     return path
 
 
+def identity_mark(job: Job) -> str:
+    """The name of an empty file in a run directory, by which a run is known without its record.
+
+    Returns:
+        a name with a hash of all identity values but those of the schedule, which may follow from
+        the duration.
+    """
+    values = {
+        leaf.key: json_value(leaf.value)
+        for leaf in identity_leaves(job)
+        if not within(leaf.key, "schedule")
+    }
+    return MARK + sha256(canonical_json(values).encode("ascii"))[:16]
+
+
 def find_run(job: Job) -> str:
     """The directory of the run that a job is, or is a longer or shorter one of.
 
     A run keeps its directory when `--accept` changes its configuration, and a learning-rate curve
     that follows from the duration gives a longer run another fingerprint. So where there is no
-    directory of the job's own name, the records of those beside it are read.
+    directory of the job's own name, the records of those beside it are read that have its mark.
 
     Returns:
         the directory of the run with this very configuration; else that of one which differs in
@@ -82,6 +102,8 @@ def find_run(job: Job) -> str:
         beside = [each for each in sorted(os.listdir(folder or ".")) if pattern.fullmatch(each)]
     except OSError:
         return path
+    mark = identity_mark(job) if beside else ""
+    beside = [each for each in beside if os.path.exists(os.path.join(folder, each, mark))]
     values = [
         (leaf.path, json_value(leaf.value))
         for leaf in (leaves(job) if beside else ())
