@@ -116,7 +116,7 @@ BREAKS = [
         "data/windows.py",
         "windows[:, :-1].copy(), windows[:, 1:].copy()",
         "windows[:, :-1].copy(), windows[:, :-1].copy()",
-        "data train/step/test_loop.py",
+        "data train/test_loop.py",
     ),
     Break(
         "data/windows.py",
@@ -223,7 +223,7 @@ BREAKS = [
         "train/loop.py",
         "seed_step(self.job.seed, at.step,",
         "seed_step(self.job.seed, 0,",
-        "train/step/test_loop.py",
+        "train/test_loop.py",
     ),
     Break(
         "data/keyed_random.py",
@@ -272,7 +272,7 @@ BREAKS = [
         "optim/schedule_free.py",
         "p.copy_(y)",
         "p.lerp_(y, 0.999)",
-        "optim train/step/test_averaging.py",
+        "optim train/test_averaging.py",
     ),
     Break(
         "optim/clip.py",
@@ -370,37 +370,37 @@ BREAKS = [
         "data/feed.py",
         "counts = tuple(self.count(batch) for batch in batches)",
         "counts = tuple(self.count(batches[0]) for batch in batches)",
-        "data train/step/test_loop_accumulation.py train/step/test_loop.py",
+        "data train/test_loop_accumulation.py train/test_loop.py",
     ),
     Break(
         "train/engine.py",
         'group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)',
         'group["lr"] = rates.lr',
-        "train/step/test_loop.py train/build/test_parameter_groups.py",
+        "train/test_loop.py train/build/test_parameter_groups.py",
     ),
     Break(
         "train/engine.py",
         "numbers = (whole.weight, whole.targets, whole.weight * count.tokens / whole.tokens)",
         "numbers = (whole.weight, whole.targets, whole.weight)",
-        "train/step/test_loop_accumulation.py train/step/test_loop.py train/step/test_routing.py",
+        "train/test_loop_accumulation.py train/test_loop.py train/test_routing.py",
     ),
     Break(
         "train/engine.py",
         "update_biases(parts.model, counts, rates.done, rates.frozen, stays)",
         "update_biases(parts.model, counts, rates.done, rates.frozen, stays * 0)",
-        "train/step/test_routing.py train/step/test_loop.py",
+        "train/test_routing.py train/test_loop.py",
     ),
     Break(
         "train/position.py",
         "return period.multiples_in(done) > period.multiples_in(earlier)",
         "return done - earlier >= period.count",
-        "train/step/test_position.py",
+        "train/test_position.py",
     ),
     Break(
         "train/record/state.py",
         "self.owner.load_state_dict(saved.state.get(self.key, {}))",
         "self.owner.state_dict()",
-        "train/record/test_state.py train/step/test_learning_rate.py train/test_killed_anywhere.py",
+        "train/record/test_state.py train/test_learning_rate.py train/test_killed_anywhere.py",
     ),
     Break(
         "train/record/state.py",
@@ -430,7 +430,7 @@ BREAKS = [
         "train/record/state.py",
         "training = within.enter_context(evaluation_point(self.parts))",
         "training = {}\n        within.enter_context(evaluation_point(self.parts))",
-        "train/step/test_averaging.py train/test_killed_anywhere.py",
+        "train/test_averaging.py train/test_killed_anywhere.py",
     ),
     Break(
         "track/jsonl.py",
@@ -448,7 +448,7 @@ BREAKS = [
         "optim/unless.py",
         "optimizer.grad_scale, optimizer.found_inf = None, flag",
         "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
-        "train/step/test_engine.py",
+        "train/test_engine.py",
     ),
 ]
 

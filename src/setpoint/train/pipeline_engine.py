@@ -14,10 +14,10 @@ from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
+from setpoint.train.deepspeed_engine import ZeroEngine
 from setpoint.train.engine import Engine, PlainEngine, Sums, collecting
 from setpoint.train.metrics import NormMetrics
 from setpoint.train.objective import Objective, add_routing, sum_by_source
-from setpoint.train.step.deepspeed_engine import ZeroEngine
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Count, StepBatch

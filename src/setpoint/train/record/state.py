@@ -30,10 +30,10 @@ from setpoint.train.build.components import Components
 from setpoint.train.build.data import where_in_data
 from setpoint.train.callbacks.log import meet
 from setpoint.train.config import Job
+from setpoint.train.deepspeed_engine import ZeroModel, ZeroTraining
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position, is_over
-from setpoint.train.step.deepspeed_engine import ZeroModel, ZeroTraining
 from setpoint.units import DType
 
 WEIGHTS_ONLY = "weights_only"

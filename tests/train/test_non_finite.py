@@ -23,8 +23,8 @@ from setpoint.train.loop import Loop, StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ..poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same, weights
-from ..small import events, rows, small_job
+from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same, weights
+from .small import events, rows, small_job
 
 FLAGS = ("duration=12 steps", "evaluation=null", "checkpoint.keep=null")
 
@@ -278,4 +278,4 @@ def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path)
 
 def test_ranks_decide_alike(run_module: Callable[[str], None]) -> None:
     """When to stop, by request and by time, and what becomes of a step."""
-    run_module("tests.train.step.stop_ranks")
+    run_module("tests.train.stop_ranks")

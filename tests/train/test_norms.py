@@ -18,7 +18,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ..small import rows, small_job
+from .small import rows, small_job
 
 ALL = (
     "tracking.metrics.grad_norms=[groups, layers]",
@@ -78,6 +78,6 @@ def test_only_steps_with_rows_are_measured(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_measure_what_one_does() -> None:
-    program = [sys.executable, "-m", "tests.train.step.norm_ranks"]
+    program = [sys.executable, "-m", "tests.train.norm_ranks"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from setpoint.train.rules.run import memory_suggestions
 from setpoint.train.run import train
 from setpoint.train.step_errors import explain_oom, is_out_of_memory
 
-from ..small import small_job
+from .small import small_job
 
 
 @pytest.mark.parametrize(

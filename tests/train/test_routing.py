@@ -21,7 +21,7 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.units import Duration
 
-from ..small import rows, small_job
+from .small import rows, small_job
 
 RATE = 0.0625  # sums of it are exact
 SIGMOID = (
@@ -125,7 +125,7 @@ def test_a_schedule_of_biases_runs_over_the_horizon_in_its_unit(tmp_path: Path) 
 
 
 def test_two_ranks_balance_as_one_would(run_module: Callable[[str], None]) -> None:
-    run_module("tests.train.step.routing_ranks")
+    run_module("tests.train.routing_ranks")
 
 
 def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from setpoint.train.loop import Loop
 from setpoint.train.objective import Objective, add_routing
 from setpoint.train.position import Position
 
-from ...batches import make_batch
-from ...model.small import small_model
-from ...snapshots import compare
-from ..small import small_job
+from ..batches import make_batch
+from ..model.small import small_model
+from ..snapshots import compare
+from .small import small_job
 
 ROWS, LENGTH, VOCAB = 8, 16, 257
 SPACE = 32  # the first byte of the synthetic text

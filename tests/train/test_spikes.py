@@ -11,8 +11,8 @@ from setpoint.resilience.config import Spike
 from setpoint.train.run import train
 from setpoint.train.verdict import SpikedSteps
 
-from ..poison import Poison, by_hand, check_rows, same
-from ..small import events, rows, small_job
+from .poison import Poison, by_hand, check_rows, same
+from .small import events, rows, small_job
 
 FLAGS = (
     "duration=14 steps", "evaluation=null", "checkpoint.keep=null", "schedule=constant",

@@ -25,9 +25,9 @@ from setpoint.train.loop import Loop, StepResult
 from setpoint.train.position import Position
 from setpoint.train.record.bad_batches import BadBatches, read_bad_batch
 
-from ...ranks import fork
-from ..poison import Poisoned
-from ..small import small_job
+from ..ranks import fork
+from .poison import Poisoned
+from .small import small_job
 
 WORLD = 2
 

@@ -32,8 +32,8 @@ from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import build_components
 from setpoint.train.objective import Objective
 
-from ...few import few
-from ..small import small_job
+from ..few import few
+from .small import small_job
 
 Ints = npt.NDArray[np.int64]
 LENGTHS = (9, 4, 20, 13, 7, 2, 30, 11, 3)

@@ -19,7 +19,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..small import small_job
+from .small import small_job
 
 LETTERS = ("abcd", "wxyz")
 """Of the two sources, so that a target says which it is from."""
@@ -126,6 +126,6 @@ def test_one_source_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_sum_as_one() -> None:
-    program = "tests.train.step.by_source_ranks"
+    program = "tests.train.by_source_ranks"
     ended = subprocess.run([sys.executable, "-m", program], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

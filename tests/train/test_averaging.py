@@ -25,7 +25,7 @@ from setpoint.train.record.state import restore, snapshot
 from setpoint.train.run import train
 from tests.tensors import read
 
-from ..small import rows, small_job, states
+from .small import rows, small_job, states
 
 FREE = (
     "optimizer=schedule_free_adamw",

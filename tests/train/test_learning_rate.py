@@ -22,8 +22,8 @@ from setpoint.train.position import UNITS as EVERY
 from setpoint.train.position import Position, is_over
 from setpoint.train.run import train
 
-from ...few import few
-from ..small import assert_same_run, rows, small_job
+from ..few import few
+from .small import assert_same_run, rows, small_job
 
 PHASES = (
     "schedule.phases=[{length: 3, target: 1}, {target: 0.5, curve: cosine},"

@@ -14,7 +14,7 @@ from setpoint.train.callbacks.log import SECONDS, SHARES
 from setpoint.train.run import train
 from setpoint.train.step_times import StepTimes
 
-from ..small import small_job
+from .small import small_job
 
 
 def test_each_second_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_events_measure_what_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_waiting_for_other_ranks_is_no_forward_and_no_backward(
     run_module: Callable[..., str],
 ) -> None:
-    run_module("tests.train.step.wait_ranks")
+    run_module("tests.train.wait_ranks")
 
 
 def test_a_profiler_sees_the_same_spans() -> None:

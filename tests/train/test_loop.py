@@ -25,7 +25,7 @@ from setpoint.train.loop import Loop, StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ..small import events, rows, small_job
+from .small import events, rows, small_job
 
 STEPS = 8
 

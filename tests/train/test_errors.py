@@ -14,7 +14,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.train.run import train
 from setpoint.train.step_errors import explain, stepping
 
-from ..small import events, small_job
+from .small import events, small_job
 
 SHORT = ("duration=2 steps", "evaluation=null")
 SPARSE = ("optimizer=import", "optimizer.target=torch.optim.SparseAdam", "optimizer.weight_decay=0")

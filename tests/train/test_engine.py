@@ -19,7 +19,7 @@ from setpoint.train.build.components import Components, build_components
 from setpoint.train.engine import PlainEngine, Rates
 from setpoint.train.verdict import StepResult, Verdict
 
-from ..small import small_job
+from .small import small_job
 
 
 class Reads(TorchDispatchMode):

@@ -20,9 +20,9 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop, StepResult
 from setpoint.train.position import Position
 
-from ...few import few
-from ...loss.liger_stand_in import liger_stand_in
-from ..small import small_job
+from ..few import few
+from ..loss.liger_stand_in import liger_stand_in
+from .small import small_job
 
 # Sequences in a micro-batch, and micro-batches in an update.
 PORTIONS = ((8, 1), (2, 4), (1, 8))

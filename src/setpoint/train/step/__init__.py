@@ -1,1 +1,0 @@
-"""One optimizer step: the loop, the objective, the learning rate and the position."""
