@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, record_files
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory, whole_of
@@ -107,7 +107,9 @@ def saves(folder: Path, division: str, kind: str, *flags: str) -> int:
             position, rows = stepped(job, parts, Position())
             root = CheckpointStore(folder / f"{division}-{kind}")
             with snapshot(states(job, parts), position) as taken:
-                SharedStore(world, root).save(SAVED, taken.tensors, taken.state)
+                SharedStore(world, root).save(
+                    SAVED, taken.tensors, taken.state, texts=record_files(job)
+                )
             if division == "one":
                 rows += stepped(job_of(folder / "0", "one", END, *flags), parts, position)[1]
                 (folder / f"rows-{kind}").write_text(json.dumps(rows))
