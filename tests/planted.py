@@ -324,7 +324,7 @@ BREAKS = [
         "checkpoint/test_store_crashes.py",
     ),
     Break(
-        "checkpoint/directory.py",
+        "checkpoint/folder.py",
         "sync_directory(directory.parent)\n    shutil.rmtree(doomed)",
         "shutil.rmtree(doomed)",
         "checkpoint/test_store_crashes.py",

@@ -27,7 +27,6 @@ LAYERS = (
         "optim",
         "loss",
         "parallel",
-        "checkpoint",
         "track",
         "profile",
         "precision",
@@ -38,7 +37,9 @@ LAYERS = (
         "cluster",
         "report",
     },
+    {"checkpoint"},
     {"train", "infer"},
+    {"ops"},
     {"plan", "sweep"},
     {"runs", "dry_run"},
     {"presets"},
@@ -76,6 +77,10 @@ LATER = {
     ("config.files.read", "config.files.yaml"),
 }
 
+# What one training needs; it knows no operations of runs, planner, or files of other frameworks.
+CORE = set().union(*LAYERS[: next(n for n, layer in enumerate(LAYERS) if "train" in layer) + 1])
+ADD_ONS = {"ops", "plan", "dry_run", "interop"}
+
 # What the root offers to users.
 ROOT = {"config", "units", "editor_schema"}
 
@@ -89,12 +94,12 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",
     ("setpoint.model.pretrained.run", "setpoint.checkpoint.loading"): "the weights of a run",
     ("setpoint.model.pretrained.run", "setpoint.checkpoint.manifest"): "the weights of a run",
-    ("setpoint.model.pretrained.locate", "setpoint.checkpoint.record"): "a run means a checkpoint",
-    ("setpoint.model.pretrained.run", "setpoint.checkpoint.record"): "the record of a checkpoint",
+    ("setpoint.model.pretrained.run", "setpoint.checkpoint.places"): "the record of a checkpoint",
+    ("setpoint.model.pretrained.locate", "setpoint.checkpoint.places"): "a run means a checkpoint",
     # Weights of a checkpoint may lie in others, which may be in another format.
     **{
         ("setpoint.model.pretrained.base", f"setpoint.checkpoint.{name}"): "the weights of a run"
-        for name in ("base", "layout", "loading", "manifest", "weights")
+        for name in ("folder", "loading", "manifest")
     },
 }
 
@@ -258,6 +263,16 @@ def test_imports_go_down_only(source_files: dict[str, SourceFile]) -> None:
             if problem:
                 problems.append(f"{file.path}:{found.line}: imports {imported}: {problem}")
     assert not problems, "\n".join(problems)
+
+
+def test_the_core_imports_no_add_on(source_files: dict[str, SourceFile]) -> None:
+    problems = [
+        f"{name}:{found.line}: imports {imported}"
+        for name, imported, found in imports_inside(source_files, CORE | ADD_ONS)
+        if name.split(".")[1] in CORE and set(imported.split(".")[1:2]) & ADD_ONS
+    ]
+    assert not problems, "\n".join(problems)
+    assert not CORE & ADD_ONS
 
 
 def test_allowed_imports_are_needed(source_files: dict[str, SourceFile]) -> None:

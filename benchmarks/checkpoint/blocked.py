@@ -26,10 +26,9 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from checkpoint.states import WIDTH, arguments_of, joined, states_of  # noqa: E402
+from setpoint.checkpoint.saving import SharedStore  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
 from setpoint.parallel.world import World  # noqa: E402
-from setpoint.train.record.background import BackgroundStore  # noqa: E402
-from setpoint.train.record.ranks import SharedStore  # noqa: E402
 
 BOUND = 0.1
 """Of the time that a save takes, in which training waits for one in the background."""
@@ -53,7 +52,7 @@ def main(given: list[str] | None = None) -> int:
     for megabytes in arguments.megabytes:
         states, world = states_of(megabytes), World(torch.device("cpu"))
         folder = Path(tempfile.mkdtemp(dir=arguments.folder))
-        background = BackgroundStore(world, CheckpointStore(folder / "a", keep=1), 1, False, 600)
+        background = SharedStore(world, CheckpointStore(folder / "a", keep=1), 1, False, 600)
         sides = {"sync": SharedStore(world, CheckpointStore(folder / "s", keep=1))}
         sides["async"] = background
         held = list(joined(states).values())

@@ -27,9 +27,9 @@ from checkpoint.states import (  # noqa: E402
     size_on_disk,
     states_of,
 )
+from setpoint.checkpoint.saving import SharedStore  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
 from setpoint.parallel.world import World  # noqa: E402
-from setpoint.train.record.background import BackgroundStore  # noqa: E402
 
 SLACK = 40_000_000
 """Bytes beside the bounds: libraries that are loaded at first use, chunks of files, threads."""
@@ -90,7 +90,7 @@ def taken(megabytes: int, what: str, folder: Path) -> int:
         CheckpointStore(folder).save(1, states, {})
     else:
         inner = CheckpointStore(folder / "background")
-        store = BackgroundStore(World(torch.device("cpu")), inner, 1, False, 600)
+        store = SharedStore(World(torch.device("cpu")), inner, 1, False, 600)
         for step in (1, 2):
             store.save(step, states, {})
         store.wait()

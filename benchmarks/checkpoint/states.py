@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.loading import Checkpoint
-from setpoint.checkpoint.weights import put_all
+from setpoint.checkpoint.loading import Checkpoint, put_all
 
 MEGABYTE = 1_000_000
 WIDTH = 1024

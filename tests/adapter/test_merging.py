@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.adapter.plan import CHILD
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import as_placed

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from setpoint.checkpoint.convert import convert
-from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import Checkpoint, load_directory, verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
+from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import as_placed
-from setpoint.train.record.ranks import SharedStore
 
 from .disk import Disk, Log, Operation, Tree, key_of, lay_out, tree_of, watched
 
@@ -164,7 +164,7 @@ def look(folder: Path, allowed: Allowed) -> None:
     store = CheckpointStore(folder / ROOT)
     for directory in list_checkpoints(folder / ROOT).values():
         verify_directory(directory)
-    assert check(store.load("auto")) in allowed
+    assert check(store.load_newest()) in allowed
     if None in allowed:
         return
     assert check(store.load("latest")) in allowed
@@ -177,7 +177,7 @@ def recover(folder: Path, keep: int, allowed: Allowed) -> None:
     store = CheckpointStore(folder / ROOT, keep=keep)
     store.prepare()
     assert not unfinished(folder / ROOT)
-    newest = check(store.load("auto"))
+    newest = check(store.load_newest())
     assert newest in allowed
     step, course = newest or (0, "old")
     if newest is not None:
@@ -186,7 +186,7 @@ def recover(folder: Path, keep: int, allowed: Allowed) -> None:
     # A whole save removes what those that were cut off have left.
     assert len(store.steps) <= keep + 1
     assert not unfinished(folder / ROOT)
-    assert check(store.load("latest")) == (6, course) == check(store.load("auto"))
+    assert check(store.load("latest")) == (6, course) == check(store.load_newest())
     assert store.best == (6 if newest is None else allowed[newest])
     own_is_there(folder)
 

@@ -26,12 +26,12 @@ import torch.distributed.checkpoint.default_planner
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from setpoint.checkpoint.layout import unfinished
+from setpoint.checkpoint.folder import unfinished
+from setpoint.checkpoint.saving import SharedStore
 from setpoint.config import SetpointError, resolve
 from setpoint.files import durable
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import LostRanks, World, joined, world_of
-from setpoint.train.record.ranks import SharedStore
 
 from ..ranks import fork
 from .crashed import (

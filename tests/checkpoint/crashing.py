@@ -17,10 +17,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 
-from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError
@@ -42,8 +43,9 @@ def save(store: CheckpointStore, step: int) -> None:
     store.save(step, tensors, state, metric_of(step))
 
 
-def check_content(store: CheckpointStore, which: int | str) -> int:
-    checkpoint = store.load(which)
+def check_content(store: CheckpointStore, which: Literal["latest", "best"] | None) -> int:
+    """Compare a checkpoint, or the newest whole one, with what was saved."""
+    checkpoint = store.load_newest() if which is None else store.load(which)
     assert checkpoint is not None
     tensors, state = content(checkpoint.step)
     assert checkpoint.state == state
@@ -91,7 +93,7 @@ def at_random(root: Path, kills: int) -> dict[str, int]:
         def work(writer: int = writer) -> None:
             store = CheckpointStore(root, keep=2)
             store.prepare()
-            checkpoint = store.load("auto")
+            checkpoint = store.load_newest()
             step = 0 if checkpoint is None else checkpoint.step
             os.write(writer, step.to_bytes(8, "little"))
             while True:
@@ -116,7 +118,7 @@ def at_random(root: Path, kills: int) -> dict[str, int]:
             verify_directory(directory)
         if acknowledged:
             # What save() returned from is there, and at most one more.
-            assert check_content(store, "auto") in (acknowledged, acknowledged + 1)
+            assert check_content(store, None) in (acknowledged, acknowledged + 1)
             assert check_content(store, "latest") in (acknowledged, acknowledged + 1)
             allowed = (best_until(acknowledged), best_until(acknowledged + 1))
             assert check_content(store, "best") in allowed
@@ -146,7 +148,7 @@ def limited(root: Path) -> dict[str, object]:
         message = str(error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     intact = sorted(str(path) for path in root.rglob("*")) == before
-    step = check_content(store, "auto")
+    step = check_content(store, None)
     save(store, 2)
     return {"message": message, "intact": intact, "step": step, "then": store.steps}
 

@@ -1,7 +1,8 @@
-"""Optimizers that go on bit for bit after a checkpoint."""
+"""The state of optimizers, to the bit."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from setpoint.checkpoint.optimizer_state import capture_optimizer, options_of, restore_optimizer
+from setpoint.checkpoint.loading import load_weights
+from setpoint.checkpoint.optimizer_state import (
+    capture_optimizer,
+    join_tensors,
+    options_of,
+    restore_optimizer,
+    split_tensors,
+)
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
 
 Factory = Callable[[Any], Optimizer]
@@ -228,7 +235,7 @@ def test_a_matrix_that_lies_column_by_column_goes_on_bit_for_bit(
     tensors, state = capture_optimizer(optimizer, [("weight", weight)], options_of(optimizer))
     store = CheckpointStore(tmp_path)
     store.save(3, {"optimizer": tensors}, {"optimizer": state})
-    loaded = store.load("auto")
+    loaded = store.load_newest()
     assert loaded is not None
     twin, resumed = made()
     with torch.no_grad():
@@ -258,3 +265,40 @@ def test_differences_are_refused_by_name() -> None:
         restore_optimizer(optimizer, renamed, tensors, state)
     with pytest.raises(SetpointError, match=r"parameter of shape \(3,\) that is not among"):
         capture_optimizer(optimizer, named[1:], options_of(optimizer))
+
+
+def test_round_trip_through_json() -> None:
+    value = {
+        "betas": (0.9, 0.95),
+        "blocks": [torch.ones(2), {"inner": torch.zeros(1)}, None],
+        "pair": (torch.tensor(1), "text"),
+        "flag": True,
+    }
+    tensors: dict[str, torch.Tensor] = {}
+    text = json.dumps(split_tensors(value, "group 0", tensors))
+    assert set(tensors) == {"group 0/blocks/0", "group 0/blocks/1/inner", "group 0/pair/0"}
+    again = join_tensors(json.loads(text), tensors)
+    assert again["betas"] == (0.9, 0.95)
+    assert isinstance(again["pair"], tuple)
+    assert torch.equal(again["blocks"][0], torch.ones(2))
+    assert again["blocks"][0].data_ptr() != value["blocks"][0].data_ptr()
+    assert again["blocks"][2] is None and again["flag"] is True
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": {1, 2}}, "state/a is a set"),
+        ({"a": {1: 2}}, "state/a has the key 1"),
+        ({"$tensor": "x"}, r"has the key '\$tensor'"),
+        ([lambda: None], "state/0 is a function"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(value: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        split_tensors(value, "state", {})
+
+
+def test_a_missing_tensor() -> None:
+    with pytest.raises(KeyError):
+        join_tensors({"$tensor": "gone"}, {})

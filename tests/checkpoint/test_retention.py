@@ -118,7 +118,7 @@ def test_a_store_that_does_not_write_changes_nothing(tmp_path: Path) -> None:
     reader.prepare()
     reader.set_aside_after(1)
     reader.forget_best()
-    found = reader.load("auto")
+    found = reader.load_newest()
     assert found is not None and found.step == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 

@@ -92,9 +92,9 @@ def test_what_is_committed_is_reported_and_what_is_protected_stays(tmp_path: Pat
         seen.append((step, path.name, store.latest, (path / "manifest.json").is_file()))
         protected.add(step)
 
-    store = CheckpointStore(
-        tmp_path, keep=1, on_committed=committed, protected=lambda: protected & {100, 300}
-    )
+    store = CheckpointStore(tmp_path, keep=1)
+    store.committed.append(committed)
+    store.protections.append(lambda: protected & {100, 300})
     for step in (100, 200, 300, 400):
         store.save(step, tensors(step), {})
     assert seen == [(step, f"step-00000{step}", step, True) for step in (100, 200, 300, 400)]
@@ -163,12 +163,12 @@ def test_retention(
 
 def test_nothing_there(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "none")
-    assert store.load("auto") is None
+    assert store.load_newest() is None
     assert store.steps == []
     assert (store.latest, store.best) == (None, None)
     for which in ("latest", "best", 100):
         with pytest.raises(SetpointError, match=r"there is no checkpoint .*steps there: none"):
-            store.load(which)  # type: ignore[call-overload]
+            store.load(which)
     assert not (tmp_path / "none").exists(), "reading writes nothing"
 
 
@@ -182,7 +182,7 @@ def test_dangling_pointer(tmp_path: Path) -> None:
     (tmp_path / "latest").write_text("step-00000900\n")
     with pytest.raises(SetpointError, match=r"no checkpoint latest \(step 900\)"):
         store.load("latest")
-    auto = store.load("auto")
+    auto = store.load_newest()
     assert auto is not None and auto.step == 100
 
 
@@ -201,7 +201,7 @@ def test_everything_set_aside(tmp_path: Path) -> None:
     store.set_aside_after(-1)
     names = ["step-00000100.damaged-1", "step-00000200.damaged-1"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert store.load("auto") is None
+    assert store.load_newest() is None
 
 
 def test_nothing_set_aside(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from setpoint.config import SetpointError
 from setpoint.files import durable
 from setpoint.files.durable import Written
 
-from .test_pointers import a_folder, a_huge_file, a_link_to_itself, a_pipe
+from .test_folder import a_folder, a_huge_file, a_link_to_itself, a_pipe
 
 FILES = ("model.safetensors", "state.json", "manifest.json")
 
@@ -85,7 +85,7 @@ def test_flipped_bits_in_a_pointer(store: CheckpointStore, pointer: str) -> None
             assert pointer in str(error)
         else:
             assert loaded.state == {"s": loaded.step}
-        auto = store.load("auto")
+        auto = store.load_newest()
         assert auto is not None and auto.step == 300
         content[position // 8] ^= 1 << position % 8
 
@@ -94,7 +94,7 @@ def test_auto_takes_the_newest_whole_one(store: CheckpointStore) -> None:
     (newest(store) / "state.json").write_text("{}\n")
     (store.root / "step-00000200" / "manifest.json").unlink()
     told: list[tuple[str, str]] = []
-    loaded = store.load("auto", on_damaged=lambda path, why: told.append((path.name, why)))
+    loaded = store.load_newest(on_damaged=lambda path, why: told.append((path.name, why)))
     assert loaded is not None and loaded.step == 100
     assert told == [
         ("step-00000300", "state.json has 3 bytes, not 14"),
@@ -106,7 +106,7 @@ def test_the_run_goes_on_from_the_whole_one(store: CheckpointStore) -> None:
     (newest(store) / "model.safetensors").write_bytes(b"")
     fresh = CheckpointStore(store.root, keep=None)
     fresh.prepare()
-    loaded = fresh.load("auto")
+    loaded = fresh.load_newest()
     assert loaded is not None
     fresh.set_aside_after(loaded.step)
     assert (fresh.steps, fresh.latest, fresh.best) == ([100, 200], 200, 200)
@@ -118,12 +118,12 @@ def test_only_damaged_ones_are_an_error(store: CheckpointStore) -> None:
     for step in store.steps:
         (store.root / f"step-{step:08d}" / "manifest.json").unlink()
     with pytest.raises(SetpointError, match=r"no checkpoint in .* is whole .*step-00000100: "):
-        store.load("auto")
+        store.load_newest()
 
 
 def test_an_empty_directory_is_damaged(store: CheckpointStore) -> None:
     (store.root / "step-00000400").mkdir()
-    loaded = store.load("auto")
+    loaded = store.load_newest()
     assert loaded is not None and loaded.step == 300
 
 
@@ -135,7 +135,7 @@ def test_what_is_no_file_is_damage(
     (newest(store) / name).unlink()
     odd(newest(store) / name)
     told: list[str] = []
-    loaded = store.load("auto", on_damaged=lambda path, why: told.append(why))
+    loaded = store.load_newest(on_damaged=lambda path, why: told.append(why))
     assert loaded is not None and loaded.step == 200
     assert len(told) == 1 and told[0].startswith(name)
 
@@ -202,7 +202,7 @@ def test_one_failed_read_is_tried_again(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, code: int, name: str
 ) -> None:
     failed = failing(monkeypatch, code, f"step-00000300/{name}", times=1)
-    loaded = store.load("auto", on_damaged=lambda path, why: pytest.fail(why))
+    loaded = store.load_newest(on_damaged=lambda path, why: pytest.fail(why))
     assert loaded is not None and loaded.step == 300
     assert failed == [name]
 
@@ -220,7 +220,7 @@ def test_what_cannot_be_read_is_set_aside_and_never_removed(
     writer.prepare()
     with monkeypatch.context() as patch:
         failing(patch, code, f"step-00000300/{name}", times=99)
-        loaded = writer.load("auto")
+        loaded = writer.load_newest()
         assert loaded is not None and loaded.step == 200
         writer.set_aside_after(200)
         for step in (250, 310, 350):

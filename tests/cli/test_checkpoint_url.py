@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from setpoint.checkpoint.manifest import read_manifest
-from setpoint.checkpoint.remote import RemoteRun
+from setpoint.ops.remote_run import RemoteRun
 
 from .conftest import CommandLine
 from .test_checkpoint import break_byte, make

@@ -118,12 +118,12 @@ def assert_resumes(make: Callable[[Groups], torch.optim.Optimizer], dtype: torch
         make: from groups to an optimizer.
         dtype: of the weights.
     """
+    from setpoint.checkpoint.manifest import decode_state, encode_state
     from setpoint.checkpoint.optimizer_state import (
         capture_optimizer,
         options_of,
         restore_optimizer,
     )
-    from setpoint.checkpoint.state_file import decode_state, encode_state
 
     model = network(dtype)
     optimizer = make(groups(model))

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from setpoint.checkpoint import backend
-from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint import staging
+from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
+from setpoint.checkpoint.saving import SharedStore
+from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.files import durable
-from setpoint.files.tensor_file import HostMemory
 from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.world import World, world_of
-from setpoint.train.record.background import BackgroundStore
 from setpoint.train.run import train
 
 from ..ranks import fork
@@ -88,14 +88,14 @@ def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None
             raise OSError(28, "No space left on device")
         return durable.write_file(path, chunks)
 
-    backend.write_file = full
+    staging.write_file = full
     error = ""
     try:
         job = small_job(folder / f"files-{world.rank}", *FLAGS, *SHARDED, *ASYNC)
         train(job, folder / "run")
     except SetpointError as refused:
         error = str(refused)
-    backend.write_file = durable.write_file
+    staging.write_file = durable.write_file
     assert error.startswith("rank 1: the checkpoint of step 4 could not be saved"), error
     # Not a rank that waits for another that has left.
     assert "No space left on device; step 2 is still there" in error, error
@@ -113,7 +113,7 @@ def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) 
         raise MemoryError
 
     for name in ("copy", "settle"):
-        store = BackgroundStore(world, CheckpointStore(folder / name), 1, False, 60.0)
+        store = SharedStore(world, CheckpointStore(folder / name), 1, False, 60.0)
         kept = getattr(HostMemory, name)
         if world.rank == 1:
             setattr(HostMemory, name, refused)
@@ -173,7 +173,7 @@ def killed(folder: Path) -> None:
             signal.pause()
             raise AssertionError
 
-        backend.write_file = half
+        staging.write_file = half
         train(small_job(folder / "job", *flags), folder / "run")
         os._exit(1)
     assert os.read(reader, 1) == b"x"

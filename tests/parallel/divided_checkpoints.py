@@ -14,16 +14,15 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from setpoint.checkpoint import backend
+from setpoint.checkpoint import saving, staging
+from setpoint.checkpoint.saving import SharedStore
+from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError
 from setpoint.files import durable
-from setpoint.files.tensor_file import HostMemory
 from setpoint.parallel.config import AXES
 from setpoint.parallel.world import ToldByMain, World
 from setpoint.shapes.placed import as_placed, whole_of
-from setpoint.train.record import ranks
-from setpoint.train.record.ranks import SharedStore
 
 from ..ranks import fork
 
@@ -96,13 +95,13 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
             durable.write_file(path, list(chunks)[:1])
             raise OSError(28, "No space left on device")
 
-        backend.write_file = full
+        staging.write_file = full
     error = refused(lambda: store.save(2, {"model": placed(mesh, "rows")}, {}))
     assert type(error) is (RunError if world.rank == 1 else ToldByMain), type(error)
     assert error.status == RunError.status
     assert "rank 1: the checkpoint of step 2" in str(error) and "No space" in str(error), error
     if world.rank == 1:
-        backend.write_file = durable.write_file
+        staging.write_file = durable.write_file
     dist.barrier()
     assert sorted(each.name for each in folder.iterdir()) == ["latest", "step-00000001"]
     store.save(2, {"model": placed(mesh, "rows")}, {})
@@ -112,15 +111,15 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
 
 def what_one_rank_cannot_save_all_hear_of(world: World, mesh: DeviceMesh, folder: Path) -> None:
     store = SharedStore(world, CheckpointStore(folder))
-    real = ranks.encode_tensors
+    real = saving.encode_tensors
     if world.rank == 1:
 
         def refusing(tensors: Mapping[str, Tensor], into: HostMemory | None = None) -> Any:
             raise SetpointError(f"tensor {next(iter(tensors))} cannot be saved")
 
-        ranks.encode_tensors = refusing
+        saving.encode_tensors = refusing
     error = refused(lambda: store.save(1, {"model": placed(mesh, "rows")}, {}))
-    ranks.encode_tensors = real
+    saving.encode_tensors = real
     assert "rank 1: tensor" in str(error), error
     dist.barrier()
     assert not list(folder.iterdir())

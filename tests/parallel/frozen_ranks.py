@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from setpoint.checkpoint.layout import BASE, list_checkpoints
+from setpoint.checkpoint.folder import BASE, list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.infer.adapter import add_adapter

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
@@ -24,7 +25,6 @@ from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.ranks import SharedStore
 from setpoint.train.record.state import restore, snapshot
 
 from ..ranks import fork

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from setpoint.checkpoint.remote import RemoteRun
+from setpoint.ops.remote_run import RemoteRun
 from setpoint.train.run import train
 
 from ..ranks import fork

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError, record_files
 from setpoint.parallel.world import World, world_of
@@ -28,7 +29,6 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other
-from setpoint.train.record.ranks import SharedReaders, SharedStore
 from setpoint.train.record.state import States, restore, snapshot
 
 from ..ranks import fork
@@ -162,7 +162,7 @@ def loads_in_part(folder: Path, division: str) -> int:
             parts = build_components(job, world=world)
             all_states = states(job, parts)
             first, frozen = held(parts, all_states), FrozenParameters(job, parts)
-            loaded, position = load_other(job, parts, all_states, frozen, SharedReaders(world))
+            loaded, position = load_other(job, parts, all_states, frozen)
             assert (position.step, loaded.left) == (SAVED, {"output.weight": "excluded"})
             assert loaded.entries == ("loader",) and set(loaded.anew.values()) == {"excluded"}
             found, saved = held(parts, all_states), CheckpointStore(source.parent).load(SAVED)
@@ -176,7 +176,7 @@ def loads_in_part(folder: Path, division: str) -> int:
             misspelt = job_of(folder / f"{rank}", division, END, f"checkpoint.load={source}",
                               'checkpoint.exclude=["outptu"]')  # fmt: skip
             try:
-                load_other(misspelt, parts, all_states, frozen, SharedReaders(world))
+                load_other(misspelt, parts, all_states, frozen)
             except SetpointError as error:
                 assert "Did you mean output?" in str(error)
             else:

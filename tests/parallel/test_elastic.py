@@ -43,7 +43,7 @@ def test_numbers_of_ranks_that_follow_one_another_are_one_run(
     assert begun == [0, *(dies // 4 * 4 for _, dies in shapes if dies is not None)]
     seen, expected = ([row["loss"] for row in rows(each)] for each in (changed, alone))
     assert len(seen) == 4 + 4 * len(shapes) and seen == pytest.approx(expected, rel=1e-5)
-    weights = [CheckpointStore(each / "checkpoints").load("auto") for each in (changed, alone)]
+    weights = [CheckpointStore(each / "checkpoints").load_newest() for each in (changed, alone)]
     ours, theirs = (each.tensors["model"] for each in weights if each is not None)
     for name, tensor in theirs.items():
         whole = as_placed(ours[name], torch.empty(0))

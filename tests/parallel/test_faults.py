@@ -37,7 +37,7 @@ def the_run(folder: Path, case: str) -> Path:
 
 def saved_step(run: Path) -> int:
     """The step of the newest checkpoint, which is whole, and none older than the log names."""
-    loaded = CheckpointStore(run / "checkpoints").load("auto")
+    loaded = CheckpointStore(run / "checkpoints").load_newest()
     assert loaded is not None and loaded.step >= events(run, "save")[-1]["step"]
     return loaded.step
 

@@ -35,7 +35,7 @@ from ..train.small import events, rows, small_job
 
 
 def weights(run: Path, steps: int) -> dict[str, torch.Tensor]:
-    found = CheckpointStore(run / "checkpoints").load("auto")
+    found = CheckpointStore(run / "checkpoints").load_newest()
     assert found is not None and found.step == steps
     return read(found.tensors["model"])
 

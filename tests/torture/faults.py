@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import setpoint.train.run as running
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.track import background
 
 from ..checkpoint.crashed import Failing

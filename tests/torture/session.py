@@ -20,9 +20,8 @@ from pathlib import Path
 
 import torch
 
-from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint.folder import list_checkpoints, read_pointer, unfinished
 from setpoint.checkpoint.loading import verify_directory
-from setpoint.checkpoint.pointers import read_pointer
 from setpoint.cli.main import main
 
 LONGEST = 60.0

@@ -9,8 +9,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from setpoint.checkpoint.uploads import Uploads
 from setpoint.config import RunError
+from setpoint.ops.uploads import Uploads
 from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of

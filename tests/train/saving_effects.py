@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from setpoint.checkpoint import backend
+from setpoint.checkpoint import staging
+from setpoint.checkpoint.saving import Save, SharedStore
+from setpoint.checkpoint.staging import HostMemory
 from setpoint.config import RunError
 from setpoint.files import durable
-from setpoint.files.tensor_file import HostMemory
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.callbacks import export
 from setpoint.train.config import Job
-from setpoint.train.record.background import BackgroundStore
 from setpoint.train.run import train
 
 ASYNC = ("checkpoint.mode=async", "checkpoint.every=1 steps")
@@ -34,7 +34,7 @@ def writers(job: Job) -> set[str]:
         return durable.write_file(path, chunks)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "write_file", write)
+        patch.setattr(staging, "write_file", write)
         train(job)
     return found
 
@@ -52,17 +52,17 @@ def waiting_disk() -> Iterator[list[int]]:
         waited.wait()
         return durable.write_file(path, chunks)
 
-    finish = BackgroundStore._finish
+    finish = SharedStore._finish
 
-    def finishing(store: BackgroundStore) -> None:
+    def finishing(store: SharedStore) -> None:
         pending.append(len(store._pending))
         waited.set()
         finish(store)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "write_file", write)
-        patch.setattr(BackgroundStore, "_finish", finishing)
-        patch.setattr(BackgroundStore, "look", lambda _: None)
+        patch.setattr(staging, "write_file", write)
+        patch.setattr(SharedStore, "_finish", finishing)
+        patch.setattr(SharedStore, "look", lambda _: None)
         yield pending
         waited.set()
 
@@ -98,8 +98,8 @@ def late_copies() -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HostMemory, "settle", settling)
-        for method in (BackgroundStore.wait, BackgroundStore.close):
-            patch.setattr(BackgroundStore, method.__name__, without_delay(method))
+        for method in (SharedStore.wait, SharedStore.close):
+            patch.setattr(SharedStore, method.__name__, without_delay(method))
         yield found
         ended.set()
 
@@ -113,13 +113,13 @@ def copies(job: Job) -> int:
 
 def patience(job: Job) -> str:
     """What becomes of a run whose last checkpoint is not written before it is waited for."""
-    ends = BackgroundStore._ends
+    ends = Save.ends
 
     def ending(pending: Any, until: float | None) -> bool:
         return until is None or ends(pending, until)
 
     with waiting_disk(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BackgroundStore, "_ends", staticmethod(ending))
+        patch.setattr(Save, "ends", ending)
         try:
             train(job)
         except RunError as error:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import Checkpoint, load_directory
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import Config, SetpointError
 from setpoint.config.record.fingerprint import fingerprint

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.memory.allocator import is_out_of_memory
 from setpoint.train.loop import Loop
 from setpoint.train.rules.run import memory_suggestions
 from setpoint.train.run import train
-from setpoint.train.step_errors import explain_oom, is_out_of_memory
+from setpoint.train.step_errors import explain_oom
 
 from .small import small_job
 

@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.config import patch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.config import RunError, SetpointError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.train.build.components import build_components

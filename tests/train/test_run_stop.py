@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
-from setpoint.config import IDENTITY, RUNTIME, Config, Problem, Rule, check, dead, field
+from setpoint.config import IDENTITY, RUNTIME, Config, ImportPath, Problem, Rule, check, dead, field
 from setpoint.shapes.parameter import pattern_problems
 from setpoint.units import Period
 
 RULES = (
-    Rule("setpoint.checkpoint.record:load_problems", "Whether the checkpoint to load is there",
+    Rule("setpoint.checkpoint.places:load_problems", "Whether the checkpoint to load is there",
          needs="files", when=lambda section: section.load is not None),
 )  # fmt: skip
 ENTRIES = (
@@ -24,7 +24,11 @@ EXCLUDED = ("optimizer", r"^output\.", r"optimizer.^output\.")
 """What is offered in place of an empty pattern."""
 
 
-class Remote(Config, role=RUNTIME):
+FETCH = ImportPath("setpoint.ops.fetching:fetched", ("setpoint.ops",))
+"""The function that fetches the checkpoint of a URL for `load` into a folder."""
+
+
+class Remote(Config, role=RUNTIME, owner="setpoint.ops.copies:RemoteCopies"):
     """Upload of checkpoints to a URL in the background.
 
     A run whose directory is empty or behind resumes from there. A failed upload is repeated, and

@@ -20,9 +20,8 @@ from setpoint.files.durable import CHUNK, Written, write_file
 from setpoint.files.tensor_file import encode_one_by_one
 from setpoint.shapes.placed import Placeable
 
-from .divided import Divided, Layout, Part, encode_index
-from .layout import BASE, INDEX, MANIFEST, POINTERS, TENSORS, file_of_rank, files_of_stems
-from .loading import load_directory
+from .folder import BASE, INDEX, MANIFEST, POINTERS, TENSORS, file_of_rank, files_of_stems
+from .loading import StoredLayout, StoredPart, StoredTensor, encode_index, load_directory
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
 
 
@@ -67,9 +66,9 @@ def require_free(target: Path) -> None:
         raise SetpointError(f"{target} {kind}; give a new or empty directory")
 
 
-def _tensors(directory: Path) -> dict[str, dict[str, Divided]]:
+def _tensors(directory: Path) -> dict[str, dict[str, StoredTensor]]:
     """The tensors of a checkpoint, of which every byte has been compared."""
-    return cast("dict[str, dict[str, Divided]]", load_directory(directory).tensors)
+    return cast("dict[str, dict[str, StoredTensor]]", load_directory(directory).tensors)
 
 
 class _Box(NamedTuple):
@@ -111,17 +110,19 @@ def _write(
             }
             written |= _write_file(folder, stem + TENSORS, boxes, aliases)
             continue
-        layouts: dict[str, list[Part]] = {name: [] for name in kept}
+        layouts: dict[str, list[StoredPart]] = {name: [] for name in kept}
         for rank in range(parts):
             file = file_of_rank(stem, rank, parts)
             boxes = dict(_boxes_of(kept, rank, parts))
             for name, box in boxes.items():
-                layouts[name].append(Part(file, box.offset, box.shape))
+                layouts[name].append(StoredPart(file, box.offset, box.shape))
             tied = {name: owner for name, owner in aliases.items() if owner in boxes}
             if boxes:
                 written |= _write_file(folder, file, boxes, tied)
         index = {
-            name: Layout(each.dtype, tuple(each.shape), tuple(layouts[aliases.get(name, name)]))
+            name: StoredLayout(
+                each.dtype, tuple(each.shape), tuple(layouts[aliases.get(name, name)])
+            )
             for name, each in named.items()
         }
         written[stem + INDEX] = write_file(folder / (stem + INDEX), [encode_index(index)])
@@ -160,7 +161,7 @@ def _aliases(named: Mapping[str, Placeable]) -> dict[str, str]:
     owners: dict[tuple[object, ...], str] = {}
     found: dict[str, str] = {}
     for name, each in named.items():
-        if not isinstance(each, Divided) or not each.shape.numel():
+        if not isinstance(each, StoredTensor) or not each.shape.numel():
             continue
         at = [(part, each.files[part.file][name].start) for part in each.layout.parts]
         owner = owners.setdefault((each.layout.dtype, each.layout.shape, *at), name)

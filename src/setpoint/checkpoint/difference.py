@@ -15,7 +15,7 @@ ELEMENTS = 1 << 22
 """How many elements are compared at once, in float64."""
 
 
-class Side(NamedTuple):
+class TensorSide(NamedTuple):
     """A tensor as one checkpoint has it; `dtype` is its short name."""
 
     shape: tuple[int, ...]
@@ -35,8 +35,8 @@ class TensorDifference(NamedTuple):
     """
 
     name: str
-    left: Side | None
-    right: Side | None
+    left: TensorSide | None
+    right: TensorSide | None
     norm: float | None = None
     difference: float | None = None
     relative: float | None = None
@@ -89,8 +89,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, f"{path}.{key}" if path else str(key))
 
 
-def _side(tensor: Tensor | Placeable) -> Side:
-    return Side(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+def _side(tensor: Tensor | Placeable) -> TensorSide:
+    return TensorSide(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
 def _compare(left: Tensor, right: Tensor) -> tuple[float, float, float, float] | None:

@@ -1,21 +1,331 @@
-"""One checkpoint, read back only if every byte is what was saved."""
+"""Checkpoints read back, if every byte is what was saved: whole, or what a rank holds of them.
+
+Of each stem there is `<stem>.safetensors`; or, where ranks have saved their parts, rank r of n has
+written `<stem>-r-of-n.safetensors`, and `<stem>.index.json` says which part of which tensor lies
+where. Any rank of any other division reads the parts that overlap with what it holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+from weakref import finalize
 
-from setpoint.config import SetpointError
-from setpoint.shapes.placed import Named
+import torch
+from torch import Tensor, nn
 
-from .backend import SAFETENSORS, Backend
-from .base import Base, read_base
-from .divided import look_at
-from .layout import BASE, STATE, files_of_stems, step_of
-from .manifest import DamagedCheckpoint, Manifest, read_manifest, verify
+from setpoint.config import RunError, SetpointError
+from setpoint.files.durable import CHUNK, fill, retried
+from setpoint.files.tensor_file import DTYPES, HeaderEntry, bytes_of, decode_header, dtype_named
+from setpoint.files.threads import in_threads
+from setpoint.parallel.world import ToldByMain, World
+from setpoint.shapes.placed import Named, Placeable, put
+
+from .folder import BASE, INDEX, STATE, TENSORS, files_of_stems, step_of
+from .manifest import (
+    Base,
+    DamagedCheckpoint,
+    Manifest,
+    decode_state,
+    read_base,
+    read_manifest,
+    read_verified,
+    understood,
+    unreadable,
+    verify,
+)
+
+T = TypeVar("T")
+
+OPEN = 32
+"""Files of a checkpoint that stay open at most: it has several of each rank that has saved it, and
+processes may open 1024."""
+
+
+class StoredPart(NamedTuple):
+    """A box of a tensor, as one file holds it under the tensor's name.
+
+    Arguments:
+        offset: its first element in the tensor.
+    """
+
+    file: str
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class StoredLayout(NamedTuple):
+    """Where the parts of a tensor lie; together they are the whole, and none overlap."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    parts: tuple[StoredPart, ...]
+
+
+Index = dict[str, dict[str, StoredLayout]]
+"""Stem to name to layout."""
+
+Seen = dict[str, tuple[int, int]]
+"""File name to size and time of its last change."""
+
+
+def encode_index(named: Mapping[str, StoredLayout]) -> bytes:
+    """The index of one stem, as JSON in UTF-8."""
+    content = {
+        name: {
+            "dtype": DTYPES[layout.dtype],
+            "shape": layout.shape,
+            "parts": [part._asdict() for part in layout.parts],
+        }
+        for name, layout in named.items()
+    }
+    return (json.dumps({"tensors": content}) + "\n").encode()
+
+
+def decode_index(content: bytes | bytearray) -> dict[str, StoredLayout]:
+    """Read what `encode_index` made; it must have been verified."""
+    return {
+        name: StoredLayout(
+            dtype_named(entry["dtype"]),
+            tuple(entry["shape"]),
+            tuple(
+                StoredPart(part["file"], tuple(part["offset"]), tuple(part["shape"]))
+                for part in entry["parts"]
+            ),
+        )
+        for name, entry in json.loads(content)["tensors"].items()
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTensor(Placeable):
+    """A tensor whose parts lie in files, maybe several, which are read when they are asked for.
+
+    Arguments:
+        files: file name to the parts that it holds, shared by the tensors of a checkpoint.
+    """
+
+    layout: StoredLayout
+    name: str
+    files: TensorFiles
+
+    @property
+    def shape(self) -> torch.Size:
+        """See `Placeable.shape`."""
+        return torch.Size(self.layout.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As it was saved."""
+        return self.layout.dtype
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """See `Placeable.box`."""
+        found = torch.empty(tuple(shape), dtype=self.dtype)
+        self._read(found, offset)
+        return found
+
+    def fill(self, into: Tensor, offset: Sequence[int]) -> None:
+        """See `Placeable.fill`."""
+        if type(into) is Tensor and into.device.type == "cpu" and into.dtype == self.dtype:
+            self._read(into, offset)
+        else:
+            Placeable.fill(self, into, offset)
+
+    def _read(self, found: Tensor, offset: Sequence[int]) -> None:
+        shape = found.shape
+        for part in self.layout.parts:
+            first = [max(a, b) for a, b in zip(offset, part.offset, strict=True)]
+            last = [
+                min(a + n, b + m)
+                for a, n, b, m in zip(offset, shape, part.offset, part.shape, strict=True)
+            ]
+            if any(end <= start for start, end in zip(first, last, strict=True)):
+                continue
+            there = tuple(
+                slice(s - a, e - a) for s, e, a in zip(first, last, part.offset, strict=True)
+            )
+            here = tuple(slice(s - a, e - a) for s, e, a in zip(first, last, offset, strict=True))
+            self.files.read(part.file, self.name, there, found[here])
+
+
+class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
+    """The files with tensors in one checkpoint, read where parts of them are asked for.
+
+    They are not mapped into memory, where a disk that fails would end the process without a word.
+
+    Arguments:
+        directory: of the checkpoint, whose files have been compared with the manifest.
+        names: of the files.
+        seen: what `look_at` said of them before; one that is another since is refused.
+    """
+
+    def __init__(self, directory: Path, names: Sequence[str], seen: Seen) -> None:
+        self.directory, self.names, self.seen = directory, tuple(names), seen
+        self._headers: dict[str, dict[str, HeaderEntry]] = {}
+        # Descriptors that no thread reads from, those that were read from last at the end.
+        self._idle: dict[str, int] = {}
+        self._lock = Lock()
+        finalize(self, _close, self._idle)
+
+    def __getitem__(self, name: str) -> dict[str, HeaderEntry]:
+        if name not in self._headers:
+            with self._reading(name) as descriptor:
+                length = bytearray(8)
+                fill(descriptor, memoryview(length), 0)
+                most = os.fstat(descriptor).st_size - 8
+                text = bytearray(min(int.from_bytes(length, "little"), most))
+                fill(descriptor, memoryview(text), 8)
+            stored, aliases = decode_header(bytes(text))
+            also = {alias: stored[owner] for alias, owner in aliases.items()}
+            self._headers[name] = {**stored, **also}
+        return self._headers[name]
+
+    def read(self, name: str, tensor: str, box: Sequence[slice], into: Tensor) -> None:
+        """Read a box of a tensor, as it lies in a file.
+
+        Arguments:
+            box: a slice for each dimension.
+            into: of the shape of the box; it may be a view.
+
+        Raises:
+            DamagedCheckpoint: if the disk fails, or the file is not what it was.
+            RunError: if it cannot be read.
+        """
+        with understood(self.directory):
+            dtype, shape, start, _ = self[name][tensor]
+        row = prod(shape[1:]) * dtype.itemsize
+        is_rows = all(s == slice(0, n) for s, n in zip(box[1:], shape[1:], strict=True))
+        with self._reading(name) as descriptor:
+            if not into.numel():
+                return
+            if is_rows and into.is_contiguous() and into.dtype == dtype:
+                offset = box[0].start * row if box else 0
+                fill(descriptor, bytes_of(into), start + offset)
+                return
+            step = max(CHUNK // row, 1)
+            for first in range(box[0].start, box[0].stop, step):
+                last = min(first + step, box[0].stop)
+                block = torch.empty((last - first, *shape[1:]), dtype=dtype)
+                fill(descriptor, bytes_of(block), start + first * row)
+                here = slice(first - box[0].start, last - box[0].start)
+                into[here].copy_(block[(slice(None), *box[1:])])
+
+    def whole(self, name: str) -> dict[str, StoredTensor]:
+        """The tensors of a file that holds all of each."""
+        found: dict[str, StoredTensor] = {}
+        for tensor, (dtype, shape, _, _) in self[name].items():
+            part = StoredPart(name, (0,) * len(shape), shape)
+            found[tensor] = StoredTensor(StoredLayout(dtype, shape, (part,)), tensor, self)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[int]:
+        """Open a file for one thread; it stays open afterwards, as a part of it may be next."""
+        with self._lock:
+            descriptor = self._idle.pop(name, None)
+        try:
+            if descriptor is None:
+                descriptor = retried(os.open, self.directory / name, os.O_RDONLY)
+            if name in self.seen and _identity(os.fstat(descriptor)) != self.seen[name]:
+                raise DamagedCheckpoint(self.directory, f"{name} has changed while it was read")
+            yield descriptor
+        except OSError as error:
+            raise unreadable(self.directory, name, error) from error
+        finally:
+            if descriptor is not None:
+                self._put_back(name, descriptor)
+
+    def _put_back(self, name: str, descriptor: int) -> None:
+        with self._lock:
+            surplus = self._idle.pop(name, None)  # of another thread that has read the same file
+            self._idle[name] = descriptor
+            if len(self._idle) > OPEN:
+                surplus = self._idle.pop(next(iter(self._idle)))
+        if surplus is not None:
+            os.close(surplus)
+
+
+def look_at(directory: Path, names: Collection[str]) -> Seen:
+    """What files are, as far as it shows without reading them; those that are missing are not."""
+    found: Seen = {}
+    for name in names:
+        with suppress(OSError):
+            found[name] = _identity(os.stat(directory / name))
+    return found
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_size, found.st_mtime_ns
+
+
+def open_tensors(
+    directory: Path, manifest: Manifest, stems: Collection[str], seen: Seen
+) -> dict[str, dict[str, StoredTensor]]:
+    """The tensors of a checkpoint by stem and name.
+
+    Its files must have been verified; those with tensors are read when these are asked for.
+
+    Arguments:
+        seen: what `look_at` said of them before they were.
+
+    Raises:
+        DamagedCheckpoint: if an index is not what was saved.
+    """
+    files = TensorFiles(
+        directory, [name for name in manifest.files if name.endswith(TENSORS)], seen
+    )
+    found: dict[str, dict[str, StoredTensor]] = {}
+    with understood(directory):
+        for stem in stems:
+            if stem + INDEX in manifest.files:
+                layouts = decode_index(read_verified(directory, manifest, stem + INDEX))
+                _require_whole(layouts, files.names)
+                found[stem] = {
+                    name: StoredTensor(each, name, files) for name, each in layouts.items()
+                }
+            else:
+                found[stem] = files.whole(stem + TENSORS)
+    return found
+
+
+def _require_whole(layouts: Mapping[str, StoredLayout], files: Collection[str]) -> None:
+    """Refuse tensors of which no file has a part, and files that no manifest vouches for.
+
+    Raises:
+        ValueError: naming the tensor.
+    """
+    for name, (_, shape, parts) in layouts.items():
+        if sum(prod(part.shape) for part in parts) != prod(shape):
+            raise ValueError(f"the parts of {name} are not the whole")
+        if any(part.file not in files for part in parts):
+            raise ValueError(f"a part of {name} lies in no file of the checkpoint")
+
+
+def _close(descriptors: dict[str, int]) -> None:
+    for each in descriptors.values():
+        os.close(each)
+
+
+def joined(tensors: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+    """The tensors of all stems as `<stem>/<name>`."""
+    return {
+        f"{stem}/{name}": each for stem, named in tensors.items() for name, each in named.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,45 +350,40 @@ class Checkpoint:
     base: Base | None = None
 
 
-class Readers:
-    """The processes that read one checkpoint; this is one process alone."""
+def agree(world: World | None, error: SetpointError | None) -> None:
+    """Go on where no rank was refused what all of them read.
 
-    def verify(self, directory: Path, manifest: Manifest, names: Collection[str]) -> None:
-        """Compare with the manifest what this process is to compare of some files.
+    Arguments:
+        world: of the ranks that read together; None: this process alone.
+        error: what this one was refused.
 
-        Raises:
-            DamagedCheckpoint: see `manifest.verify`.
-        """
-        verify(directory, manifest, names)
-
-    def agree(self, error: SetpointError | None) -> None:
-        """Go on where none of them was refused.
-
-        Arguments:
-            error: what this one was refused.
-
-        Raises:
-            SetpointError: that; where another one was, what it said.
-        """
-        if error is not None:
-            raise error
-
-
-ALONE = Readers()
+    Raises:
+        SetpointError: that; where another one was, what it said.
+    """
+    own = None
+    if error is not None:
+        is_damage = isinstance(error, DamagedCheckpoint)
+        own = (str(error), (error.path, error.reason) if is_damage else None)
+    said = [each for each in ([own] if world is None else world.all_of(own)) if each is not None]
+    for text, damage in said:
+        if damage is None:
+            raise error if own == (text, None) and error is not None else ToldByMain(text)
+    for _, damage in said:
+        assert damage is not None
+        raise DamagedCheckpoint(*damage)
 
 
 def load_directory(
     directory: Path,
     only: Collection[str] | None = None,
-    backend: Backend = SAFETENSORS,
-    readers: Readers = ALONE,
+    world: World | None = None,
 ) -> Checkpoint:
     """Verify and read a checkpoint.
 
     Arguments:
         only: the file stems to verify and open, beside the state; None opens all tensors, and
             verifies every file.
-        readers: compare together what all of them read.
+        world: of the ranks that read it, each of which compares some of the files.
 
     Raises:
         DamagedCheckpoint: naming the file that is missing or not what was saved.
@@ -101,12 +406,13 @@ def load_directory(
     compared = manifest.files if only is None else chain(*(files[stem] for stem in stems))
     names = {*compared} - {STATE, BASE}
     seen = look_at(directory, names)
-    readers.verify(directory, manifest, names)
-    tensors, state = backend.read(directory, manifest, stems, seen)
+    share = sorted(names) if world is None else sorted(names)[world.rank :: world.size]
+    verify(directory, manifest, share)
+    tensors = open_tensors(directory, manifest, stems, seen)
+    with understood(directory):
+        state = decode_state(read_verified(directory, manifest, STATE))
     base = read_base(directory, manifest)
-    return Checkpoint(
-        manifest.step, tensors, state, manifest.metric, directory, partial=False, base=base
-    )
+    return Checkpoint(manifest.step, {**tensors}, state, manifest.metric, directory, base=base)
 
 
 def verify_directory(directory: Path) -> float | None:
@@ -120,3 +426,55 @@ def verify_directory(directory: Path) -> float | None:
     manifest = read_manifest(directory)
     verify(directory, manifest, manifest.files)
     return manifest.metric
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint, elsewhere: Collection[str] = ()) -> None:
+    """Put a checkpoint's weights into a model, of which each rank may hold a part.
+
+    Arguments:
+        checkpoint: where it is one in part, weights that it lacks stay what they are.
+        elsewhere: names of tensors that other ranks hold.
+
+    Raises:
+        RunError: if a tensor is missing, surplus, or of another shape, each named.
+    """
+    saved, own = checkpoint.tensors["model"], model.state_dict()
+    if checkpoint.partial:
+        own = {name: tensor for name, tensor in own.items() if name in saved}
+    shapes = {name: tensor.shape for name, tensor in own.items()}
+    refuse_misfits(checkpoint.path, shapes, saved, elsewhere)
+    put_all([(tensor, saved[name]) for name, tensor in own.items()])
+
+
+def put_all(pairs: Sequence[tuple[Tensor, Tensor | Placeable]]) -> None:
+    """Copy into tensors what they hold of full ones; what is read from files, several at a time."""
+    read = [pair for pair in pairs if isinstance(pair[1], StoredTensor)]
+    in_threads(lambda number: put(*read[number]), len(read))
+    for into, full in pairs:
+        if not isinstance(full, StoredTensor):
+            put(into, full)
+
+
+def refuse_misfits(
+    path: Path, shapes: Mapping[str, torch.Size], saved: Named, elsewhere: Collection[str] = ()
+) -> None:
+    """Refuse weights that are not those of a model.
+
+    Arguments:
+        shapes: of the tensors of the model.
+        elsewhere: names of tensors that other ranks hold.
+
+    Raises:
+        RunError: if a tensor is missing, surplus, or of another shape, each named.
+    """
+    wrong = [f"{name} is missing" for name in shapes if name not in saved]
+    known = {*shapes, *elsewhere}
+    wrong += [f"{name} is not in the model" for name in saved if name not in known]
+    wrong += [
+        f"{name} is {tuple(saved[name].shape)}, the model's is {tuple(shape)}"
+        for name, shape in shapes.items()
+        if name in saved and saved[name].shape != shape
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:2]) + (f"; and {len(wrong) - 2} more" if len(wrong) > 2 else "")
+        raise RunError(f"{path} does not fit the model: {shown}")

@@ -1,4 +1,8 @@
-"""The list of a checkpoint's files with their sizes and checksums, and the comparison with it."""
+"""The JSON files of a checkpoint, and the comparison of all its files with `manifest.json`.
+
+`manifest.json` has sizes and checksums, `state.json` all that is no tensor, and `base.json` what is
+not there: frozen parameters, which other weights have.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from setpoint.config import RunError, SetpointError
 from setpoint.files.durable import Written, digest_file, retried
 from setpoint.files.threads import in_threads
 
-from .layout import MANIFEST
+from .folder import BASE, MANIFEST
 
 FORMAT = 1
 """The version of the checkpoint format."""
@@ -59,6 +63,15 @@ class Manifest:
         """
         files = {name: encode_written(written) for name, written in sorted(self.files.items())}
         return _seal({"format": FORMAT, "step": self.step, "metric": self.metric, "files": files})
+
+    def wrong_size(self, sizes: Mapping[str, int]) -> str:
+        """Name the first file that is missing or has another size; empty where none does."""
+        for name, written in sorted(self.files.items()):
+            if name not in sizes:
+                return f"{name} is missing"
+            if sizes[name] != written.size:
+                return f"{name} has {sizes[name]} bytes, not {written.size}"
+        return ""
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -231,3 +244,104 @@ def _seal(content: dict[str, object]) -> bytes:
     bare = (json.dumps(content, indent=1) + "\n").encode()
     digest = Written.of(bare).digest
     return (json.dumps({**content, "blake3": digest}, indent=1) + "\n").encode()
+
+
+def encode_state(state: Mapping[str, Any]) -> bytes:
+    """Write a state as JSON.
+
+    Floats are written with the digits that identify them; NaN and the infinities get the names that
+    Python's reader knows.
+
+    Arguments:
+        state: None, bool, int, float, str, lists and dicts with texts as keys, nested at will.
+
+    Returns:
+        UTF-8 text that ends in a line break.
+
+    Raises:
+        TypeError: if JSON would return something else than was given, naming the place.
+    """
+    _check(state, "state")
+    return (json.dumps(state, indent=1) + "\n").encode()
+
+
+def decode_state(content: bytes | bytearray) -> dict[str, Any]:
+    """Read what `encode_state` wrote.
+
+    Raises:
+        ValueError: if it is not JSON, or not a mapping.
+    """
+    try:
+        state = json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(state, dict):
+        raise ValueError("it holds no mapping")
+    return state
+
+
+def _check(value: Any, place: str) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            # JSON turns every key into a text without a word, so 1 would come back as "1".
+            if not isinstance(key, str):
+                raise TypeError(f"{place} has the key {key!r}; only texts are keys in JSON")
+            _check(item, f"{place}.{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check(item, f"{place}[{index}]")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        raise TypeError(f"{place} is a {type(value).__name__}, which JSON would not return as one")
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The weights that a checkpoint takes its frozen parameters from.
+
+    Arguments:
+        name: as `model.pretrained` has it.
+        directory: where they were.
+        files: with their sizes and checksums, by which they are known.
+        tensors: the names that are left out, and the dtypes that the values of each are rounded to
+            one after the other, as safetensors calls them.
+    """
+
+    name: str
+    directory: str
+    files: dict[str, Written]
+    tensors: dict[str, tuple[str, ...]]
+
+    def encode(self) -> bytes:
+        """The text of the file of a checkpoint that says so."""
+        content = {
+            "name": self.name,
+            "directory": self.directory,
+            "files": {name: encode_written(each) for name, each in sorted(self.files.items())},
+            "tensors": self.tensors,
+        }
+        return (json.dumps(content, indent=1) + "\n").encode()
+
+    def in_dtype(self, dtype: str | None) -> Base:
+        """The same, with tensors of floating-point numbers in another dtype; None: as they are."""
+        if dtype is None:
+            return self
+        kept = {
+            name: (*through, dtype) if through[-1].startswith(("F", "BF")) else through
+            for name, through in self.tensors.items()
+        }
+        return replace(self, tensors=kept)
+
+
+def read_base(directory: Path, manifest: Manifest) -> Base | None:
+    """Read what a checkpoint leaves out; None where it holds all.
+
+    Raises:
+        DamagedCheckpoint: if the file is not what was saved, or none of Setpoint's.
+    """
+    if BASE not in manifest.files:
+        return None
+    with understood(directory):
+        content = json.loads(read_verified(directory, manifest, BASE))
+        files = {name: decode_written(each) for name, each in content["files"].items()}
+        tensors = {name: tuple(through) for name, through in content["tensors"].items()}
+        return Base(content["name"], content["directory"], files, tensors)

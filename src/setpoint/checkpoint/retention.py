@@ -10,10 +10,8 @@ from typing import Literal
 from setpoint.config import SetpointError
 from setpoint.units import Period
 
-from .layout import POINTERS, STATE, list_checkpoints
-from .manifest import read_manifest, read_verified
-from .pointers import UnreadPointer, read_pointer
-from .state_file import decode_state
+from .folder import POINTERS, STATE, UnreadPointer, list_checkpoints, read_pointer
+from .manifest import decode_state, read_manifest, read_verified
 
 At = Literal["powers_of_two"] | tuple[int, ...] | None
 """Steps by name: a list of them, or 1, 2, 4, 8 and so on."""

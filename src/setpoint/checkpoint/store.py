@@ -9,34 +9,41 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import sync_directory
 from setpoint.files.durable import Written, write_file
+from setpoint.parallel.world import World
 from setpoint.units import Period
 
-from .backend import SAFETENSORS, Backend, Tensors
-from .directory import clear_leftovers, publish, remove
-from .layout import (
+from . import staging
+from .folder import (
     MANIFEST,
     POINTERS,
+    StagedPointer,
+    UnreadPointer,
+    clear_leftovers,
     damaged,
     directory_name,
     list_checkpoints,
+    point,
+    publish,
+    read_pointer,
+    readable_pointer,
+    remove,
     temporary,
 )
-from .loading import ALONE, Checkpoint, Readers, load_directory, verify_directory
+from .loading import Checkpoint, agree, load_directory, verify_directory
 from .manifest import DamagedCheckpoint, Manifest, compare_sizes, read_manifest
-from .pointers import StagedPointer, UnreadPointer, point, read_pointer, readable_pointer
 from .retention import At, Positions, Retention, protected_by_pointers
+from .staging import Tensors
 
 OnDamaged = Callable[[Path, str], None]
-"""Told of each damaged checkpoint that `auto` passes over: its directory and the reason."""
+"""Told of each damaged checkpoint that is passed over: its directory and the reason."""
 
 
 OnSetAside = Callable[[Path, Path], None]
-OnCommitted = Callable[[int, Path], None]
 OnSealed = Callable[[int, bytes], None]
 
 
@@ -56,11 +63,6 @@ class CheckpointStore:
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
         on_sealed: called with the step and the text of the manifest of each checkpoint, once its
             files are on the disk and before any of it has its name.
-        on_committed: called with the step and the directory of each checkpoint, once it is on the
-            disk and `latest` names it.
-        protected: gives steps that are not to be removed yet, whatever `keep` says.
-        backend: the format of the states.
-        readers: the processes that read the directory together.
         writes: False where nothing in the directory is to change, not even its leftovers.
     """
 
@@ -74,23 +76,21 @@ class CheckpointStore:
         keep_best: bool = True,
         on_set_aside: OnSetAside | None = None,
         on_sealed: OnSealed | None = None,
-        on_committed: OnCommitted | None = None,
-        protected: Callable[[], Collection[int]] = frozenset,
-        backend: Backend = SAFETENSORS,
-        readers: Readers = ALONE,
         writes: bool = True,
     ) -> None:
         self.root = Path(root)
         self.on_set_aside = on_set_aside
         self.on_sealed = on_sealed
-        self.on_committed = on_committed
-        self.protected = protected
+        self.committed: list[Callable[[int, Path], object]] = []
+        """Called with the step and the directory of each checkpoint, once `latest` names it."""
+        self.protections: list[Callable[[], Collection[int]]] = []
+        """Give steps that are not to be removed yet, whatever `keep` says."""
         self.retention = Retention(keep, keep_every, keep_at)
         self.writes = writes
         self._positions = Positions(self.root)
         self.keep_best = keep_best
-        self.backend = backend
-        self.readers = readers
+        self.world: World | None = None
+        """Of the ranks that read the directory together; None: this process alone."""
         self._prepared = False
 
     @property
@@ -155,9 +155,7 @@ class CheckpointStore:
         """
         folder = self.begin(step)
         with self.refusing(step, folder):
-            # Nothing changes them before they are written.
-            staged = self.backend.stage(tensors, state)
-            files = self.backend.write(staged, folder)
+            files = staging.write(staging.stage(tensors, state), folder)
         return self.commit(step, folder, files, metric, texts)
 
     def begin(self, step: int) -> Path:
@@ -210,8 +208,8 @@ class CheckpointStore:
             publish(folder, target)
             for pointer in pointers:
                 pointer.move()
-        if self.on_committed is not None:
-            self.on_committed(step, target)
+        for listener in self.committed:
+            listener(step, target)
         try:
             self._prune()
         except OSError as error:
@@ -246,46 +244,20 @@ class CheckpointStore:
                 raise RunError(self.refusal(step, error)) from error
             raise
 
-    @overload
     def load(
-        self,
-        which: int | Literal["latest", "best"] = "latest",
-        *,
-        on_damaged: OnDamaged | None = None,
-        only: Collection[str] | None = None,
-    ) -> Checkpoint: ...
-    @overload
-    def load(
-        self,
-        which: Literal["auto"],
-        *,
-        on_damaged: OnDamaged | None = None,
-        only: Collection[str] | None = None,
-    ) -> Checkpoint | None: ...
-    def load(
-        self,
-        which: int | Literal["latest", "best", "auto"] = "latest",
-        *,
-        on_damaged: OnDamaged | None = None,
-        only: Collection[str] | None = None,
-    ) -> Checkpoint | None:
+        self, which: int | Literal["latest", "best"] = "latest", only: Collection[str] | None = None
+    ) -> Checkpoint:
         """Load a checkpoint after comparing every byte with its checksum. Nothing is written.
 
         Arguments:
-            which: a step; `latest` or `best`, what the pointer names; `auto`, the newest whole one.
-            on_damaged: called with each corrupt checkpoint that `auto` skips.
+            which: a step; `latest` or `best`, what the pointer names.
             only: the file stems to verify and read, beside the state; None reads all.
 
-        Returns:
-            the checkpoint; None if `auto` finds no checkpoint at all.
-
         Raises:
-            DamagedCheckpoint: if the one that was asked for is damaged, naming the file.
-            RunError: if `auto` finds damaged ones only, or a file cannot be read.
+            DamagedCheckpoint: if it is damaged, naming the file.
+            RunError: if a file cannot be read.
             SetpointError: if there is none of that name.
         """
-        if which == "auto":
-            return self._load_newest(on_damaged, only)
         step = read_pointer(self.root, which) if isinstance(which, str) else which
         found = list_checkpoints(self.root)
         if step is None or step not in found:
@@ -295,7 +267,42 @@ class CheckpointStore:
             raise SetpointError(
                 f"there is no checkpoint {asked}{reason} in {self.root}; steps there: {have}"
             )
-        return load_directory(found[step], only, self.backend, self.readers)
+        return load_directory(found[step], only, self.world)
+
+    def load_newest(
+        self, on_damaged: OnDamaged | None = None, only: Collection[str] | None = None
+    ) -> Checkpoint | None:
+        """Load the newest whole checkpoint; None without any.
+
+        Arguments:
+            on_damaged: called with each damaged checkpoint that is passed over.
+            only: see `load`.
+
+        Raises:
+            RunError: if there are damaged ones only, or a file cannot be read.
+        """
+        reasons: list[str] = []
+        for directory in reversed(list_checkpoints(self.root).values()):
+            found: Checkpoint | None = None
+            refused: SetpointError | None = None
+            try:
+                found = load_directory(directory, only, self.world)
+            except SetpointError as error:
+                refused = error
+            try:
+                agree(self.world, refused)
+                return found
+            except DamagedCheckpoint as error:
+                reasons.append(f"{error.path.name}: {error.reason}")
+                if on_damaged is not None:
+                    on_damaged(error.path, error.reason)
+        if reasons:
+            # Starting again from nothing would bury what is left; that is the user's to decide.
+            raise RunError(
+                f"no checkpoint in {self.root} is whole ({'; '.join(reasons)}); "
+                "to start over, train into another run directory or move these away"
+            )
+        return None
 
     def forget_best(self) -> None:
         """Let the next checkpoint with a metric be the best, whatever the metric is.
@@ -379,32 +386,6 @@ class CheckpointStore:
         if self.on_sealed is not None:
             self.on_sealed(step, manifest)
 
-    def _load_newest(
-        self, on_damaged: OnDamaged | None, only: Collection[str] | None
-    ) -> Checkpoint | None:
-        reasons: list[str] = []
-        for directory in reversed(list_checkpoints(self.root).values()):
-            found: Checkpoint | None = None
-            refused: SetpointError | None = None
-            try:
-                found = load_directory(directory, only, self.backend, self.readers)
-            except SetpointError as error:
-                refused = error
-            try:
-                self.readers.agree(refused)
-                return found
-            except DamagedCheckpoint as error:
-                reasons.append(f"{error.path.name}: {error.reason}")
-                if on_damaged is not None:
-                    on_damaged(error.path, error.reason)
-        if reasons:
-            # Starting again from nothing would bury what is left; that is the user's to decide.
-            raise RunError(
-                f"no checkpoint in {self.root} is whole ({'; '.join(reasons)}); "
-                "to start over, train into another run directory or move these away"
-            )
-        return None
-
     def _move_pointers_forward(self) -> None:
         """Do for the newest checkpoint what its own save was killed before doing."""
         found = list_checkpoints(self.root)
@@ -452,7 +433,7 @@ class CheckpointStore:
         protected = protected_by_pointers(self.root)
         if protected is None:
             return
-        for step in self.protected():
+        for step in (step for protection in self.protections for step in protection()):
             protected.setdefault(step, "protected")
         found = list_checkpoints(self.root)
         reasons = self.retention.reasons(found, protected, self._positions.distance)

@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import Protocol
 
-from setpoint.checkpoint.layout import PointerName
-from setpoint.checkpoint.remote_survey import RemotePlace
-from setpoint.checkpoint.survey import (
-    Comparison,
-    Found,
+from setpoint.checkpoint.folder import PointerName
+from setpoint.checkpoint.places import (
+    CheckpointEntry,
+    FileComparison,
     compare_files,
     find_place,
     pointers_at,
@@ -18,6 +17,7 @@ from setpoint.checkpoint.survey import (
 )
 from setpoint.config import SetpointError
 from setpoint.hub.urls import is_url, protocol_problem
+from setpoint.ops.remote_survey import RemotePlace
 
 RUN_HELP = """
 RUN is a run directory, its folder checkpoints, or one checkpoint, as in
@@ -40,7 +40,7 @@ class Folder(Protocol):
         """The one that is meant; None for all."""
         ...
 
-    def survey(self) -> list[Found]:
+    def survey(self) -> list[CheckpointEntry]:
         """List them."""
         ...
 
@@ -48,11 +48,11 @@ class Folder(Protocol):
         """What `latest` and `best` name, or what is wrong with them."""
         ...
 
-    def compare(self, found: Found) -> Iterator[Comparison]:
+    def compare(self, found: CheckpointEntry) -> Iterator[FileComparison]:
         """Compare the files of one with their checksums."""
         ...
 
-    def is_gone(self, found: Found) -> bool:
+    def is_gone(self, found: CheckpointEntry) -> bool:
         """Whether one has been removed meanwhile."""
         ...
 
@@ -62,16 +62,16 @@ class _OnDisk:
         self._place = find_place(path)
         self.root, self.only = str(self._place.root), self._place.only
 
-    def survey(self) -> list[Found]:
+    def survey(self) -> list[CheckpointEntry]:
         return survey(self._place)
 
     def pointers(self) -> dict[PointerName, int | str | None]:
         return pointers_at(self._place.root)
 
-    def compare(self, found: Found) -> Iterator[Comparison]:
+    def compare(self, found: CheckpointEntry) -> Iterator[FileComparison]:
         return compare_files(found.path)
 
-    def is_gone(self, found: Found) -> bool:
+    def is_gone(self, found: CheckpointEntry) -> bool:
         return not os.path.lexists(found.path)
 
 
@@ -95,7 +95,7 @@ def folder_of(text: str) -> Folder:
     return place
 
 
-def state_of(found: Found, names: list[str]) -> str:
+def state_of(found: CheckpointEntry, names: list[str]) -> str:
     """What is to be said of a checkpoint beside its numbers.
 
     Arguments:

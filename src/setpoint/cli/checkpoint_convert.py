@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from setpoint.checkpoint.record import checkpoint_to_load
+from setpoint.checkpoint.places import checkpoint_to_load
 from setpoint.cli.command import Arguments, Command, Option, refuse_overrides
 from setpoint.cli.outcome import Loading
 from setpoint.config import SetpointError, did_you_mean

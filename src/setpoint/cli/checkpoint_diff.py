@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.checkpoint.layout import list_checkpoints
-from setpoint.checkpoint.pointers import readable_pointer
-from setpoint.checkpoint.survey import find_place
+from setpoint.checkpoint.folder import list_checkpoints, readable_pointer
+from setpoint.checkpoint.places import find_place
 from setpoint.cli.checkpoint import RUN_HELP
 from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.diff import render
@@ -20,7 +19,7 @@ from setpoint.cli.value import plain, value_text
 from setpoint.config import Row, SetpointError, compare, difference_of
 
 if TYPE_CHECKING:
-    from setpoint.checkpoint.difference import Side, TensorDifference
+    from setpoint.checkpoint.difference import TensorDifference, TensorSide
 
 MOST = 20
 ALL = Option("--all", f"Print everything that differs, also where it is more than {MOST}.")
@@ -52,8 +51,7 @@ def run(arguments: Arguments) -> int:
     paths = [_checkpoint(path) for path in arguments.positional]
     with Loading():
         from setpoint.checkpoint.difference import state_differences, tensor_differences
-        from setpoint.checkpoint.divided import joined
-        from setpoint.checkpoint.loading import load_directory
+        from setpoint.checkpoint.loading import joined, load_directory
         from setpoint.infer.adapter import add_adapter
         from setpoint.model.pretrained.base import frozen_of
 
@@ -151,7 +149,7 @@ def _row(each: TensorDifference) -> list[str]:
     return [each.name, shape, dtype, *("" if n is None else f"{n:.4g}" for n in numbers)]
 
 
-def _shape(side: Side) -> str:
+def _shape(side: TensorSide) -> str:
     return "x".join(map(str, side.shape)) or "scalar"
 
 

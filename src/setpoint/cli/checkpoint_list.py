@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from setpoint.checkpoint.remote_survey import RemotePlace
-from setpoint.checkpoint.survey import Found
+from setpoint.checkpoint.places import CheckpointEntry
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of, state_of
 from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
 from setpoint.cli.style import print_notes, table
+from setpoint.ops.remote_survey import RemotePlace
 from setpoint.units.size import in_units
 
 COMMAND = Command(
@@ -81,7 +81,7 @@ def _list_runs(place: RemotePlace, names: list[str], for_programs: bool) -> int:
     return 0
 
 
-def _row(found: Found, names: list[str]) -> list[str]:
+def _row(found: CheckpointEntry, names: list[str]) -> list[str]:
     manifest = found.manifest
     metric = None if manifest is None else manifest.metric
     moment = found.written
@@ -96,7 +96,7 @@ def _row(found: Found, names: list[str]) -> list[str]:
     ]
 
 
-def _facts(found: Found, names: list[str]) -> dict[str, Any]:
+def _facts(found: CheckpointEntry, names: list[str]) -> dict[str, Any]:
     manifest = found.manifest
     metric = None if manifest is None else manifest.metric
     return {

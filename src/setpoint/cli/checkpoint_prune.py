@@ -8,12 +8,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from setpoint.checkpoint.config import Checkpoint
-from setpoint.checkpoint.directory import remove
-from setpoint.checkpoint.layout import directory_name
-from setpoint.checkpoint.record import CHECKPOINTS
-from setpoint.checkpoint.remote_survey import RemotePlace
+from setpoint.checkpoint.folder import directory_name, remove
+from setpoint.checkpoint.places import (
+    CHECKPOINTS,
+    CheckpointEntry,
+    CheckpointPlace,
+    find_place,
+    survey,
+)
 from setpoint.checkpoint.retention import Positions, Retention, protected_by_pointers
-from setpoint.checkpoint.survey import Found, Place, find_place, survey
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import table
@@ -28,6 +31,7 @@ from setpoint.config import (
     resolve,
 )
 from setpoint.hub.urls import is_url
+from setpoint.ops.remote_survey import RemotePlace
 from setpoint.track.events import EventLog
 from setpoint.track.lock import RunLock
 from setpoint.track.run_directory import refuse_linked_folders
@@ -63,7 +67,7 @@ COMMAND = Command(
 class Fate(NamedTuple):
     """A checkpoint and why it stays; without a reason it may go."""
 
-    found: Found
+    found: CheckpointEntry
     reasons: list[str]
 
 
@@ -167,7 +171,7 @@ def _fates(root: Path, rule: Retention) -> list[Fate]:
     protected = protected_by_pointers(root)
     if protected is None:
         raise RunError(f"latest or best in {root} cannot be read, so nothing may be removed")
-    listed = (each for each in survey(Place(root)) if each.kind == "checkpoint")
+    listed = (each for each in survey(CheckpointPlace(root)) if each.kind == "checkpoint")
     found = {each.step: each for each in listed}
     # What is damaged may be all that is left of its step.
     protected |= {
@@ -179,7 +183,7 @@ def _fates(root: Path, rule: Retention) -> list[Fate]:
     return [Fate(found[step], why) for step, why in reasons.items()]
 
 
-def _remove(gone: list[Found], run: Path | None) -> None:
+def _remove(gone: list[CheckpointEntry], run: Path | None) -> None:
     if run is not None:
         log = EventLog(run / "events.jsonl")
         log.write("prune", checkpoints=[each.path.name for each in gone])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from setpoint.checkpoint.survey import Found, reason_of
+from setpoint.checkpoint.places import CheckpointEntry, reason_of
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, Folder, folder_of
 from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
 from setpoint.cli.outcome import FAILED, Loading
@@ -63,7 +63,7 @@ def run(arguments: Arguments) -> int:
     return 0 if ok else FAILED
 
 
-def _verify(folder: Folder, found: Found) -> dict[str, Any] | None:
+def _verify(folder: Folder, found: CheckpointEntry) -> dict[str, Any] | None:
     """What became of one checkpoint; None where the run has removed it meanwhile."""
     problem, files, incomplete = None, [], False
     try:

@@ -11,18 +11,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
-from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import part_here
-
-from .durable import CHUNK
-from .threads import in_threads
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -52,118 +46,12 @@ def dtype_named(name: str) -> torch.dtype:
     return _OF_NAME[name]
 
 
-class Shaped(Protocol):
-    """What a file says of a tensor before its values."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The format of its numbers."""
-        ...
-
-    @property
-    def shape(self) -> Sequence[int]:
-        """Its sizes."""
-        ...
-
-
-_Copy = tuple[memoryview, memoryview]
-"""Where to, and from where."""
-
-
-class HostMemory:
-    """Host memory that tensors are copied to, save after save to the same places.
-
-    Arguments:
-        pinned: whether it is page-locked, which copies from a GPU faster.
-    """
-
-    def __init__(self, pinned: bool = False) -> None:
-        self.pinned = pinned
-        self._held: list[tuple[Tensor, memoryview]] = []
-        self._used = 0
-        self._still: frozenset[int] = frozenset()
-        self._due: list[_Copy] = []
-        # What is copied until `settle`: by threads of the host, and by a stream of the GPU.
-        self._later: list[_Copy] = []
-        self._settling = Lock()
-        self._stream: torch.cuda.Stream | None = None
-        self._sources: list[Tensor] = []
-
-    def clear(self, still: Iterable[Tensor] = ()) -> None:
-        """Let the next copies take the place of what is there.
-
-        Arguments:
-            still: those that nothing changes before `settle`, with whatever shares their memory.
-        """
-        self._used = 0
-        self._still = frozenset(_storage(part_here(each)) for each in still) - {0}
-
-    def copy(self, tensor: Tensor) -> memoryview:
-        """A copy, contiguous, to be read after `wait` and `settle` only."""
-        size = tensor.numel() * tensor.element_size()
-        if self._used == len(self._held) or len(self._held[self._used][1]) != size:
-            # What is saved changes rarely: the checkpoint of weights alone at the end.
-            del self._held[self._used :]
-            made = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
-            self._held.append((made, bytes_of(made)))
-        place, content = self._held[self._used]
-        self._used += 1
-        is_still = type(tensor) is Tensor and _storage(tensor) in self._still
-        if _is_plain(tensor):
-            source, due = bytes_of(tensor), self._later if is_still else self._due
-            for start in range(0, size, CHUNK):
-                due.append((content[start : start + CHUNK], source[start : start + CHUNK]))
-            return content
-        into = place.view(tensor.dtype).view(tensor.shape)
-        if is_still and self.pinned and tensor.is_cuda:
-            if self._stream is None:
-                self._stream = torch.cuda.Stream(tensor.device)
-            if not self._sources:
-                self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
-            self._sources.append(tensor)
-            with torch.cuda.stream(self._stream):
-                into.copy_(tensor, non_blocking=True)
-        else:
-            into.copy_(tensor, non_blocking=self.pinned)
-        return content
-
-    def wait(self) -> None:
-        """Wait until all copies are there but those of what stays still."""
-        due, self._due = self._due, []
-        _copy_all(due)
-        if self.pinned:
-            torch.cuda.current_stream().synchronize()
-
-    def settle(self) -> None:
-        """Wait until all copies are there; any thread may call it.
-
-        Copies that no thread has begun are made by this one. If that fails, or Ctrl-C cuts it off,
-        the next call makes them all again.
-        """
-        with self._settling:
-            _copy_all(self._later)
-            self._later = []
-            if self._sources and self._stream is not None:
-                self._stream.synchronize()
-                self._sources = []
-
-
-def _copy_all(due: Sequence[_Copy]) -> None:
-    def copy(number: int) -> None:
-        # Without the lock of the interpreter; torch's own threads would meet after each tensor.
-        into, source = (np.frombuffer(each, np.uint8) for each in due[number])
-        np.copyto(into, source)
-
-    in_threads(copy, len(due))
-
-
-def _storage(tensor: Tensor) -> int:
-    """Where the memory begins that a tensor is a view of; 0 if it is empty."""
-    return tensor.untyped_storage().data_ptr()
+Copies = Callable[[Tensor], memoryview]
+"""Takes a tensor and gives the memory of its copy."""
 
 
 def encode_tensors(
-    tensors: Mapping[str, Tensor], into: HostMemory | None = None
+    tensors: Mapping[str, Tensor], into: Copies | None = None
 ) -> Iterable[bytes | memoryview]:
     """A safetensors file in pieces.
 
@@ -173,7 +61,7 @@ def encode_tensors(
 
     Arguments:
         tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
-        into: what all tensors are copied to, see `HostMemory`. Without, one that lies in
+        into: copies each tensor to memory that is read later. Without, one that lies in
             host memory as it is written is given as it is, and others are copied when their piece
             is asked for.
 
@@ -197,16 +85,16 @@ def encode_tensors(
     written = (tensors[name].detach() for name in kept if tensors[name].numel())
     if into is None:
         return chain([start], (bytes_of(_in_host_memory(each)) for each in written))
-    return [start, *(into.copy(each) for each in written)]
+    return [start, *(into(each) for each in written)]
 
 
 def encode_one_by_one(
-    tensors: Mapping[str, Shaped], aliases: Mapping[str, str], read: Callable[[str], Tensor]
+    tensors: Mapping[str, Any], aliases: Mapping[str, str], read: Callable[[str], Tensor]
 ) -> Iterable[bytes | memoryview]:
     """A safetensors file in pieces, of tensors that are read when their piece is asked for.
 
     Arguments:
-        tensors: what is known of them before.
+        tensors: have the dtypes and shapes.
         aliases: further names of some of them.
         read: gives one, on the CPU.
     """
@@ -216,7 +104,7 @@ def encode_one_by_one(
 
 
 def _header(
-    tensors: Mapping[str, Shaped], names: Sequence[str], aliases: Mapping[str, str]
+    tensors: Mapping[str, Any], names: Sequence[str], aliases: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
     """The beginning of a file, and the order of the tensors in it."""
     # Wide types first keeps every tensor aligned to its own element size.
@@ -237,7 +125,7 @@ def _header(
     return len(text).to_bytes(8, "little") + text, order
 
 
-class Stored(NamedTuple):
+class HeaderEntry(NamedTuple):
     """Where a file holds a tensor: `start` and `end` are its bytes in the file."""
 
     dtype: torch.dtype
@@ -246,7 +134,7 @@ class Stored(NamedTuple):
     end: int
 
 
-def decode_header(text: bytes) -> tuple[dict[str, Stored], dict[str, str]]:
+def decode_header(text: bytes) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
     """Read the beginning of a safetensors file.
 
     Arguments:
@@ -260,10 +148,10 @@ def decode_header(text: bytes) -> tuple[dict[str, Stored], dict[str, str]]:
     """
     header = json.loads(text)
     metadata = header.pop("__metadata__", {})
-    begin, found = 8 + len(text), dict[str, Stored]()
+    begin, found = 8 + len(text), dict[str, HeaderEntry]()
     for name, entry in header.items():
         start, end = (begin + offset for offset in entry["data_offsets"])
-        found[name] = Stored(_OF_NAME[entry["dtype"]], tuple(entry["shape"]), start, end)
+        found[name] = HeaderEntry(_OF_NAME[entry["dtype"]], tuple(entry["shape"]), start, end)
         if end - start != prod(found[name].shape) * found[name].dtype.itemsize:
             raise ValueError(f"{name} has {end - start} bytes")
     return found, json.loads(metadata.get("aliases", "{}"))
@@ -315,12 +203,12 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def _in_host_memory(tensor: Tensor) -> Tensor:
-    if _is_plain(tensor):
+    if is_plain(tensor):
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor lies in host memory as it is written."""
     is_lazy = tensor.is_conj() or tensor.is_neg()
     here = type(tensor) is Tensor and tensor.device.type == "cpu"

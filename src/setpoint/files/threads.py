@@ -56,7 +56,7 @@ def in_threads(act: Callable[[int], object], count: int) -> None:
         raise failed[0]
 
 
-class Background:
+class Worker:
     """One thread, which a process that ends does not wait for.
 
     Executors of the standard library are waited for at the end of the process, which a disk that
@@ -110,7 +110,7 @@ class Background:
             del given, future, act
 
 
-_made: WeakSet[Background] = WeakSet()
+_made: WeakSet[Worker] = WeakSet()
 
 
 def is_any_busy() -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from setpoint.adapter.merge import merge_all
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest, verify
 from setpoint.config import RunError, SetpointError, load_record
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer

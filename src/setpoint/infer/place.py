@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from setpoint.checkpoint.layout import directory_name
-from setpoint.checkpoint.record import find_checkpoint, verify_record
+from setpoint.checkpoint.folder import directory_name
+from setpoint.checkpoint.places import find_checkpoint, verify_record
 from setpoint.config import SetpointError, is_record
 from setpoint.data.tokenizers.config import HuggingFace, TokenizerConfig
 from setpoint.data.tokenizers.vocabulary import TOKENIZER

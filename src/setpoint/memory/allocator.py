@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOMEM
 from typing import Any, cast
 
 import torch
@@ -31,3 +32,21 @@ def expandable_segments(wanted: bool) -> Iterator[None]:
         yield
     finally:
         setting("expandable_segments:False")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory does not suffice."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == ENOMEM  # of a process or a mapping
+    # The CPU's allocator has no class of its own, nor has memory that processes share or that is
+    # page-locked, and a size can overflow before it is asked.
+    words = (
+        "can't allocate memory",
+        "Cannot allocate memory",
+        "CUDA error: out of memory",
+        "not enough memory",
+        "Storage size calculation overflowed",
+    )
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in words)

@@ -20,11 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.checkpoint.layout import MANIFEST, STATE, directory_name, list_checkpoints
-from setpoint.checkpoint.manifest import read_manifest
-from setpoint.checkpoint.pointers import point
-from setpoint.checkpoint.record import verify_record
-from setpoint.checkpoint.state_file import decode_state
+from setpoint.checkpoint.folder import MANIFEST, STATE, directory_name, list_checkpoints, point
+from setpoint.checkpoint.manifest import decode_state, read_manifest
+from setpoint.checkpoint.places import verify_record
 from setpoint.config import (
     CONFIG,
     MINIMAL,
@@ -329,8 +327,7 @@ def compare_with_record(
         found.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
         return found
     from setpoint.checkpoint.difference import tensor_differences
-    from setpoint.checkpoint.divided import joined
-    from setpoint.checkpoint.loading import load_directory
+    from setpoint.checkpoint.loading import joined, load_directory
 
     left, right = (joined(load_directory(each).tensors) for each in (end, here))
     shared = [name for name in left if name.startswith("model/") or name in right]

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.config import SetpointError
 from setpoint.sweep_space.points import ResolvedPoint, mapping_of
 from setpoint.train.run_name import run_directory_of

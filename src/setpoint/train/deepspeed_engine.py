@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from setpoint.checkpoint.loading import refuse_misfits
 from setpoint.checkpoint.optimizer_state import capture_optimizer, saved_states
-from setpoint.checkpoint.weights import refuse_misfits
 from setpoint.config import SetpointError
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in

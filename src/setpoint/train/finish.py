@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from setpoint.checkpoint.layout import directory_name
-from setpoint.checkpoint.pointers import read_pointer
+from setpoint.checkpoint.folder import directory_name, read_pointer
+from setpoint.checkpoint.places import format_newest
 from setpoint.config import (
     SHORT,
     RunError,
@@ -25,9 +25,8 @@ from setpoint.track.jsonl import read_jsonl
 from setpoint.track.summary import print_table
 from setpoint.train.evaluation.evaluate import eval_slice, scores_in
 from setpoint.train.loop import Loop, Phase
-from setpoint.train.record.remote import finish_uploads
 from setpoint.train.recording import write_report
-from setpoint.train.run_status import command_again, format_newest, goodput_of, outlook
+from setpoint.train.run_status import command_again, goodput_of, outlook
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain, explain_oom
 
@@ -105,7 +104,8 @@ def finish(run: Run, loop: Loop) -> Run:
     write_report(run)
     # The head of a run that was finished before stays what was printed then.
     run.chain.seal(events_alone=not run.is_over)
-    finish_uploads(run, done=status == 0)
+    for callback in run.added:
+        callback.recorded(loop, done=status == 0)
     run.head = run.chain.head
     return run
 

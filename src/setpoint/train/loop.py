@@ -28,8 +28,11 @@ from setpoint.train.step_times import StepTimes, measuring_waits
 from setpoint.train.verdict import StepResult, Verdict
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
+    from setpoint.parallel.world import World
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.batch import Count, StepBatch
     from setpoint.shapes.logged import Reduce
@@ -95,6 +98,40 @@ class Callback:
 
     phase: Phase = Phase.OBSERVE
 
+    def before_open(
+        self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
+    ) -> None:
+        """Called on all ranks before a run directory is compared with the job, and opened.
+
+        Of callbacks that are there by then: objects given to `train`, and `checkpoint.remote`.
+
+        Arguments:
+            directory: None for a new one.
+            show: shows a line to people.
+        """
+
+    def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
+        """A row of what `check` says `before_open` would do; nothing is written."""
+
+    def opened(self, run: Any, within: ExitStack) -> None:
+        """Called when the run directory is locked, before the newest checkpoint is loaded.
+
+        Arguments:
+            run: has `job`, `directory`, `events`, `progress`, and the `store` of checkpoints.
+            within: closed at the end of the session, when all is recorded.
+        """
+
+    def fetch(self, newer_than: int | None) -> bool:
+        """Bring a whole checkpoint where newer ones here are damaged; all ranks are called.
+
+        Arguments:
+            newer_than: the step of the newest that is whole; None where none is.
+
+        Returns:
+            whether there is a newer one in the store now.
+        """
+        return False
+
     def start(self, loop: Loop) -> None:
         """Called once, before the first step of this session."""
 
@@ -134,8 +171,15 @@ class Callback:
                 training ended before its duration was over, if a callback has called `end`.
         """
 
+    def recorded(self, loop: Loop, done: bool) -> None:
+        """Called last where a session ended without an error: all files of the run are written.
+
+        Arguments:
+            done: whether the run is finished, so that no later session comes.
+        """
+
     def close(self, loop: Loop) -> None:
-        """Called once at the very end, after an error and Ctrl-C too, even one inside `start`.
+        """Called once at the end of the loop, after an error and Ctrl-C too, even in `start`.
 
         Arguments:
             loop: where the session ended. What `start` has changed is put back here.

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.config import (
     CONFIG,
     NEEDS,
@@ -40,7 +40,6 @@ from setpoint.train.contract import (
     refuse_renaming,
     split_paths,
 )
-from setpoint.train.record.remote import bring_back
 from setpoint.train.run_name import draw_seed, find_run
 from setpoint.train.run_status import (
     command_again,
@@ -53,6 +52,7 @@ from setpoint.train.session import Run, Stamp
 
 if TYPE_CHECKING:
     from setpoint.track.alerts import Alerts
+    from setpoint.train.loop import Callback
 
 
 def open_run(
@@ -61,6 +61,7 @@ def open_run(
     accept: Sequence[str],
     stop: StopRequest,
     ending: ExitStack,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Compare a job with its record on all ranks, and set the process up for it.
 
@@ -69,6 +70,7 @@ def open_run(
     Arguments:
         directory: of the run; None: see `find_run`.
         ending: takes what is closed when the run is left.
+        callbacks: those that are there before the run is.
 
     Raises:
         SetpointError: the configuration and the record contradict each other, or the job cannot be
@@ -80,9 +82,11 @@ def open_run(
     found = None
     if directory is None and job.seed is not None:
         found = world.on_main(partial(find_run, job))
-    fetched = bring_back(job, directory or found, world, shown.note)
+    place = directory or found
+    for callback in callbacks:
+        callback.before_open(job, None if place is None else Path(place), world, shown.note)
     run = _compare_on_all(world, job, directory, accept, found)
-    run.world, run.stop, run.shown, run.fetched = world, stop, shown, fetched
+    run.world, run.stop, run.shown, run.added = world, stop, shown, callbacks
     run.began = stop.began or began
     run.alerts = ending.enter_context(alerts_of(run.job, world, run.directory, shown))
     ending.enter_context(settings_of(run.job))

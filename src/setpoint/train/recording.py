@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint import __version__
+from setpoint.checkpoint.folder import list_checkpoints
+from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import (
     LOG_OF,
@@ -21,6 +23,7 @@ from setpoint.config import (
     cautions_of,
     dropped_values,
     fingerprint,
+    log_of,
     overridden,
     record_files,
     traceback_to_show,
@@ -57,10 +60,7 @@ from setpoint.train.environment import (
 )
 from setpoint.train.opening import require_unchanged, total_steps
 from setpoint.train.position import Position
-from setpoint.train.record.background import BackgroundStore
 from setpoint.train.record.frozen import FrozenParameters
-from setpoint.train.record.ranks import SharedStore, opened
-from setpoint.train.record.uploading import start_uploads
 from setpoint.train.run_name import MARK, identity_mark
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom
@@ -104,9 +104,6 @@ def recorded(run: Run) -> Iterator[None]:
         rows = files.metrics, files.events
         run.chain = Chain(files.path, *rows) if world.is_main else NoChain()
         ending.callback(run.chain.close)
-        run.uploads = uploads = start_uploads(job, world, files)
-        if uploads is not None:
-            ending.callback(uploads.uploads.close)
 
         def set_aside(before: Path, now: Path) -> None:
             run.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
@@ -121,8 +118,6 @@ def recorded(run: Run) -> Iterator[None]:
             writes=section.write,
             on_set_aside=set_aside,
             on_sealed=lambda step, manifest: run.chain.seal((step, manifest)),
-            on_committed=None if uploads is None else uploads.committed,
-            protected=frozenset if uploads is None else lambda: uploads.uploads.protected,
         )
         run.store, run.frozen = _shared(world, store, job), FrozenParameters(job, run.parts)
         run.record = record_files(job)
@@ -145,10 +140,48 @@ def recorded(run: Run) -> Iterator[None]:
 
 def _shared(world: World, store: CheckpointStore, job: Job) -> SharedStore:
     section = job.checkpoint
-    if section.mode == "sync":
-        return SharedStore(world, store)
+    in_flight = 0 if section.mode == "sync" else section.in_flight
     pinned = section.mode == "async_pinned"
-    return BackgroundStore(world, store, section.in_flight, pinned, job.parallel.timeout)
+    return SharedStore(world, store, in_flight, pinned, job.parallel.timeout)
+
+
+@contextmanager
+def opened(world: World, path: Path) -> Iterator[RunDirectory]:
+    """The run directory: locked by the main rank, and not to be written to by the others.
+
+    One that no run is recorded in when it is left, as by a first start that is refused, is gone
+    then, unless a rank that made no progress has written there where it was.
+
+    Raises:
+        SetpointError: see `RunDirectory.create`; on all ranks.
+    """
+    made: list[RunDirectory] = []
+
+    def create() -> bool:
+        made.append(RunDirectory.create(path))
+        return made[0].is_new
+
+    is_new = world.on_main(create)
+    with made[0] if made else RunDirectory(path, None, is_new) as directory:
+        is_refused = True
+        try:
+            yield directory
+        except BaseException as error:
+            # What the log says of a failure is wanted; a refusal says all of it.
+            is_refused = isinstance(error, SetpointError | KeyboardInterrupt) and not log_of(error)
+            raise
+        finally:
+            if made and is_new and is_refused and not _is_of_use(directory):
+                directory.withdraw()
+
+
+def _is_of_use(directory: RunDirectory) -> bool:
+    """Whether a directory holds checkpoints, or says where ranks were that made no progress."""
+    try:
+        stacks = any(os.path.getsize(each) for each in directory.logs.glob("*.stacks"))
+        return stacks or bool(list_checkpoints(directory.checkpoints))
+    except OSError:  # another rank removes an empty file, or the disk fails
+        return True
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import Checkpoint, load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError

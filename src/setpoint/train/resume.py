@@ -39,9 +39,7 @@ from setpoint.train.metrics import LossMean
 from setpoint.train.opening import what_is_gone
 from setpoint.train.position import Position, is_over
 from setpoint.train.record.load import load_other, other_frozen, refuse_changed
-from setpoint.train.record.remote import fetch_undamaged
 from setpoint.train.record.state import restore, snapshot, states_of
-from setpoint.train.record.uploading import report_uploads, resume_uploads
 from setpoint.train.recording import facts_of, lost_since, write_start
 from setpoint.train.run_status import kept_lines
 from setpoint.train.session import Run
@@ -66,7 +64,6 @@ def resume(run: Run) -> None:
         RunError: if all checkpoints are damaged, or the record cannot be written.
     """
     job, parts, note = run.job, run.parts, run.progress.note
-    report_uploads(run.fetched, run.events, run.progress)
     run.best, run.mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
     run.metrics, run.identity, run.started = MetricLog(), job, Position()
     refrozen = run.accepted is not None and run.accepted.has("optimizer.frozen")
@@ -90,8 +87,6 @@ def resume(run: Run) -> None:
     left_out = run.frozen.decide()
     if left_out is not None:
         note(left_out)
-    if run.uploads is not None:
-        resume_uploads(run.uploads, run.started)
     run.is_over = is_over(job.duration, run.started)
     if not run.is_over:
         run.reason = run.best.stop_reason(job.evaluation)
@@ -133,9 +128,9 @@ def _after_rollbacks(run: Run, checkpoint: Checkpoint) -> Checkpoint:
 
 def _load(run: Run) -> None:
     """Start from `checkpoint.load`."""
-    job, parts, readers = run.job, run.parts, run.store.inner.readers
+    job, parts = run.job, run.parts
     with _fetching(run) as folder:
-        run.loaded, run.started = load_other(job, parts, run.states, run.frozen, readers, folder)
+        run.loaded, run.started = load_other(job, parts, run.states, run.frozen, folder)
         if job.model.pretrained is not None and parts.pretrained is None:
             run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
         parts.companions = companions_in(run.loaded.path) or parts.companions
@@ -179,12 +174,12 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
     try:
         found = run.store.load(on_damaged)
     except SetpointError:
-        # Where all are damaged here, those at a URL may do.
-        if not passed or not fetch_undamaged(run, None):
+        # Where all are damaged here, there may be others elsewhere.
+        if not passed or not any(each.fetch(None) for each in run.added):
             raise
         found = run.store.load(report)
     else:
-        if passed and fetch_undamaged(run, found and found.step):
+        if passed and any(each.fetch(found and found.step) for each in run.added):
             found = run.store.load(report)
     if found is None:
         return None
@@ -274,8 +269,6 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
         f"{what}; going back to step {found.step}, and on with the data after it (rollback {count})"
     )
     run.store.set_aside_after(found.step)
-    if run.uploads is not None:
-        run.uploads.set_aside_after(position)
     cut_chain(run)
     run.trackers.rewind(found.step, run.progress.note)
     return position

@@ -19,7 +19,7 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
 from setpoint.train.build.process import device_line, settings_of
-from setpoint.train.callbacks.build import added_callbacks, build_callbacks
+from setpoint.train.callbacks.build import added_callbacks, build_callbacks, early_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
 from setpoint.train.environment import compare_with_record
@@ -33,7 +33,6 @@ from setpoint.train.position import Position, is_over
 from setpoint.train.record.bad_batches import BadBatches
 from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.record.load import load_other
-from setpoint.train.record.remote import would_fetch
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.recording import failures_logged, recorded
 from setpoint.train.resume import replica_groups, resume, roll_back
@@ -84,16 +83,19 @@ def train(
     objects = callbacks_of(callbacks)
     # Signals are answered from here on, while the data is read, too.
     with stop or active() or StopRequest() as stop, joined(job.parallel), ExitStack() as ending:
-        run = open_run(job, directory, accept, stop, ending)
+        early = [*early_callbacks(job), *objects]
+        run = open_run(job, directory, accept, stop, ending, early)
         run.objects = tuple(named(callback) for callback in objects)
         with failures_logged(run):
             run.parts = build_components(
                 run.job, run.begins_anew, run.shown.work, *run.kept, run.world
             )
-        with recorded(run):
-            added = added_callbacks(run)
+        with recorded(run), ExitStack() as within:
+            run.added = [*early, *added_callbacks(run)]
+            for callback in run.added:
+                callback.opened(run, within)
             resume(run)
-            run.loop = loop_of(run, [*build_callbacks(run), *added, *objects], until)
+            run.loop = loop_of(run, [*build_callbacks(run), *run.added], until)
             with replica_groups(run, run.loop):
                 run_loop(run, run.loop)
                 return finish(run, run.loop)
@@ -140,7 +142,8 @@ def rehearse(
         RunError: if all checkpoints are damaged.
     """
     found = directory if directory is not None or job.seed is None else find_run(job)
-    fetches = would_fetch(job, found)
+    place = None if found is None else Path(found)
+    rehearsed = [each.rehearsed(job, place) for each in early_callbacks(job)]
     run = compare(job, directory, accept)
     job, accepted = run.job, run.accepted
     damaged: list[str] = []
@@ -151,8 +154,8 @@ def rehearse(
             parts = build_components(job, run.begins_anew, shown.work, *run.kept)
         if accepted is not None:
             accepted, _ = compare_with_record(run.files, accepted, parts, job, run.accept)
-        newest = CheckpointStore(run.files.checkpoints).load(
-            "auto", on_damaged=lambda where, why: damaged.append(f"{where.name}: {why}")
+        newest = CheckpointStore(run.files.checkpoints).load_newest(
+            lambda where, why: damaged.append(f"{where.name}: {why}")
         )
         at, loaded = Position(), None
         best, mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
@@ -167,8 +170,7 @@ def rehearse(
     rows = [("state", _would(job, at, newest is not None))]
     rows.append(("device", device_line(job, parts.device).removeprefix("device: ")))
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
-    if fetches is not None:
-        rows.append(("remote", fetches))
+    rows += [row for row in rehearsed if row is not None]
     if planned := planned_in_words(job, parts.train):
         rows.append(("planned", planned))
     if at.step:

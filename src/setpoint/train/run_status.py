@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.checkpoint.layout import STATE, directory_name, list_checkpoints
-from setpoint.checkpoint.manifest import read_manifest
+from setpoint.checkpoint.folder import STATE
+from setpoint.checkpoint.places import newest_whole
 from setpoint.config import SetpointError
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
@@ -25,26 +25,6 @@ from setpoint.train.run_name import is_drawn
 
 FINISHED = "is finished"
 THE_SAME = "the same command"
-
-
-def newest_whole(root: Path) -> tuple[int, Path] | tuple[None, None]:
-    """Find the newest checkpoint whose files are there in full length; no checksum is computed."""
-    for step, directory in reversed(list_checkpoints(root).items()):
-        try:
-            files = read_manifest(directory).files
-            if all((directory / name).stat().st_size == each.size for name, each in files.items()):
-                return step, directory
-        except (SetpointError, OSError):
-            continue
-    return None, None
-
-
-def format_newest(root: Path) -> str:
-    """Name the newest whole checkpoint, for those who leave in a hurry."""
-    step, _ = newest_whole(root)
-    if step is None:
-        return "There is no checkpoint yet"
-    return f"The newest checkpoint is {root / directory_name(step)}"
 
 
 def outlook(root: Path, since: int | None = None, again: str = THE_SAME, keeps: bool = True) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from setpoint.train.position import Position
 from setpoint.train.run_status import Kept
 
 if TYPE_CHECKING:
+    from setpoint.checkpoint.saving import SharedStore
     from setpoint.parallel.world import World
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.logged import MetricLog
@@ -32,13 +33,11 @@ if TYPE_CHECKING:
     from setpoint.train.build.utilization import Utilization
     from setpoint.train.evaluation.best_metric import BestMetric
     from setpoint.train.evaluation.evaluate import Scores
-    from setpoint.train.loop import Loop
+    from setpoint.train.loop import Callback, Loop
     from setpoint.train.metrics import LossMean
     from setpoint.train.record.frozen import FrozenParameters
     from setpoint.train.record.load import Loaded
-    from setpoint.train.record.ranks import SharedStore
     from setpoint.train.record.state import States
-    from setpoint.train.record.uploading import Cadence
 
 Stamp = tuple[int | None, tuple[int, ...]]
 """When a record's configuration was written, and the steps of its checkpoints."""
@@ -76,8 +75,8 @@ class Run:
     began: float = field(init=False)
     """Start of this session, in seconds since 1970."""
     alerts: Alerts | None = None
-    fetched: Iterable[Any] = ()
-    """Reports of checkpoints that were fetched from a URL."""
+    added: Sequence[Callback] = ()
+    """Callbacks of sections that are no part of training, and those of a program."""
     objects: tuple[str, ...] = ()
     """Classes of the callbacks that are objects of a program, and in no record."""
 
@@ -98,8 +97,6 @@ class Run:
     frozen: FrozenParameters = field(init=False)
     """The parameters that checkpoints may leave out."""
     heart: Heart | None = None
-    uploads: Cadence | None = None
-    """Sends checkpoints to a URL; None where nothing is sent, or another rank does."""
     system: SystemSampler | None = None
     """Samples the use of the machine; None where this rank does not."""
 

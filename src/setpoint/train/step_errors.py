@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import ENOMEM
 
 import torch
 
 from setpoint.compile.watch import explain as explain_compiling
 from setpoint.config import RunError, SetpointError, error_in_words
+from setpoint.memory.allocator import is_out_of_memory
 from setpoint.memory.machine import machine_memory
 from setpoint.optim.build import title_of
 from setpoint.optim.section import OptimizerConfig
@@ -32,24 +32,6 @@ def explain_oom(job: Job) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise _explain(job) from error
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory does not suffice."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == ENOMEM  # of a process or a mapping
-    # The CPU's allocator has no class of its own, nor has memory that processes share or that is
-    # page-locked, and a size can overflow before it is asked.
-    words = (
-        "can't allocate memory",
-        "Cannot allocate memory",
-        "CUDA error: out of memory",
-        "not enough memory",
-        "Storage size calculation overflowed",
-    )
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in words)
 
 
 def _explain(job: Job) -> RunError:

@@ -14,7 +14,7 @@ from setpoint.adapter.config import LoRA
 from setpoint.adapter.merge import merge_all
 from setpoint.adapter.quantize.checks import ROUNDED_AGAIN, form_problems
 from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quantization
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import Caution, SetpointError, resolve
 from setpoint.infer.adapter import add_adapter

@@ -13,7 +13,7 @@ from setpoint.adapter.config import AdapterConfig, QLoRA
 from setpoint.adapter.merge import merge_all
 from setpoint.adapter.plan import adapter_problems
 from setpoint.adapter.quantize.config import FP8, NF4
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import SetpointError, resolve, verify
 from setpoint.infer.adapter import add_adapter

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.checkpoint import layout, record
+from setpoint.checkpoint import folder
 from setpoint.cli.sources import kind
 from setpoint.cli.sources.kind import (
     CHECKPOINT,
@@ -79,8 +79,8 @@ def test_what_lies_in_the_folder(cli: CommandLine) -> None:
 
 def test_the_names_are_those_of_checkpoints() -> None:
     # Repeated there, since every command decides what its SOURCE is.
-    assert kind.MANIFEST == layout.MANIFEST
-    assert kind.POINTERS == record.POINTERS
+    assert kind.MANIFEST == folder.MANIFEST
+    assert kind.POINTERS == folder.POINTERS
 
 
 def test_a_model_of_hugging_face_is_no_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from setpoint.adapter.config import LoRA
-from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.infer.adapter import add_adapter

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from setpoint.checkpoint import backend
-from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint import staging
+from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
+from setpoint.checkpoint.saving import Save, SharedStore
+from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import Config, ConfigError, RunError, add_section, allow_imports
 from setpoint.files import durable, tensor_file
-from setpoint.files.tensor_file import HostMemory
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory
@@ -30,8 +31,6 @@ from setpoint.train.callback import Callback
 from setpoint.train.callbacks.save import stands_still
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from setpoint.train.record.background import BackgroundStore
-from setpoint.train.record.ranks import SharedStore
 from setpoint.train.run import train
 
 from ...forks import forked
@@ -54,7 +53,7 @@ class Disk:
         self.slow, self.broken = slow, broken
         self.opens = Event()
         self.threads: set[bool] = set()
-        patch.setattr(backend, "write_file", self.write)
+        patch.setattr(staging, "write_file", self.write)
 
     def write(self, path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
         self.threads.add(current_thread() is main_thread())
@@ -66,9 +65,9 @@ class Disk:
         return durable.write_file(path, chunks)
 
 
-def store_at(root: Path, in_flight: int = 1) -> BackgroundStore:
+def store_at(root: Path, in_flight: int = 1) -> SharedStore:
     store = CheckpointStore(root, keep=None)
-    return BackgroundStore(World(torch.device("cpu")), store, in_flight, pinned=False, timeout=60)
+    return SharedStore(World(torch.device("cpu")), store, in_flight, pinned=False, timeout=60)
 
 
 def run_of(folder: Path) -> Path:
@@ -84,15 +83,15 @@ def test_a_run_that_saves_in_the_background_saves_the_same(
     waited = train(small_job(tmp_path / "sync", *rest, "checkpoint.mode=sync")).directory
     disk = Disk(monkeypatch, slow=0)
     # Each save is written after the step, and the copy of the next one, have been made.
-    finish = BackgroundStore._finish
+    finish = SharedStore._finish
 
-    def finishing(store: BackgroundStore) -> None:
+    def finishing(store: SharedStore) -> None:
         disk.opens.set()
         finish(store)
         disk.opens.clear()
 
-    monkeypatch.setattr(BackgroundStore, "_finish", finishing)
-    monkeypatch.setattr(BackgroundStore, "_ends", lambda *_: True)
+    monkeypatch.setattr(SharedStore, "_finish", finishing)
+    monkeypatch.setattr(Save, "ends", lambda *_: True)
     gone_on = train(small_job(tmp_path / "async", *rest, "checkpoint.in_flight=3")).directory
     assert disk.threads == {False}
     steps = list_checkpoints(gone_on / "checkpoints")
@@ -168,20 +167,20 @@ def test_what_is_copied_during_a_step_is_what_it_was(
     """It does not change before it is copied, however late; and the files are the same."""
     rest = (*IN_BACKGROUND, "checkpoint.every=1 steps", "duration=5 steps", *flags)
     still: list[tuple[torch.Tensor, torch.Tensor]] = []
-    save, settle = BackgroundStore.save, BackgroundStore.settle
+    save, settle = SharedStore.save, SharedStore.settle
 
-    def saving(store: BackgroundStore, *given: Any, **named: Any) -> None:
+    def saving(store: SharedStore, *given: Any, **named: Any) -> None:
         save(store, *given, **named)
         still.extend((each, each.detach().clone()) for each in named["still"])
 
-    def settling(store: BackgroundStore) -> None:
+    def settling(store: SharedStore) -> None:
         for now, before in still:
             assert torch.equal(now, before)
         still.clear()
         settle(store)
 
-    monkeypatch.setattr(BackgroundStore, "save", saving)
-    monkeypatch.setattr(BackgroundStore, "settle", settling)
+    monkeypatch.setattr(SharedStore, "save", saving)
+    monkeypatch.setattr(SharedStore, "settle", settling)
     where = {mode: tmp_path / mode / "run" for mode in ("sync", "async")}
     without = ("type", "dim", "layers", "heads", "dropout") if RENORMED in flags[0] else ()
     with late_copies() as late:
@@ -284,13 +283,13 @@ def test_a_write_that_takes_too_long_is_given_up(
 ) -> None:
     disk = Disk(monkeypatch, slow=12)
     threads: list[Any] = []
-    made = BackgroundStore.__init__
+    made = SharedStore.__init__
 
-    def making(store: BackgroundStore, *given: Any) -> None:
+    def making(store: SharedStore, *given: Any) -> None:
         made(store, *given)
         threads.append(store._thread._thread)
 
-    monkeypatch.setattr(BackgroundStore, "__init__", making)
+    monkeypatch.setattr(SharedStore, "__init__", making)
     with pytest.raises(RunError) as caught:
         train(small_job(tmp_path, *IN_BACKGROUND, "checkpoint.wait_timeout=0.01"))
     root = run_of(tmp_path) / "checkpoints"
@@ -344,14 +343,14 @@ def _expecting(stage: Any, saved: list[str], count: int) -> Any:
 
 def test_host_memory_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, places = store_at(tmp_path), list[int]()
-    copy = backend.HostMemory.copy
+    copy = staging.HostMemory.copy
 
-    def copying(memory: backend.HostMemory, tensor: torch.Tensor) -> memoryview:
+    def copying(memory: staging.HostMemory, tensor: torch.Tensor) -> memoryview:
         found = copy(memory, tensor)
         places.append(np.frombuffer(found, np.uint8).ctypes.data)
         return found
 
-    monkeypatch.setattr(backend.HostMemory, "copy", copying)
+    monkeypatch.setattr(staging.HostMemory, "copy", copying)
     tensors = {"model": {"w": torch.ones(3), "t": torch.ones(2, 2).t(), "n": torch.tensor(1)}}
     for step in range(3):
         store.save(step, tensors, {})

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.checkpoint.divided import joined
-from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.loading import joined, load_directory
 from setpoint.checkpoint.manifest import read_manifest
-from setpoint.checkpoint.record import load_problems
-from setpoint.checkpoint.remote import RemoteRun
+from setpoint.checkpoint.places import load_problems
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
+from setpoint.ops.remote_run import RemoteRun
 from setpoint.shapes.placed import in_memory
 from setpoint.train.contract import other_division
 from setpoint.train.run import rehearse, train

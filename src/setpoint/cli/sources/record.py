@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from setpoint.checkpoint.layout import list_checkpoints
-from setpoint.checkpoint.record import find_checkpoint, verify_record
+from setpoint.checkpoint.folder import list_checkpoints
+from setpoint.checkpoint.places import find_checkpoint, verify_record
 from setpoint.cli.command import Arguments
 from setpoint.config import SetpointError, is_record
 

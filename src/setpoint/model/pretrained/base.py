@@ -16,11 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.checkpoint.base import Base, read_base
-from setpoint.checkpoint.layout import BASE, files_of_stems
-from setpoint.checkpoint.loading import Checkpoint, load_directory
-from setpoint.checkpoint.manifest import read_manifest, verify
-from setpoint.checkpoint.weights import load_weights
+from setpoint.checkpoint.folder import BASE, files_of_stems
+from setpoint.checkpoint.loading import Checkpoint, load_directory, load_weights
+from setpoint.checkpoint.manifest import Base, read_base, read_manifest, verify
 from setpoint.config import Foreign, RunError, SetpointError
 from setpoint.files.durable import Written, digest_file
 from setpoint.files.tensor_file import dtype_named

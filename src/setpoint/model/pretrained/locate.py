@@ -88,7 +88,7 @@ def is_on_hub(name: str) -> bool:
 
 
 def _checkpoint(path: Path) -> Path | None:
-    from setpoint.checkpoint.record import find_checkpoint
+    from setpoint.checkpoint.places import find_checkpoint
 
     return find_checkpoint(path)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from setpoint.checkpoint.manifest import read_manifest, verify
-from setpoint.checkpoint.record import verify_record
+from setpoint.checkpoint.places import verify_record
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.pretrained.document import read_keys

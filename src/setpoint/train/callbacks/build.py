@@ -22,8 +22,8 @@ from setpoint.train.callbacks.profile import (
 from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
 from setpoint.train.callbacks.seal import SealCallback
 from setpoint.train.callbacks.stragglers import StragglersCallback
-from setpoint.train.callbacks.upload import UploadCallback
 from setpoint.train.callbacks.watching import AlertCallback, SystemCallback
+from setpoint.train.config import Job
 from setpoint.train.loop import Callback
 from setpoint.train.recording import change_record
 from setpoint.train.session import Run
@@ -84,8 +84,6 @@ def build_callbacks(run: Run) -> list[Callback]:
         callbacks.append(SystemCallback(run.system, trackers))
     if run.alerts is not None:
         callbacks.append(AlertCallback(run.alerts))
-    if run.uploads is not None:
-        callbacks.append(UploadCallback(run.uploads.uploads, events, progress))
     if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):
         callbacks.append(BadStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
@@ -100,6 +98,12 @@ def build_callbacks(run: Run) -> list[Callback]:
     if job.resilience.gc is not None:
         callbacks.append(CollectCallback(job.resilience.gc))
     return callbacks
+
+
+def early_callbacks(job: Job) -> list[Callback]:
+    """Build what is there before the run directory is looked at."""
+    section = job.checkpoint.remote
+    return [] if section is None else [section.build()]
 
 
 def added_callbacks(run: Run) -> list[Callback]:

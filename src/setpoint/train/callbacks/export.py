@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from setpoint.checkpoint.layout import directory_name, list_checkpoints
+from setpoint.checkpoint.folder import directory_name, list_checkpoints
 from setpoint.config import RunError
 from setpoint.parallel.world import ToldByMain
 from setpoint.train.loop import Callback, Phase

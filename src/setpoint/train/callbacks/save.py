@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from setpoint.checkpoint.layout import BASE
+from setpoint.checkpoint.folder import BASE
 from setpoint.checkpoint.retention import is_named
 from setpoint.config import Foreign, added_sections, sections
 from setpoint.files.tensor_file import DTYPES
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from setpoint.checkpoint.base import Base
+    from setpoint.checkpoint.manifest import Base
+    from setpoint.checkpoint.saving import SharedStore
     from setpoint.track.chain import Chain
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
     from setpoint.track.trackers import Trackers
     from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.loop import Loop, StepResult
-    from setpoint.train.record.ranks import SharedStore
 
 
 OURS = sys.stdlib_module_names | {"setpoint", "torch"}

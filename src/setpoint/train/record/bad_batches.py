@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.layout import directory_name, step_of
+from setpoint.checkpoint.folder import directory_name, step_of
 from setpoint.config import SetpointError
 from setpoint.files.atomic import replacing
 from setpoint.files.durable import write_file

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from setpoint.checkpoint.base import Base
+from setpoint.checkpoint.manifest import Base
 from setpoint.files.tensor_file import DTYPES
 from setpoint.model.config import Transformer
 from setpoint.model.pretrained.base import completed, files_at, find_base, tensors_at

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.checkpoint.config import ENTRIES, OF_OPTIMIZER
-from setpoint.checkpoint.fetch import fetched, split_url
-from setpoint.checkpoint.layout import MANIFEST, directory_name
-from setpoint.checkpoint.loading import ALONE, Checkpoint, Readers, load_directory
-from setpoint.checkpoint.record import checkpoint_to_load, verify_record
-from setpoint.checkpoint.remote import FOLDER
+from setpoint.checkpoint.config import ENTRIES, FETCH, OF_OPTIMIZER
+from setpoint.checkpoint.folder import MANIFEST, directory_name
+from setpoint.checkpoint.loading import Checkpoint, agree, load_directory
+from setpoint.checkpoint.places import CHECKPOINTS, checkpoint_to_load, split_url, verify_record
 from setpoint.config import (
     IDENTITY,
     Difference,
@@ -119,7 +117,6 @@ def load_other(
     parts: Components,
     states: States,
     frozen: FrozenParameters,
-    readers: Readers = ALONE,
     into: Path | None = None,
 ) -> tuple[Loaded, Position]:
     """Give a new run the state of the checkpoint that `checkpoint.load` names.
@@ -128,7 +125,6 @@ def load_other(
 
     Arguments:
         frozen: knows where frozen parameters are that a checkpoint leaves out.
-        readers: the processes that read together.
         into: a folder that all ranks see, for what is fetched from a URL; None: nothing is.
 
     Raises:
@@ -144,14 +140,14 @@ def load_other(
     if is_url(name) and into is not None:
         place = into
         try:
-            name = str(parts.world.on_main(lambda: fetched(name, place)))
+            name = str(parts.world.on_main(lambda: FETCH.load()(name, place)))
         except SetpointError as error:
             raise _named(job, error) from error
     try:
-        saved = load_directory(checkpoint_to_load(name), readers=readers)
+        saved = load_directory(checkpoint_to_load(name), world=parts.world)
     except SetpointError as error:
         refused = _named(job, error)
-    readers.agree(refused)
+    agree(parts.world, refused)
     assert saved is not None
     try:
         saved = frozen.completed(saved)
@@ -161,7 +157,7 @@ def load_other(
         found = _select(job, parts, trained, saved)
     except SetpointError as error:
         refused = _named(job, error)
-    readers.agree(refused)
+    agree(parts.world, refused)
     assert found is not None
     checkpoint, loaded = found
     taken = {name: each for name, each in states.items() if name not in NOT_OF_THE_RUN}
@@ -270,7 +266,7 @@ def _select(
     assert job.checkpoint.load is not None
     source, given = str(path), job.checkpoint.load
     if is_url(given):
-        source = f"{split_url(given)[0]}/{FOLDER}/{path.name}"
+        source = f"{split_url(given)[0]}/{CHECKPOINTS}/{path.name}"
     loaded = Loaded(
         path,
         source,

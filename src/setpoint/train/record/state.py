@@ -9,14 +9,13 @@ from typing import Any, Protocol
 
 from torch import Tensor, dtype
 
-from setpoint.checkpoint.loading import Checkpoint
+from setpoint.checkpoint.loading import Checkpoint, load_weights
 from setpoint.checkpoint.optimizer_state import (
     capture_optimizer,
     join_states,
     part_of_state,
     restore_optimizer,
 )
-from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
 from setpoint.parallel.world import World

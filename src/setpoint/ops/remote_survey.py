@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from setpoint.checkpoint.folder import MANIFEST, POINTERS, PointerName, directory_name
+from setpoint.checkpoint.manifest import Manifest
+from setpoint.checkpoint.places import (
+    CHECKPOINTS,
+    CheckpointEntry,
+    FileComparison,
+    reason_of,
+    split_url,
+)
 from setpoint.config import SetpointError
-
-from .fetch import split_url
-from .layout import MANIFEST, POINTERS, PointerName, directory_name
-from .manifest import Manifest
-from .remote import FOLDER, SET_ASIDE, RemoteRun
-from .remote import Found as Whole
-from .survey import Comparison, Found, reason_of, wrong_lengths
+from setpoint.ops.remote_run import SET_ASIDE, RemoteCheckpoint, RemoteRun
 
 
 class RemotePlace:
@@ -29,12 +32,12 @@ class RemotePlace:
     def __init__(self, url: str) -> None:
         at, which = split_url(url)
         self.run = RemoteRun(at)
-        self.root = f"{at}/{FOLDER}"
+        self.root = f"{at}/{CHECKPOINTS}"
         self.only = self.run.pointer(which) if isinstance(which, str) else which
         if which is not None and self.only is None:
             raise SetpointError(f"there is no checkpoint {which} at {self.root}")
 
-    def survey(self) -> list[Found]:
+    def survey(self) -> list[CheckpointEntry]:
         """List what lies there, by step.
 
         Raises:
@@ -54,7 +57,7 @@ class RemotePlace:
             )
         return found
 
-    def compare(self, found: Found) -> Iterator[Comparison]:
+    def compare(self, found: CheckpointEntry) -> Iterator[FileComparison]:
         """Compare every byte of a checkpoint with its checksums, file by file.
 
         Raises:
@@ -64,7 +67,7 @@ class RemotePlace:
         if whole is None:
             raise SetpointError(f"{MANIFEST} is missing")
         for name, written in sorted(whole.manifest.files.items()):
-            part = Whole(
+            part = RemoteCheckpoint(
                 whole.step,
                 Manifest(whole.step, whole.manifest.metric, {name: written}),
                 whole.text,
@@ -74,13 +77,13 @@ class RemotePlace:
                 problem = ""
             except SetpointError as error:
                 problem = reason_of(error)
-            yield Comparison(name, written.size, problem)
+            yield FileComparison(name, written.size, problem)
 
-    def is_gone(self, found: Found) -> bool:
+    def is_gone(self, found: CheckpointEntry) -> bool:
         """Whether a checkpoint has been removed meanwhile."""
         return not self.run.sizes(found.step)
 
-    def _look(self, step: int) -> Found:
+    def _look(self, step: int) -> CheckpointEntry:
         sizes = self.run.sizes(step)
         kind = "checkpoint" if MANIFEST in sizes else "unfinished"
         manifest, damage = None, ""
@@ -91,9 +94,9 @@ class RemotePlace:
             except SetpointError as error:
                 damage = reason_of(error)
             if manifest is not None:
-                damage = wrong_lengths(manifest, sizes)
+                damage = manifest.wrong_size(sizes)
         written = self.run.written(step) if kind == "checkpoint" else None
-        return Found(
+        return CheckpointEntry(
             Path(directory_name(step)),
             "set aside" if SET_ASIDE in sizes and kind != "checkpoint" else kind,
             step,

@@ -9,16 +9,16 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from setpoint.checkpoint import remote_folder as module
-from setpoint.checkpoint.remote import RemoteRun
-from setpoint.checkpoint.remote_folder import RemoteError
-from setpoint.checkpoint.uploads import Uploads
 from setpoint.config import RunError, SetpointError
+from setpoint.ops import remote_folder as module
+from setpoint.ops.remote_folder import RemoteError
+from setpoint.ops.remote_run import RemoteRun
+from setpoint.ops.uploads import Uploads
 from setpoint.resilience.signals import StopRequest
 from setpoint.runs.sealed import verify_chain
 from setpoint.train.run import rehearse, train
 
-from ..small import assert_same_run, events, small_job
+from ..train.small import assert_same_run, events, small_job
 
 FLAGS = ("schedule=constant", "optimizer.lr=3e-3")
 SHORT = ("duration=12 steps", "checkpoint.remote.keep=9")

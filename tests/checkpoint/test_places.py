@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from setpoint.checkpoint.manifest import DamagedCheckpoint
-from setpoint.checkpoint.record import RECORD, find_checkpoint, verify_record
+from setpoint.checkpoint.places import RECORD, find_checkpoint, verify_record
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 
@@ -37,7 +37,7 @@ def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> 
     with pytest.raises(DamagedCheckpoint, match=name):
         store.load(3)
     assert store.load(3, only=("model",)).step == 3
-    newest = store.load("auto")
+    newest = store.load_newest()
     assert newest is not None
     assert newest.step == 2
 

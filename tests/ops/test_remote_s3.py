@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.checkpoint.fetch import fetched
 from setpoint.checkpoint.manifest import read_manifest
-from setpoint.checkpoint.remote import RemoteRun
-from setpoint.checkpoint.remote_folder import RemoteError
 from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.ops.fetching import fetched
+from setpoint.ops.remote_folder import RemoteError
+from setpoint.ops.remote_run import RemoteRun
 
 s3fs = pytest.importorskip("s3fs")
 server = pytest.importorskip("moto.server")

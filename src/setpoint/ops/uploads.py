@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -10,22 +9,29 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, NamedTuple
 
+from setpoint.checkpoint.folder import (
+    PENDING,
+    STATE,
+    directory_name,
+    list_checkpoints,
+    readable_pointer,
+)
+from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, decode_state, read_manifest
+from setpoint.checkpoint.retention import Retention
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import sync_directory
+from setpoint.files.atomic import replacing
 from setpoint.files.durable import write_file
 from setpoint.hub.urls import reason_of
-
-from .layout import PENDING, directory_name, list_checkpoints, temporary
-from .manifest import DamagedCheckpoint, Manifest, read_manifest
-from .pointers import readable_pointer
-from .remote import RemoteRun
-from .retention import Retention
+from setpoint.ops.remote_run import RemoteRun
+from setpoint.track.chain import CHAIN
+from setpoint.train.position import Position, is_due
+from setpoint.units import Period
 
 LONGEST = 300.0
 """Seconds of the longest pause between two attempts."""
 
 
-class Report(NamedTuple):
+class UploadReport(NamedTuple):
     """Something that happened in the background.
 
     Arguments:
@@ -75,7 +81,7 @@ class Uploads:
         self.run, self.root, self.record = run, root, record
         self.rule, self.waiting, self.pause = rule, waiting, pause
         run.alive = self._require_open
-        self._reports: deque[Report] = deque()
+        self._reports: deque[UploadReport] = deque()
         self._changed = Condition()
         self._steps: list[int] = []
         self._sent: dict[int, Manifest] = {}
@@ -105,6 +111,12 @@ class Uploads:
                 text = f"{name} is not uploaded: {self.waiting} newer ones wait (remote.waiting)"
                 self._report("upload_skipped", text, checkpoint=name)
             self._changed.notify_all()
+
+    def add_named(self) -> None:
+        """Add the checkpoints that `latest` and `best` name."""
+        steps = {readable_pointer(self.root, name) for name in ("best", "latest")}
+        for step in sorted(step for step in steps if step is not None):
+            self.add(step)
 
     def set_aside_after(self, step: int) -> None:
         """Let the checkpoints after `step` count no more, at the URL and in what waits.
@@ -140,13 +152,18 @@ class Uploads:
         return [directory_name(step) for step in sorted(self.protected)]
 
     @property
+    def left(self) -> str:
+        """What is not sent, in words."""
+        return ", ".join(self.unsent) or "the record of the run"
+
+    @property
     def failure(self) -> str:
         """What the service said last, if nothing has gone well since."""
         return self._failure
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[UploadReport]:
         """What has happened since the last call."""
-        found: list[Report] = []
+        found: list[UploadReport] = []
         while self._reports:
             found.append(self._reports.popleft())
         return found
@@ -187,11 +204,10 @@ class Uploads:
                 return
             except Exception as error:  # each service has errors of its own
                 self._failure = str(error) if isinstance(error, SetpointError) else reason_of(error)
-                what = ", ".join(self.unsent) or "the record of the run"
                 self._report(
                     "upload_failed",
-                    f"{what}: not uploaded to {self.run.url} yet: {self._failure}; tried again in "
-                    f"{pause:g} s",
+                    f"{self.left}: not uploaded to {self.run.url} yet: {self._failure}; tried "
+                    f"again in {pause:g} s",
                     checkpoints=self.unsent,
                     error=self._failure,
                 )
@@ -277,7 +293,7 @@ class Uploads:
             self._steps = [each for each in self._steps if each != step]
 
     def _report(self, event: str, note: str = "", **details: Any) -> None:
-        self._reports.append(Report(event, {**details, "url": self.run.url}, note))
+        self._reports.append(UploadReport(event, {**details, "url": self.run.url}, note))
 
 
 def write_pending(root: Path, step: int | None) -> None:
@@ -294,11 +310,8 @@ def write_pending(root: Path, step: int | None) -> None:
     if step is None:
         path.unlink(missing_ok=True)
         return
-    staged = temporary(root, PENDING, os.getpid())
-    staged.unlink(missing_ok=True)
-    write_file(staged, [f"{step}\n".encode()])
-    os.replace(staged, path)
-    sync_directory(root)
+    with replacing(path, sync=True) as staged:
+        write_file(staged, [f"{step}\n".encode()])
 
 
 def read_pending(root: Path) -> int | None:
@@ -307,3 +320,40 @@ def read_pending(root: Path) -> int | None:
         return int((root / PENDING).read_text())
     except (FileNotFoundError, ValueError):
         return None
+
+
+ROWS, EVENTS = (CHAIN, "metrics.jsonl"), "events.jsonl"
+"""The rows and, before them, what seals them: rows that came in between are not sealed yet."""
+RECORD = ("report.html", *ROWS, EVENTS, "environment.json", "labels.json", "origins.json",
+          "config.toml", "config.json")  # fmt: skip
+"""The files of a run that go with its checkpoints; the last makes a directory that of a run."""
+
+
+class Cadence:
+    """Adds those checkpoints that are committed and due to the uploads.
+
+    Arguments:
+        before: where the run was at the last commit.
+    """
+
+    def __init__(self, uploads: Uploads, every: Period | None) -> None:
+        self.uploads, self.every = uploads, every
+        self.before = Position()
+
+    def committed(self, step: int, path: Path) -> None:
+        """Called with each checkpoint that is whole."""
+        try:
+            now = Position(**decode_state((path / STATE).read_bytes())["position"])
+        except OSError:
+            # It is the thread that finds out and says what is wrong with the checkpoint.
+            self.uploads.add(step)
+            return
+        if self.every is None or is_due(self.every, self.before, now, last=False):
+            self.uploads.add(step)
+        self.before = now
+
+    def set_aside_after(self, position: Position) -> None:
+        """Let what was uploaded after a position count no more: the run goes on from there."""
+        self.before = position
+        has_any = bool(list_checkpoints(self.uploads.root))
+        self.uploads.set_aside_after(position.step if has_any else -1)

@@ -12,18 +12,14 @@ run does not come from any more has its manifest under another name, and keeps i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from setpoint.config import SetpointError
-from setpoint.files.atomic import sync_directory
-from setpoint.files.durable import Written, write_file
-
-from .layout import (
+from setpoint.checkpoint.config import Remote
+from setpoint.checkpoint.folder import (
     MANIFEST,
     POINTERS,
     STATE,
@@ -31,13 +27,13 @@ from .layout import (
     directory_name,
     step_of,
 )
-from .manifest import DamagedCheckpoint, Manifest, parse_manifest
-from .remote_folder import RemoteError, RemoteFolder, repeated
-from .retention import Retention
-from .state_file import decode_state
-
-FOLDER = "checkpoints"
-"""Where the checkpoints lie below a run."""
+from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, decode_state, parse_manifest
+from setpoint.checkpoint.places import CHECKPOINTS
+from setpoint.checkpoint.retention import Retention
+from setpoint.config import SetpointError
+from setpoint.files.atomic import replacing
+from setpoint.files.durable import Written, write_file
+from setpoint.ops.remote_folder import RemoteError, RemoteFolder, repeated
 
 SET_ASIDE = f"{MANIFEST}.set-aside"
 """What the manifest of a checkpoint is called that the run does not come from any more."""
@@ -46,7 +42,7 @@ OnDamaged = Callable[[str, str], None]
 """Told of each damaged checkpoint that is passed over: its name and the reason."""
 
 
-class Found(NamedTuple):
+class RemoteCheckpoint(NamedTuple):
     """A checkpoint at a URL, whose manifest says that it is whole."""
 
     step: int
@@ -91,7 +87,7 @@ class RemoteRun(RemoteFolder):
             RemoteError: if the service does not answer.
         """
         with self._asking():
-            listed = {step_of(name) for name in self._names(f"{self._root}/{FOLDER}")}
+            listed = {step_of(name) for name in self._names(f"{self._root}/{CHECKPOINTS}")}
         listed |= {self.pointer(name) for name in POINTERS}
         return sorted(step for step in listed if step is not None)
 
@@ -102,10 +98,10 @@ class RemoteRun(RemoteFolder):
             RemoteError: if the service does not answer.
         """
         with self._asking():
-            names = sorted(set(self._names(self._root)) - {"", FOLDER})
-            return [n for n in names if self._system.isdir(f"{self._root}/{n}/{FOLDER}")]
+            names = sorted(set(self._names(self._root)) - {"", CHECKPOINTS})
+            return [n for n in names if self._system.isdir(f"{self._root}/{n}/{CHECKPOINTS}")]
 
-    def find(self, step: int) -> Found | None:
+    def find(self, step: int) -> RemoteCheckpoint | None:
         """A checkpoint's manifest.
 
         Returns:
@@ -125,9 +121,11 @@ class RemoteRun(RemoteFolder):
             raise DamagedCheckpoint(
                 Path(directory_name(step)), f"its manifest is of step {manifest.step}"
             )
-        return Found(step, manifest, text)
+        return RemoteCheckpoint(step, manifest, text)
 
-    def wholes(self, on_damaged: OnDamaged = lambda name, reason: None) -> Iterator[Found]:
+    def wholes(
+        self, on_damaged: OnDamaged = lambda name, reason: None
+    ) -> Iterator[RemoteCheckpoint]:
         """The checkpoints whose files are there in full length, newest first.
 
         Raises:
@@ -137,7 +135,8 @@ class RemoteRun(RemoteFolder):
             try:
                 found = self.find(step)
                 if found is not None:
-                    self._require_sizes(found)
+                    if wrong := found.manifest.wrong_size(self.sizes(step)):
+                        raise _damage(step, wrong)
                     yield found
             except DamagedCheckpoint as error:
                 on_damaged(directory_name(step), error.reason)
@@ -177,7 +176,7 @@ class RemoteRun(RemoteFolder):
                 return moment
         return None
 
-    def verify(self, found: Found) -> None:
+    def verify(self, found: RemoteCheckpoint) -> None:
         """Compare every byte with its checksum; nothing is kept.
 
         Raises:
@@ -192,7 +191,7 @@ class RemoteRun(RemoteFolder):
     def pointer(self, name: PointerName) -> int | None:
         """The step that `latest` or `best` names; None without one, or where it names none."""
         with self._asking():
-            content = self._read(f"{self._root}/{FOLDER}/{name}")
+            content = self._read(f"{self._root}/{CHECKPOINTS}/{name}")
         return None if content is None else step_of(content.decode("utf-8", "replace").strip())
 
     def send(
@@ -279,7 +278,7 @@ class RemoteRun(RemoteFolder):
                 if name == "latest" and stay:
                     self._point(name, stay[-1])
                 else:
-                    self._remove(f"{self._root}/{FOLDER}/{name}")
+                    self._remove(f"{self._root}/{CHECKPOINTS}/{name}")
         gone: list[str] = []
         for each, text in texts.items():
             if each > step and text is not None:
@@ -356,7 +355,7 @@ class RemoteRun(RemoteFolder):
                 self._system.rm(self._path(step), recursive=True)
         return [directory_name(step) for step in gone]
 
-    def download(self, found: Found, names: Collection[str], into: Path) -> None:
+    def download(self, found: RemoteCheckpoint, names: Collection[str], into: Path) -> None:
         """Fetch files of a checkpoint into a folder, and compare them with the manifest.
 
         Raises:
@@ -385,39 +384,23 @@ class RemoteRun(RemoteFolder):
             RemoteError: if the service does not answer.
             OSError: if the disk fails.
         """
-        staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
 
         def fetch() -> bool:
-            staged.unlink(missing_ok=True)
             try:
-                write_file(staged, self._pieces(f"{self._root}/{name}"))
+                with replacing(path, sync=True) as staged:
+                    write_file(staged, self._pieces(f"{self._root}/{name}"))
             except FileNotFoundError:
                 return False
             return True
 
-        if not repeated(fetch):
-            staged.unlink(missing_ok=True)
-            return False
-        os.replace(staged, path)
-        sync_directory(path.parent)
-        return True
+        return repeated(fetch)
 
     def _point(self, name: PointerName, step: int) -> None:
-        self._write(f"{self._root}/{FOLDER}/{name}", f"{directory_name(step)}\n".encode())
+        self._write(f"{self._root}/{CHECKPOINTS}/{name}", f"{directory_name(step)}\n".encode())
 
     def _path(self, step: int, name: str = "") -> str:
-        folder = f"{self._root}/{FOLDER}/{directory_name(step)}"
+        folder = f"{self._root}/{CHECKPOINTS}/{directory_name(step)}"
         return f"{folder}/{name}" if name else folder
-
-    def _require_sizes(self, found: Found) -> None:
-        with self._asking():
-            for name, written in sorted(found.manifest.files.items()):
-                try:
-                    size = self._system.info(self._path(found.step, name)).get("size")
-                except FileNotFoundError:
-                    raise _damage(found.step, f"{name} is missing") from None
-                if size != written.size:
-                    raise _damage(found.step, f"{name} has {size} bytes, not {written.size}")
 
     @contextmanager
     def _reading(self, step: int, name: str) -> Iterator[None]:
@@ -436,10 +419,20 @@ def _compare(step: int, name: str, found: Written, expected: Written) -> None:
         raise _damage(step, f"{name} {difference}")
 
 
-def _position_in(content: bytes | None, found: Found | None) -> dict[str, float]:
+def _position_in(content: bytes | None, found: RemoteCheckpoint | None) -> dict[str, float]:
     """The position in a state, as it was written; nothing where that is not what is there."""
     expected = None if found is None else found.manifest.files.get(STATE)
     if content is None or expected is None or Written.of(content) != expected:
         return {}
     position = decode_state(content).get("position")
     return position if isinstance(position, dict) else {}
+
+
+def remote_of(section: Remote, path: Path) -> RemoteRun:
+    """Where a run directory is uploaded to: a folder of its name.
+
+    Raises:
+        RemoteError: if the URL cannot be opened.
+    """
+    url = f"{section.url.rstrip('/')}/{path.resolve().name}"
+    return RemoteRun(url, by_size=section.verify == "size")

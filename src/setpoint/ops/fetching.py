@@ -1,104 +1,134 @@
-"""What a run takes from a URL when it begins, and what it waits for at its end."""
+"""Checkpoints and runs fetched from a URL: whole and verified, or not at all."""
 
 from __future__ import annotations
 
+import os
 import shutil
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from setpoint.checkpoint.fetch import begin_fetch, end_fetch
-from setpoint.checkpoint.layout import directory_name, list_checkpoints
+from setpoint.checkpoint.folder import (
+    MANIFEST,
+    damaged,
+    directory_name,
+    list_checkpoints,
+    point,
+    temporary,
+)
 from setpoint.checkpoint.manifest import DamagedCheckpoint
-from setpoint.checkpoint.pointers import point
-from setpoint.checkpoint.remote import FOLDER, Found, RemoteRun
-from setpoint.checkpoint.remote_folder import RemoteError, repeated
-from setpoint.checkpoint.uploads import Report, read_pending
+from setpoint.checkpoint.places import CHECKPOINTS, newest_whole, split_url
 from setpoint.config import ConfigError, RunError, SetpointError
-from setpoint.files.atomic import write_text
-from setpoint.parallel.world import ToldByMain, World
-from setpoint.track.jsonl import whole_lines
-from setpoint.train.config import Job
-from setpoint.train.record.ranks import opened
-from setpoint.train.record.uploading import (
+from setpoint.files.atomic import sync_directory, write_text
+from setpoint.files.durable import write_file
+from setpoint.ops.remote_folder import RemoteError, repeated
+from setpoint.ops.remote_run import RemoteCheckpoint, RemoteRun, remote_of
+from setpoint.ops.uploads import (
     EVENTS,
     RECORD,
     ROWS,
-    add_named,
-    remote_of,
-    report_uploads,
+    UploadReport,
+    read_pending,
 )
+from setpoint.parallel.world import ToldByMain, World
+from setpoint.track.jsonl import whole_lines
+from setpoint.train.config import Job
+from setpoint.train.recording import opened
 from setpoint.train.rules.run import protocol_problems
-from setpoint.train.run_status import command_again, newest_whole
 from setpoint.train.session import Run
+
+
+def fetched(url: str, into: Path) -> Path:
+    """Fetch a checkpoint from a URL, and verify it.
+
+    Arguments:
+        url: of a run, of its checkpoints or of one of them, or of `latest` or `best` there.
+        into: a folder for checkpoints, made if it is not there; one that holds this very
+            checkpoint already is used as it is.
+
+    Returns:
+        its directory: of the newest whole one where `url` names none.
+
+    Raises:
+        SetpointError: if there is none, or it is damaged.
+        RemoteError: if the service does not answer.
+    """
+    at, which = split_url(url)
+    run = RemoteRun(at)
+    step = repeated(lambda: run.pointer(which)) if isinstance(which, str) else which
+    reasons: list[str] = []
+    candidates = (
+        repeated(lambda: list(run.wholes(lambda name, why: reasons.append(f"{name}: {why}"))))
+        if which is None
+        else [repeated(lambda: run.find(step))] if step is not None else []
+    )  # fmt: skip
+    for found in candidates:
+        if found is None:
+            continue
+        try:
+            return fetch_whole(run, found, into)
+        except DamagedCheckpoint as error:
+            reasons.append(f"{error.path.name}: {error.reason}")
+    passed = f"; damaged: {'; '.join(reasons)}" if reasons else ""
+    raise SetpointError(f"there is no whole checkpoint at {url}{passed}")
+
+
+def fetch_whole(run: RemoteRun, found: RemoteCheckpoint, into: Path) -> Path:
+    """Fetch one checkpoint, unless it is there; it appears under its name when it is whole.
+
+    Raises:
+        DamagedCheckpoint: naming the file that is missing or differs at the URL.
+        RemoteError: if the service does not answer.
+        RunError: if the disk refuses.
+    """
+    target = into / directory_name(found.step)
+    try:
+        if (target / MANIFEST).is_file() and (target / MANIFEST).read_bytes() == found.text:
+            return target
+        folder = begin_fetch(found, into)
+        run.download(found, found.manifest.files, folder)
+        return end_fetch(found, folder)
+    except OSError as error:
+        raise RunError(f"{into} cannot be written: {error.strerror}") from error
+
+
+def begin_fetch(found: RemoteCheckpoint, into: Path) -> Path:
+    """Make the folder that the files of a checkpoint are fetched into.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    folder = temporary(into, directory_name(found.step), os.getpid())
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def end_fetch(found: RemoteCheckpoint, folder: Path) -> Path:
+    """Give a fetched checkpoint its name; one that has the name already is set aside.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    (folder / MANIFEST).unlink(missing_ok=True)
+    write_file(folder / MANIFEST, [found.text])
+    sync_directory(folder)
+    root, target = folder.parent, folder.parent / directory_name(found.step)
+    if target.exists():
+        os.rename(target, damaged(root, target.name))
+    os.rename(folder, target)
+    sync_directory(root)
+    return target
+
 
 LOOK = 1.0
 """Seconds that the ranks wait at once for uploads, so that none times out."""
 
 
-def finish_uploads(run: Run, *, done: bool) -> None:
-    """Wait at the end of a session for what is to be uploaded.
-
-    Every rank calls it: those that upload nothing wait in short turns, so that none times out.
-
-    Arguments:
-        done: whether the run is finished, so that no later session uploads what is left.
-
-    Raises:
-        RunError: if something is not uploaded in time, and the run is finished.
-    """
-    section, world, cadence = run.job.checkpoint.remote, run.world, run.uploads
-    if section is None:
-        return
-    ends, is_said = time.monotonic() + section.wait_timeout, False
-    if cadence is not None:
-        add_named(cadence.uploads)
-        cadence.uploads.add_record()
-
-    def look() -> bool:
-        """Whether there is nothing to wait for any more."""
-        assert cadence is not None
-        left = ends - time.monotonic()
-        return cadence.uploads.wait(max(0.0, min(LOOK, left))) or left <= LOOK
-
-    while not world.on_main(look):
-        if cadence is not None and not is_said:
-            is_said = True
-            what = ", ".join(cadence.uploads.unsent) or "the record of the run"
-            run.progress.note(
-                f"waiting up to {section.wait_timeout:g} s for the upload of {what} to "
-                f"{cadence.uploads.run.url}; Ctrl-C leaves it for the next session"
-            )
-        if cadence is not None:
-            report_uploads(cadence.uploads.reports(), run.events, run.progress)
-
-    def end() -> str:
-        assert cadence is not None
-        uploads = cadence.uploads
-        report_uploads(uploads.reports(), run.events, run.progress)
-        if uploads.wait(0):
-            return ""
-        what = ", ".join(uploads.unsent) or "the record of the run"
-        why = f": {uploads.failure}" if uploads.failure else ""
-        run.events.write("upload_unfinished", checkpoints=uploads.unsent, url=uploads.run.url)
-        return (
-            f"{what}: not uploaded to {uploads.run.url} within checkpoint.remote.wait_timeout = "
-            f"{section.wait_timeout:g} s{why}. It is saved in {uploads.root}; "
-            f"{command_again(run.job, run.directory)} uploads it"
-        )
-
-    problem = world.on_main(end)
-    if problem and done:
-        raise RunError(problem) if world.is_main else ToldByMain(problem, RunError.status)
-    if problem:
-        run.progress.note(problem)
-
-
 def bring_back(
-    job: Job, directory: str | Path | None, world: World, show: Callable[[str], None]
-) -> list[Report]:
+    job: Job, path: Path, world: World, show: Callable[[str], None]
+) -> list[UploadReport]:
     """Fetch what a URL holds of a run and its directory lacks, before anything is compared.
 
     Every rank calls it, and fetches its share of the files.
@@ -116,27 +146,25 @@ def bring_back(
             to resume from here.
     """
     section = job.checkpoint.remote
-    if section is None or directory is None:
-        return []
+    assert section is not None
     problems = list(protocol_problems(job))
     if problems:
         raise ConfigError(problems)
-    path = Path(directory)
-    remote, reports = remote_of(section, path), list[Report]()
+    remote, reports = remote_of(section, path), list[UploadReport]()
 
-    def newer() -> Found | None:
-        return _newer(remote, path / FOLDER, job, reports)
+    def newer() -> RemoteCheckpoint | None:
+        return _newer(remote, path / CHECKPOINTS, job, reports)
 
     found = world.on_main(newer)
     if found is not None:
         with opened(world, path):
-            step = fetch_newest(world, remote, path / FOLDER, found, reports, show)
+            step = fetch_newest(world, remote, path / CHECKPOINTS, found, reports, show)
             if step is not None:
                 world.on_main(lambda: _fetch_record(remote, path))
 
     def require_any() -> None:
         damaged = [report.note for report in reports if report.event == "damaged"]
-        if damaged and newest_whole(path / FOLDER)[0] is None:
+        if damaged and newest_whole(path / CHECKPOINTS)[0] is None:
             # As for a run directory: starting again would bury what is left.
             raise RunError(
                 f"no checkpoint at {remote.url} is whole ({'; '.join(damaged)}); to start over, "
@@ -144,24 +172,22 @@ def bring_back(
             )
 
     world.on_main(require_any)
-    if job.checkpoint.write and not list_checkpoints(path / FOLDER):
+    if job.checkpoint.write and not list_checkpoints(path / CHECKPOINTS):
         # A run that has begun goes on while a service is away; a new one had better not begin.
         world.on_main(remote.require_writable)
     return reports
 
 
-def would_fetch(job: Job, directory: str | Path | None) -> str | None:
+def would_fetch(job: Job, path: Path) -> str | None:
     """Name what `bring_back` would fetch, and write nothing.
 
     Raises:
         SetpointError: as `bring_back` does.
     """
     section = job.checkpoint.remote
-    if section is None or directory is None:
-        return None
-    path = Path(directory)
+    assert section is not None
     remote = remote_of(section, path)
-    found = _newer(remote, path / FOLDER, job, [])
+    found = _newer(remote, path / CHECKPOINTS, job, [])
     if found is None:
         return None
     return f"{directory_name(found.step)} would be fetched from {remote.url} first"
@@ -171,8 +197,8 @@ def fetch_newest(
     world: World,
     remote: RemoteRun,
     root: Path,
-    first: Found,
-    reports: list[Report],
+    first: RemoteCheckpoint,
+    reports: list[UploadReport],
     show: Callable[[str], None],
     than: int | None = None,
 ) -> int | None:
@@ -187,19 +213,19 @@ def fetch_newest(
     Returns:
         its step; None if none newer than those here is whole.
     """
-    found: Found | None = first
+    found: RemoteCheckpoint | None = first
     passed: set[int] = set()
     while found is not None and not _fetch(world, remote, root, found, reports, show):
         passed.add(found.step)
 
-        def next_one() -> Found | None:
+        def next_one() -> RemoteCheckpoint | None:
             return _newer(remote, root, None, [], passed, than)
 
         found = world.on_main(next_one)
     if found is None:
         return None
 
-    def best_one() -> Found | None:
+    def best_one() -> RemoteCheckpoint | None:
         step = repeated(lambda: remote.pointer("best"))
         if step is None or step in list_checkpoints(root):
             return None
@@ -223,36 +249,34 @@ def fetch_newest(
     return found.step
 
 
-def fetch_undamaged(run: Run, than: int | None) -> bool:
+def fetch_undamaged(run: Run, than: int | None, reports: list[UploadReport]) -> bool:
     """Fetch what is newer at the URL than the newest that is whole here, where some are damaged.
 
     Arguments:
         than: the step of that; None where none is whole.
+        reports: receives what was fetched, and what is damaged and was passed over.
 
     Returns:
         whether there is one.
     """
-    section, world = run.job.checkpoint.remote, run.world
-    if section is None:
-        return False
-    remote, root, reports = remote_of(section, run.directory), run.store.root, list[Report]()
-    least = -1 if than is None else than
+    section, world, root = run.job.checkpoint.remote, run.world, run.store.root
+    assert section is not None
+    remote, least = remote_of(section, run.directory), -1 if than is None else than
     found = world.on_main(lambda: _newer(remote, root, None, reports, (), least))
     if found is None:
         return False
-    step = fetch_newest(world, remote, root, found, reports, run.progress.note, least)
-    report_uploads(reports, run.events, run.progress)
-    return step is not None
+    show = run.progress.note
+    return fetch_newest(world, remote, root, found, reports, show, least) is not None
 
 
 def _newer(
     remote: RemoteRun,
     root: Path,
     job: Job | None,
-    reports: list[Report],
+    reports: list[UploadReport],
     passed: Collection[int] = (),
     than: int | None = None,
-) -> Found | None:
+) -> RemoteCheckpoint | None:
     """The newest whole checkpoint at a URL, if it is newer than all here."""
     here, _ = newest_whole(root)
     here = here if than is None else than
@@ -261,7 +285,7 @@ def _newer(
     def on_damaged(name: str, reason: str) -> None:
         reports.append(_damage(remote, name, reason))
 
-    def look() -> Found | None:
+    def look() -> RemoteCheckpoint | None:
         reports.clear()
         for found in remote.wholes(on_damaged):
             if here is not None and found.step <= here:
@@ -279,7 +303,7 @@ def _newer(
                 f"null begins it here"
             ) from error
         text = f"{error}. The run resumes from its own directory"
-        reports.append(Report("fetch_failed", {"url": remote.url, "error": str(error)}, text))
+        reports.append(UploadReport("fetch_failed", {"url": remote.url, "error": str(error)}, text))
         return None
     if found is not None and job is not None and job.checkpoint.resume == "never":
         raise SetpointError(
@@ -293,8 +317,8 @@ def _fetch(
     world: World,
     remote: RemoteRun,
     root: Path,
-    found: Found,
-    reports: list[Report],
+    found: RemoteCheckpoint,
+    reports: list[UploadReport],
     show: Callable[[str], None],
 ) -> bool:
     """Fetch a checkpoint, each rank its share of the files.
@@ -334,7 +358,7 @@ def _fetch(
 
         world.on_main(end)
         details = {"checkpoint": name, "url": remote.url, "bytes": size}
-        reports.append(Report("fetch", details))
+        reports.append(UploadReport("fetch", details))
         return True
     if world.is_main:
         shutil.rmtree(folder, ignore_errors=True)
@@ -345,9 +369,9 @@ def _fetch(
     return False
 
 
-def _damage(remote: RemoteRun, name: str, reason: str) -> Report:
+def _damage(remote: RemoteRun, name: str, reason: str) -> UploadReport:
     text = f"{name} at {remote.url} is corrupt and is skipped: {reason}"
-    return Report("damaged", {"checkpoint": name, "url": remote.url, "reason": reason}, text)
+    return UploadReport("damaged", {"checkpoint": name, "url": remote.url, "reason": reason}, text)
 
 
 def _fetch_record(remote: RemoteRun, path: Path) -> None:

@@ -15,17 +15,17 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from setpoint.checkpoint import remote_folder as module
-from setpoint.checkpoint.fetch import fetched, split_url
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
-from setpoint.checkpoint.record import checkpoint_to_load
-from setpoint.checkpoint.remote import RemoteRun
-from setpoint.checkpoint.remote_folder import RemoteError
+from setpoint.checkpoint.places import checkpoint_to_load, split_url
 from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.checkpoint.uploads import Uploads, read_pending
 from setpoint.config import SetpointError
 from setpoint.files import durable
+from setpoint.ops import remote_folder as module
+from setpoint.ops.fetching import fetched
+from setpoint.ops.remote_folder import RemoteError
+from setpoint.ops.remote_run import RemoteRun
+from setpoint.ops.uploads import Uploads, read_pending
 
 URL = "faulty://bucket/runs/run"
 

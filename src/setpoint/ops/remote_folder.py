@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
+import re
 import time
+from base64 import b64decode
+from binascii import Error as NotBase64
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
+from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import sync_directory
+from setpoint.files.atomic import replacing
 from setpoint.files.durable import Digest, Written, write_file
 from setpoint.hub.urls import open_file_system, reason_of
-
-from .manifest import DamagedCheckpoint
-from .pieces import PIECE, Pieces, md5_in
 
 T = TypeVar("T")
 
@@ -127,11 +128,8 @@ class RemoteFolder:
 
     def _write_all(self, path: str, pieces: Pieces) -> None:
         if self._is_local:
-            staged = Path(f"{path}.part")
-            staged.unlink(missing_ok=True)
-            write_file(staged, pieces)
-            os.replace(staged, path)
-            sync_directory(staged.parent)
+            with replacing(Path(path), sync=True) as staged:
+                write_file(staged, pieces)
             return
         with self._system.open(path, "wb") as file:
             pieces.block = getattr(file, "blocksize", None)
@@ -141,11 +139,8 @@ class RemoteFolder:
     def _write(self, path: str, content: bytes) -> None:
         """Write a small file at once, and read it back."""
         if self._is_local:
-            staged = Path(f"{path}.part")
-            staged.unlink(missing_ok=True)
-            write_file(staged, [content])
-            os.replace(staged, path)
-            sync_directory(staged.parent)
+            with replacing(Path(path), sync=True) as staged:
+                write_file(staged, [content])
         else:
             self._system.pipe_file(path, content)
         if self._read(path) != content:
@@ -209,3 +204,80 @@ def repeated(act: Callable[[], T], attempts: int = 5) -> T:
         except RemoteError:
             time.sleep(PAUSE * 2**attempt)
     return act()
+
+
+PIECE = 2 << 20
+"""Bytes that are transferred at once; parts that services store are multiples of it."""
+
+
+class Pieces:
+    """A file in pieces, and after they have been taken its checksums.
+
+    Arguments:
+        size: how much of it.
+        block: the size of the parts in which a service stores it, if it does.
+    """
+
+    def __init__(self, file: Path, size: int, alive: Callable[[], None]) -> None:
+        self.file, self.size, self.alive = file, size, alive
+        self.block: int | None = None
+        self.written = Written(0, "")
+        self.md5s: set[str] = set()
+
+    def __iter__(self) -> Iterator[bytes]:
+        md5, part, parts = _md5(), _md5(), []
+        size = 0
+        digest = Digest()
+        with self._opened() as file:
+            while piece := file.read(min(PIECE, self.size - size)):
+                self.alive()
+                digest.update(piece)
+                md5.update(piece)
+                part.update(piece)
+                size += len(piece)
+                if self.block and size % self.block == 0:
+                    parts.append(part.digest())
+                    part = _md5()
+                yield piece
+            self.written = digest.end()
+        if self.block and size % self.block:
+            parts.append(part.digest())
+        # S3 stores large files in parts: https://docs.aws.amazon.com/AmazonS3/latest/userguide/
+        # checking-object-integrity-upload.html
+        whole = _md5(b"".join(parts)).hexdigest()
+        self.md5s = {md5.hexdigest(), f"{whole}-{len(parts)}"}
+
+    def _opened(self) -> BinaryIO:
+        try:
+            return open(self.file, "rb")
+        except FileNotFoundError as error:
+            # Of the service it would mean something else.
+            raise DamagedCheckpoint(self.file.parent, f"{self.file.name} is missing") from error
+
+    def look(self) -> Written:
+        """Read it for its checksums alone."""
+        for _ in self:
+            pass
+        return self.written
+
+
+def _md5(content: bytes = b"") -> Any:
+    return hashlib.md5(content, usedforsecurity=False)
+
+
+def md5_in(info: dict[str, Any]) -> str | None:
+    """The MD5 of a file's content, as services say it.
+
+    Returns:
+        hexadecimal digits; for S3 with `-N` where it was stored in N parts. None if it says none.
+    """
+    settings = info.get("content_settings")
+    azure = settings.get("content_md5") if isinstance(settings, dict) else None
+    encoded = info.get("md5Hash") or azure
+    if isinstance(encoded, bytes | bytearray):
+        return bytes(encoded).hex()
+    if isinstance(encoded, str):
+        with suppress(NotBase64):
+            return b64decode(encoded, validate=True).hex()
+    etag = str(info.get("ETag", "")).strip('"')
+    return etag if re.fullmatch(r"[0-9a-f]{32}(-[0-9]+)?", etag) else None

@@ -1,0 +1,354 @@
+"""A `checkpoints/` directory: names, pointers, and folders that appear whole and go at once.
+
+Its names are written and read in this file only:
+
+step-00000100/              a whole checkpoint
+step-00000200.tmp-4711/     being written or being removed by process 4711; never read
+step-00000100.old-4711/     whole; process 4711 was replacing it by a new one of the same step
+step-00000300.damaged-1/    set aside because it could not be read; never listed, never removed
+latest, best                text files with the name of a checkpoint
+set-aside                   a text file, while the run is to change a URL that it uploads to
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Collection
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from setpoint.config import SetpointError
+from setpoint.files.atomic import sync_directory
+from setpoint.files.durable import retried, write_file
+
+PointerName = Literal["latest", "best"]
+"""The two files that name a checkpoint."""
+
+POINTERS: tuple[PointerName, ...] = ("latest", "best")
+
+PENDING = "set-aside"
+"""The file with the step after which a URL holds checkpoints that are to count no more."""
+
+MANIFEST = "manifest.json"
+"""The file that lists a checkpoint's other files; written last."""
+
+STATE = "state.json"
+"""The file with everything that is no tensor."""
+
+BASE = "base.json"
+"""The file that says which frozen parameters are not there, and which weights have them."""
+
+TENSORS = ".safetensors"
+"""The end of the names of files with tensors."""
+
+INDEX = ".index.json"
+"""The end of the names of files that say where the parts of tensors lie."""
+
+_STEP = re.compile(r"step-([0-9]{8,})")
+_OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})" + re.escape(TENSORS))
+_DAMAGED = re.compile(r"step-[0-9]{8,}\.damaged-[0-9]+")
+_UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best|set-aside)\.(tmp|old)-([0-9]+)")
+
+
+class Unfinished(NamedTuple):
+    """What a save that has not ended, or never will, left in the directory.
+
+    Arguments:
+        kind: `tmp` for a file that is not read, `old` for a whole checkpoint that was set aside.
+    """
+
+    path: Path
+    target: str
+    kind: str
+    pid: int
+
+
+def directory_name(step: int) -> str:
+    """The name of a checkpoint's directory.
+
+    Returns:
+        for instance `step-00000100`.
+    """
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step that a directory's name stands for."""
+    match = _STEP.fullmatch(name)
+    if match is None or directory_name(int(match[1])) != name:
+        return None
+    return int(match[1])
+
+
+def temporary(root: Path, name: str, pid: int) -> Path:
+    """Where `name` is written before it gets its name, and removed after it lost it."""
+    return root / f"{name}.tmp-{pid}"
+
+
+def aside(root: Path, name: str, pid: int) -> Path:
+    """Where a whole checkpoint waits while another one takes its name."""
+    return root / f"{name}.old-{pid}"
+
+
+def damaged(root: Path, name: str) -> Path:
+    """Where a checkpoint goes that could not be read: a name that is free."""
+    return next(
+        path
+        for number in count(1)
+        if not os.path.lexists(path := root / f"{name}.damaged-{number}")
+    )
+
+
+def set_aside_in(root: Path) -> list[Path]:
+    """What `damaged` has given a name to.
+
+    Arguments:
+        root: the directory of the checkpoints; it need not exist.
+    """
+    names = sorted(root.iterdir()) if root.is_dir() else ()
+    return [path for path in names if _DAMAGED.fullmatch(path.name)]
+
+
+def unfinished(root: Path) -> list[Unfinished]:
+    """Everything in the directory that a save has not finished.
+
+    Arguments:
+        root: the directory of the checkpoints; it need not exist.
+    """
+    found: list[Unfinished] = []
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        match = _UNFINISHED.fullmatch(path.name)
+        if match is not None:
+            found.append(Unfinished(path, match[1], match[2], int(match[3])))
+    return found
+
+
+def list_checkpoints(root: Path) -> dict[int, Path]:
+    """The checkpoints in the directory, whether whole or damaged.
+
+    Arguments:
+        root: the directory of the checkpoints; it need not exist.
+    """
+    found: dict[int, Path] = {}
+    for left in unfinished(root):
+        step = step_of(left.target)
+        # A process that died between the two renames of a replacement left the only copy here.
+        if left.kind == "old" and step is not None:
+            found[step] = left.path
+    for path in root.iterdir() if root.is_dir() else ():
+        step = step_of(path.name)
+        if step is not None:
+            found[step] = path
+    return dict(sorted(found.items()))
+
+
+def file_of_rank(stem: str, rank: int, ranks: int) -> str:
+    """The name of the file with a rank's parts."""
+    return f"{stem}-{rank + 1:05d}-of-{ranks:05d}{TENSORS}"
+
+
+def files_of_stems(files: Collection[str]) -> dict[str, list[str]]:
+    """The files of a checkpoint that hold tensors, by stem."""
+    found: dict[str, list[str]] = {}
+    for file in files:
+        if file.endswith(INDEX):
+            found.setdefault(file.removesuffix(INDEX), []).append(file)
+        elif file.endswith(TENSORS):
+            match = _OF_A_RANK.fullmatch(file) if is_of_a_rank(file, files) else None
+            stem = match[1] if match else file.removesuffix(TENSORS)
+            found.setdefault(stem, []).append(file)
+    return found
+
+
+def is_of_a_rank(file: str, files: Collection[str]) -> bool:
+    """Whether a file of a checkpoint holds parts of tensors, which an index names."""
+    match = _OF_A_RANK.fullmatch(file)
+    return match is not None and match[1] + INDEX in files
+
+
+def ranks_in(files: Collection[str]) -> int:
+    """How many ranks wrote a checkpoint in parts; 1 where the tensors are whole."""
+    found = (_OF_A_RANK.fullmatch(file) for file in files if is_of_a_rank(file, files))
+    return max((int(match[2]) for match in found if match), default=1)
+
+
+def publish(staged: Path, target: Path) -> None:
+    """Give a directory that is complete and on the disk its name.
+
+    Arguments:
+        staged: the directory, in the same place as `target`.
+        target: its name from now on; an older one of that name is replaced. Whenever the process
+            dies, one of the two is found whole (`folder.list_checkpoints`).
+
+    Raises:
+        OSError: if a rename fails.
+    """
+    root = target.parent
+    old = aside(root, target.name, os.getpid())
+    if target.exists():
+        os.rename(target, old)
+    try:
+        os.rename(staged, target)
+    except BaseException:
+        if old.exists():
+            os.rename(old, target)
+        raise
+    sync_directory(root)
+    if old.exists():
+        remove(old, target.name)
+
+
+def remove(directory: Path, name: str) -> None:
+    """Remove a checkpoint so that no half of it is ever found under its name, whenever power fails.
+
+    Raises:
+        OSError: if it cannot be removed.
+    """
+    doomed = temporary(directory.parent, name, os.getpid())
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    os.rename(directory, doomed)
+    sync_directory(directory.parent)
+    shutil.rmtree(doomed)
+
+
+def clear_leftovers(root: Path) -> None:
+    """Remove what dead processes left, and give a checkpoint that was set aside its name back.
+
+    Only the one process that writes to the directory may call this.
+
+    Raises:
+        OSError: if something cannot be removed.
+    """
+    for left in unfinished(root):
+        if left.pid != os.getpid() and _alive(left.pid):
+            continue
+        target = root / left.target
+        if left.kind == "old" and not target.exists():
+            os.rename(left.path, target)
+        elif left.kind == "old":
+            # Half an `old` would be taken for a whole one if this process died here.
+            remove(left.path, left.target)
+        elif left.path.is_dir():
+            shutil.rmtree(left.path)
+        else:
+            left.path.unlink()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+LONGEST = 4096
+"""Bytes that are read of a pointer at most."""
+
+
+class UnreadPointer(SetpointError):
+    """A pointer that is there and cannot be read, so that what it names is unknown."""
+
+
+class StagedPointer:
+    """A pointer's new content, already on the disk beside it.
+
+    Staging first means that moving the pointer is a rename, which a full disk does not stop.
+
+    Raises:
+        OSError: if the content cannot be written.
+    """
+
+    def __init__(self, root: Path, name: PointerName, step: int) -> None:
+        self.target = root / name
+        self.staged = temporary(root, name, os.getpid())
+        self.staged.unlink(missing_ok=True)
+        try:
+            write_file(self.staged, [f"{directory_name(step)}\n".encode()])
+        except BaseException:
+            self.discard()
+            raise
+
+    def move(self) -> None:
+        """Let the pointer name the new checkpoint, from now on and after a power cut.
+
+        Raises:
+            OSError: if the rename fails.
+        """
+        os.replace(self.staged, self.target)
+        sync_directory(self.target.parent)
+
+    def discard(self) -> None:
+        """Remove what was staged; nothing if it has been moved.
+
+        What a failing disk does not let go is removed by the next session.
+        """
+        with suppress(OSError):
+            self.staged.unlink()
+
+
+def read_pointer(root: Path, name: PointerName) -> int | None:
+    """The step that a pointer names.
+
+    Raises:
+        UnreadPointer: if the file cannot be read.
+        SetpointError: if it holds no name of a checkpoint.
+    """
+    path = root / name
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = retried(_read, path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadPointer(f"{path} cannot be read: {error.strerror}") from error
+    step = step_of(content.decode("utf-8", "replace").removesuffix("\n"))
+    if step is None:
+        raise SetpointError(
+            f"{path} names no checkpoint: it holds {content[:40]!r}, not a name like "
+            f"{directory_name(100)}"
+        )
+    return step
+
+
+def _read(path: Path) -> bytes:
+    facts = os.stat(path)
+    # A pipe would wait for somebody who writes to it.
+    if not stat.S_ISREG(facts.st_mode):
+        raise UnreadPointer(f"{path} cannot be read: it is not a regular file")
+    if facts.st_size > LONGEST:
+        raise SetpointError(f"{path} names no checkpoint: it has {facts.st_size} bytes")
+    return path.read_bytes()
+
+
+def readable_pointer(root: Path, name: PointerName) -> int | None:
+    """As `read_pointer`, for those who can do without: a broken pointer counts as none."""
+    try:
+        return read_pointer(root, name)
+    except SetpointError:
+        return None
+
+
+def point(root: Path, name: PointerName, step: int | None) -> None:
+    """Let a pointer name another checkpoint, or none.
+
+    Arguments:
+        step: what it shall name; None removes the pointer.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    if step is not None:
+        StagedPointer(root, name, step).move()
+        return
+    (root / name).unlink(missing_ok=True)
+    sync_directory(root)

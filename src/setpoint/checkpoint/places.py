@@ -1,0 +1,362 @@
+"""Checkpoints by the paths that people give, and how they are at first sight. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from setpoint.config import (
+    CONFIG,
+    MINIMAL,
+    ORIGINS,
+    Problem,
+    SetpointError,
+    did_you_mean,
+    nearest,
+)
+from setpoint.hub.urls import is_url, protocol_problem
+
+from .folder import (
+    BASE,
+    MANIFEST,
+    POINTERS,
+    PointerName,
+    directory_name,
+    files_of_stems,
+    list_checkpoints,
+    ranks_in,
+    read_pointer,
+    set_aside_in,
+    step_of,
+    unfinished,
+)
+from .manifest import DamagedCheckpoint, Manifest, compare_sizes, read_manifest, verify
+
+if TYPE_CHECKING:
+    from .config import Checkpoint
+
+CHECKPOINTS = "checkpoints"
+"""The folder of a run with its checkpoints."""
+
+RECORD = (CONFIG, ORIGINS, MINIMAL)
+"""The text files of a checkpoint's record, as `config.record.record_files` makes them."""
+
+
+def find_checkpoint(path: Path) -> Path | None:
+    """The directory of the checkpoint that a path means. Imports no torch.
+
+    Arguments:
+        path: of a checkpoint, or `latest` or `best` in the folder of a run's checkpoints.
+
+    Raises:
+        SetpointError: if it names a checkpoint that is not there, in a folder that has others.
+    """
+    if (path / MANIFEST).is_file():
+        return path
+    others = list_checkpoints(path.parent) if path.name and not path.is_dir() else {}
+    if not others:
+        return None
+    step = None
+    if path.name in POINTERS:
+        step = read_pointer(path.parent, "latest" if path.name == "latest" else "best")
+    if step not in others:
+        names = [directory.name for directory in others.values()]
+        meant = did_you_mean(path.name, [*names, *POINTERS], ".\n")
+        raise SetpointError(
+            f"there is no checkpoint {path.name} in {path.parent}, only {', '.join(names)}{meant}"
+        )
+    return others[step]
+
+
+def checkpoint_to_load(name: str) -> Path:
+    """The directory of the checkpoint that `checkpoint.load` means.
+
+    Arguments:
+        name: a run or the folder of its checkpoints, which mean the latest; or what
+            `find_checkpoint` takes.
+
+    Raises:
+        SetpointError: there is none.
+    """
+    refuse_url(name)
+    path = Path(os.path.expanduser(name))
+    found = find_checkpoint(path)
+    if found is not None:
+        return found
+    if not path.is_dir():
+        raise SetpointError(no_directory(path))
+    folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+    steps = list_checkpoints(folder)
+    if not steps:
+        raise SetpointError(f"{path} is neither a checkpoint nor a run that has one")
+    latest = read_pointer(folder, "latest")
+    return steps[max(steps) if latest not in steps else latest]
+
+
+def split_url(url: str) -> tuple[str, int | PointerName | None]:
+    """What a URL of a run, its checkpoints, or one of these means.
+
+    Returns:
+        the URL of the run; and the step or the pointer that is named, None for the newest.
+    """
+    run = url.rstrip("/")
+    above, _, last = run.rpartition("/")
+    which: int | PointerName | None = step_of(last)
+    if last in POINTERS:
+        which = "latest" if last == "latest" else "best"
+    if which is not None:
+        run, last = above, above.rpartition("/")[2]
+    return run.removesuffix(f"/{CHECKPOINTS}"), which
+
+
+def refuse_url(name: str) -> None:
+    """Refuse a URL where a path is wanted.
+
+    Raises:
+        SetpointError: it is one.
+    """
+    if is_url(name):
+        raise SetpointError(
+            f"{name} is a URL.\nValid: a run or a checkpoint on a disk; checkpoint.load of a new "
+            f"run takes a URL"
+        )
+
+
+def no_directory(path: Path) -> str:
+    """That a directory is not there, and which one may have been meant."""
+    there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = nearest(path.name, there, 1)
+    meant = f". Did you mean {path.parent / close[0]}?" if close else ""
+    return f"{path}: there is no such directory{meant}"
+
+
+def load_problems(section: Checkpoint) -> Iterator[Problem]:
+    """Check that the checkpoint to load is there; what it holds is compared when it is loaded.
+
+    What is at a URL is looked for then.
+    """
+    assert section.load is not None
+    if is_url(section.load):
+        problem, _, valid = protocol_problem(section.load, "remote").partition("\nValid: ")
+        if problem:
+            yield Problem("load", problem, hint=f"Valid: {valid}")
+        return
+    try:
+        read_manifest(checkpoint_to_load(section.load))
+    except SetpointError as error:
+        yield Problem("load", str(error))
+
+
+def verify_record(directory: Path) -> None:
+    """Compare the record in a checkpoint with the checkpoint's manifest.
+
+    Raises:
+        DamagedCheckpoint: if a file of the record is missing or differs.
+        RunError: if it cannot be read.
+        SetpointError: if there is none, or a newer Setpoint wrote the checkpoint.
+    """
+    manifest = read_manifest(directory)
+    if CONFIG not in manifest.files:
+        raise SetpointError(f"{directory} holds no record of its configuration")
+    verify(directory, manifest, [name for name in RECORD if name in manifest.files])
+
+
+def newest_whole(root: Path) -> tuple[int, Path] | tuple[None, None]:
+    """Find the newest checkpoint whose files are there in full length; no checksum is computed."""
+    for step, directory in reversed(list_checkpoints(root).items()):
+        with suppress(SetpointError):
+            compare_sizes(directory, read_manifest(directory))
+            return step, directory
+    return None, None
+
+
+def format_newest(root: Path) -> str:
+    """Name the newest whole checkpoint, for those who leave in a hurry."""
+    step, _ = newest_whole(root)
+    if step is None:
+        return "There is no checkpoint yet"
+    return f"The newest checkpoint is {root / directory_name(step)}"
+
+
+Kind = Literal["checkpoint", "set aside", "unfinished"]
+
+
+class CheckpointPlace(NamedTuple):
+    """Where checkpoints lie.
+
+    Arguments:
+        root: the folder that holds them.
+        only: the one that is meant; None for all.
+    """
+
+    root: Path
+    only: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """One checkpoint, or what is left of one.
+
+    Arguments:
+        kind: `set aside` for one that could not be read, `unfinished` for what a save has not
+            completed, or a removal.
+        written: when its manifest was, in seconds since 1970; None without one.
+        size: bytes of all its files.
+        manifest: None where it cannot be read.
+        damage: what is wrong with it at first sight: lengths of files are compared, not contents.
+    """
+
+    path: Path
+    kind: Kind
+    step: int
+    written: float | None
+    size: int
+    manifest: Manifest | None
+    damage: str
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks wrote it in parts; 1 where its tensors are whole."""
+        return None if self.manifest is None else ranks_in(self.manifest.files)
+
+    @property
+    def stems(self) -> list[str]:
+        """What its tensors are, such as `model` and `optimizer`."""
+        return [] if self.manifest is None else sorted(files_of_stems(self.manifest.files))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether it lacks frozen parameters, which other weights have."""
+        return self.manifest is not None and BASE in self.manifest.files
+
+
+class FileComparison(NamedTuple):
+    """A file of a checkpoint beside what the manifest says.
+
+    Arguments:
+        problem: why it is not what was written; empty where it is.
+    """
+
+    name: str
+    size: int
+    problem: str
+
+
+def find_place(path: str) -> CheckpointPlace:
+    """The checkpoints that a path means.
+
+    Arguments:
+        path: of a run, of the folder with its checkpoints, or of one checkpoint, which may be
+            damaged, or `latest` or `best` in such a folder.
+
+    Raises:
+        SetpointError: if there are none.
+    """
+    refuse_url(path)
+    given = Path(os.path.expanduser(path))
+    if given.is_dir():
+        names_one = step_of(given.name.partition(".")[0]) is not None
+        if names_one or (given / MANIFEST).is_file():
+            return CheckpointPlace(given.parent, given)
+        if (given / CHECKPOINTS).is_dir():
+            return CheckpointPlace(given / CHECKPOINTS)
+        if list_checkpoints(given) or set_aside_in(given) or unfinished(given):
+            return CheckpointPlace(given)
+    elif (found := find_checkpoint(given)) is not None:
+        return CheckpointPlace(found.parent, found)
+    valid = f"Valid: a run directory, its folder {CHECKPOINTS}, or a checkpoint in that"
+    if not os.path.lexists(given):
+        raise SetpointError(f"{no_directory(given)}\n{valid}")
+    runs = sorted(given.glob(f"*/{CHECKPOINTS}")) if given.is_dir() else []
+    such = f", such as {runs[0].parent}" if runs else ""
+    raise SetpointError(f"{path} holds no checkpoints.\n{valid}{such}")
+
+
+def survey(place: CheckpointPlace) -> list[CheckpointEntry]:
+    """List what lies there, checkpoints first, by step; what goes meanwhile is left out."""
+    if place.only is not None:
+        found = [_look(place.only, "checkpoint")]
+    else:
+        whole = list_checkpoints(place.root)
+        found = [_look(path, "checkpoint") for path in whole.values()]
+        found += [_look(path, "set aside") for path in set_aside_in(place.root)]
+        found += [
+            _look(left.path, "unfinished")
+            for left in unfinished(place.root)
+            if left.path not in whole.values() and step_of(left.target) is not None
+        ]
+    return [each for each in found if each is not None]
+
+
+def pointers_at(root: Path) -> dict[PointerName, int | str | None]:
+    """The step that each pointer names; what is wrong with it where it is broken."""
+    found: dict[PointerName, int | str | None] = {}
+    steps = list_checkpoints(root)
+    for name in POINTERS:
+        try:
+            step = read_pointer(root, name)
+        except SetpointError as error:
+            found[name] = str(error)
+            continue
+        lost = step is not None and step not in steps
+        found[name] = f"{root / name} names step {step}, which is not there" if lost else step
+    return found
+
+
+def compare_files(path: Path) -> Iterator[FileComparison]:
+    """Compare every byte of a checkpoint with its checksums, file by file.
+
+    Raises:
+        SetpointError: if its manifest cannot be read, or is that of another step.
+    """
+    manifest = _own_manifest(path)
+    for name, written in sorted(manifest.files.items()):
+        try:
+            verify(path, manifest, [name])
+            problem = ""
+        except SetpointError as error:
+            problem = reason_of(error)
+        yield FileComparison(name, written.size, problem)
+
+
+def _own_manifest(path: Path) -> Manifest:
+    manifest = read_manifest(path)
+    if step_of(path.name.partition(".")[0]) not in (None, manifest.step):
+        raise DamagedCheckpoint(path, f"its manifest is of step {manifest.step}")
+    return manifest
+
+
+def reason_of(error: SetpointError) -> str:
+    """What is wrong with a checkpoint, without its name."""
+    return error.reason if isinstance(error, DamagedCheckpoint) else str(error)
+
+
+def _look(
+    path: Path, kind: Literal["checkpoint", "set aside", "unfinished"]
+) -> CheckpointEntry | None:
+    """Read the manifest and the lengths of the files; None where it is gone by now."""
+    manifest, damage = None, ""
+    try:
+        sizes = {each.name: each.stat().st_size for each in path.iterdir()}
+        written = (path / MANIFEST).stat().st_mtime if MANIFEST in sizes else None
+    except FileNotFoundError:
+        if not path.is_symlink():
+            return None
+        sizes, written, damage = {}, None, "it is a link to what is not there"
+    except OSError as error:
+        sizes, written, damage = {}, None, f"it cannot be read: {error.strerror}"
+    if not damage and kind != "unfinished":
+        try:
+            manifest = _own_manifest(path)
+        except SetpointError as error:
+            damage = reason_of(error)
+        else:
+            damage = manifest.wrong_size(sizes)
+    step = step_of(path.name.partition(".")[0])
+    if step is None:
+        step = -1 if manifest is None else manifest.step
+    return CheckpointEntry(path, kind, step, written, sum(sizes.values()), manifest, damage)

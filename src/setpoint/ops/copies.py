@@ -1,0 +1,158 @@
+"""Copies of a run at a URL: fetched before it begins, and uploaded while it trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from setpoint.checkpoint.config import Remote
+from setpoint.checkpoint.retention import Retention
+from setpoint.config import RunError
+from setpoint.ops.fetching import bring_back, fetch_undamaged, would_fetch
+from setpoint.ops.remote_run import remote_of
+from setpoint.ops.uploads import RECORD, Cadence, UploadReport, Uploads
+from setpoint.parallel.world import ToldByMain, World
+from setpoint.train.callback import Callback, Loop, Phase, StepResult
+from setpoint.train.run_status import command_again
+
+if TYPE_CHECKING:
+    from setpoint.train.config import Job
+    from setpoint.train.session import Run
+
+LOOK = 1.0
+"""Seconds that the ranks wait at once for uploads, so that none times out."""
+
+
+class RemoteCopies(Callback):
+    """What `checkpoint.remote` asks for. The main rank uploads, and all ranks fetch.
+
+    Arguments:
+        config: the section.
+    """
+
+    # Before a checkpoint of this session is saved, the URL knows where the run goes on.
+    phase = Phase.STEP
+
+    def __init__(self, config: Remote) -> None:
+        self.config = config
+        self.cadence: Cadence | None = None
+        self._fetched: list[UploadReport] = []
+        self._run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run, once it is open."""
+        assert self._run is not None
+        return self._run
+
+    def before_open(
+        self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
+    ) -> None:
+        """Fetch what the directory lacks."""
+        if directory is not None:
+            self._fetched = bring_back(job, directory, world, show)
+
+    def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
+        """Name what would be fetched."""
+        line = None if directory is None else would_fetch(job, directory)
+        return None if line is None else ("remote", line)
+
+    def opened(self, run: Run, within: ExitStack) -> None:
+        """Record what was fetched, and begin to upload what is saved."""
+        self._run = run
+        self._report(self._fetched)
+        if not run.world.is_main:
+            return
+        section, store = run.job.checkpoint, run.store.inner
+        uploads = Uploads(
+            remote_of(self.config, run.directory),
+            run.files.checkpoints,
+            record=[run.directory / name for name in RECORD],
+            rule=Retention(self.config.keep, section.keep_every, section.at),
+            waiting=self.config.waiting,
+        )
+        within.callback(uploads.close)
+        self.cadence = Cadence(uploads, self.config.every)
+        store.committed.append(self.cadence.committed)
+        store.protections.append(lambda: uploads.protected)
+
+    def fetch(self, newer_than: int | None) -> bool:
+        """Fetch a whole checkpoint in place of a damaged one."""
+        reports: list[UploadReport] = []
+        fetched = fetch_undamaged(self.run, newer_than, reports)
+        self._report(reports)
+        return fetched
+
+    def start(self, loop: Loop) -> None:
+        """Go on with what a session before has not sent, and give up what the run has left."""
+        if self.cadence is not None:
+            self.cadence.set_aside_after(loop.position)
+            self.cadence.uploads.add_named()
+
+    def rewound(self, loop: Loop) -> None:
+        """Give up what the run has gone back from."""
+        if self.cadence is not None:
+            self.cadence.set_aside_after(loop.position)
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Note and record uploads that have ended."""
+        if self.cadence is not None:
+            self._report(self.cadence.uploads.reports())
+
+    def recorded(self, loop: Loop, done: bool) -> None:
+        """Wait for what is to be uploaded; all ranks do, in short turns, so that none times out.
+
+        Raises:
+            RunError: if something is not uploaded in time, and no later session will do it.
+        """
+        uploads, world = self.cadence and self.cadence.uploads, self.run.world
+        ends, is_said = time.monotonic() + self.config.wait_timeout, False
+        if uploads is not None:
+            uploads.add_named()
+            uploads.add_record()
+
+        def look() -> bool:
+            """Whether there is nothing to wait for any more."""
+            assert uploads is not None
+            left = ends - time.monotonic()
+            return uploads.wait(max(0.0, min(LOOK, left))) or left <= LOOK
+
+        while not world.on_main(look):
+            if uploads is not None and not is_said:
+                is_said = True
+                self.run.progress.note(
+                    f"waiting up to {self.config.wait_timeout:g} s for the upload of "
+                    f"{uploads.left} to {uploads.run.url}; Ctrl-C leaves it for the next session"
+                )
+            if uploads is not None:
+                self._report(uploads.reports())
+
+        def end() -> str:
+            assert uploads is not None
+            self._report(uploads.reports())
+            if uploads.wait(0):
+                return ""
+            url, why = uploads.run.url, f": {uploads.failure}" if uploads.failure else ""
+            self.run.events.write("upload_unfinished", checkpoints=uploads.unsent, url=url)
+            again = command_again(self.run.job, self.run.directory)
+            return (
+                f"{uploads.left}: not uploaded to {url} within checkpoint.remote.wait_timeout = "
+                f"{self.config.wait_timeout:g} s{why}. It is saved in {uploads.root}; {again} "
+                f"uploads it"
+            )
+
+        problem = world.on_main(end)
+        if problem and done:
+            raise RunError(problem) if world.is_main else ToldByMain(problem, RunError.status)
+        if problem:
+            self.run.progress.note(problem)
+
+    def _report(self, reports: Iterable[UploadReport]) -> None:
+        """Note and record what has been uploaded, fetched, or failed."""
+        for report in reports:
+            if report.note:
+                self.run.progress.note(report.note)
+            self.run.events.write(report.event, **report.details)

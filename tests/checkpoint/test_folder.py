@@ -1,0 +1,190 @@
+"""Names, pointers, and folders that appear whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from setpoint.checkpoint.folder import (
+    StagedPointer,
+    aside,
+    clear_leftovers,
+    directory_name,
+    list_checkpoints,
+    point,
+    publish,
+    read_pointer,
+    readable_pointer,
+    remove,
+    step_of,
+    temporary,
+    unfinished,
+)
+from setpoint.config import SetpointError
+
+
+@pytest.mark.parametrize("step", [0, 1, 99_999_999, 100_000_000, 12_345_678_901])
+def test_names_and_steps(step: int) -> None:
+    assert step_of(directory_name(step)) == step
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step-1",
+        "step-000000001",
+        "step-00000001.tmp-1",
+        "latest",
+        "step-\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0661",
+        "",
+    ],
+)
+def test_other_names(name: str) -> None:
+    assert step_of(name) is None
+
+
+def test_order_is_by_number(tmp_path: Path) -> None:
+    for step in (100_000_000, 99_999_999, 5):
+        (tmp_path / directory_name(step)).mkdir()
+    assert list(list_checkpoints(tmp_path)) == [5, 99_999_999, 100_000_000]
+
+
+def test_a_checkpoint_set_aside_is_found_until_its_name_is_taken(tmp_path: Path) -> None:
+    old = aside(tmp_path, directory_name(5), 42)
+    old.mkdir()
+    temporary(tmp_path, directory_name(6), 42).mkdir()
+    assert list_checkpoints(tmp_path) == {5: old}
+    new = tmp_path / directory_name(5)
+    new.mkdir()
+    assert list_checkpoints(tmp_path) == {5: new}
+    assert [(u.target, u.kind, u.pid) for u in unfinished(tmp_path)] == [
+        ("step-00000005", "old", 42),
+        ("step-00000006", "tmp", 42),
+    ]
+
+
+def directory(path: Path, content: str) -> Path:
+    path.mkdir()
+    (path / "file").write_text(content)
+    return path
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+def test_publish_replaces(tmp_path: Path) -> None:
+    target = directory(tmp_path / "step-00000001", "old")
+    publish(directory(tmp_path / "staged", "new"), target)
+    assert (target / "file").read_text() == "new"
+    assert names(tmp_path) == ["step-00000001"]
+
+
+def test_a_failed_publish_gives_the_old_one_its_name_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = directory(tmp_path / "step-00000001", "old")
+    staged = directory(tmp_path / "staged", "new")
+    rename = os.rename
+
+    def refuse(source: Path, to: Path) -> None:
+        if source == staged:
+            raise OSError(5, "Input/output error")
+        rename(source, to)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        publish(staged, target)
+    assert (target / "file").read_text() == "old"
+    assert names(tmp_path) == ["staged", "step-00000001"]
+
+
+def test_remove_after_a_remove_that_failed(tmp_path: Path) -> None:
+    directory(tmp_path / f"step-00000001.tmp-{os.getpid()}", "half removed")
+    remove(directory(tmp_path / "step-00000001", ""), "step-00000001")
+    assert names(tmp_path) == []
+
+
+def test_clear_leftovers(tmp_path: Path) -> None:
+    dead = 999_999_999
+    directory(tmp_path / f"step-00000001.tmp-{dead}", "")
+    directory(tmp_path / f"step-00000002.tmp-{os.getpid()}", "a former process of this number")
+    directory(tmp_path / f"step-00000003.old-{dead}", "the only one")
+    directory(tmp_path / f"step-00000004.old-{dead}", "replaced")
+    directory(tmp_path / "step-00000004", "")
+    directory(tmp_path / f"step-00000005.tmp-{os.getppid()}", "somebody alive")
+    (tmp_path / f"best.tmp-{dead}").write_text("")
+    (tmp_path / "notes.tmp-1").write_text("not ours")
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == [
+        "notes.tmp-1",
+        "step-00000003",
+        "step-00000004",
+        f"step-00000005.tmp-{os.getppid()}",
+    ]
+    assert (tmp_path / "step-00000003" / "file").read_text() == "the only one"
+
+
+def test_a_pointer_moves_when_told(tmp_path: Path) -> None:
+    assert read_pointer(tmp_path, "latest") is None
+    point(tmp_path, "latest", 1)
+    staged = StagedPointer(tmp_path, "latest", 2)
+    assert read_pointer(tmp_path, "latest") == 1
+    staged.move()
+    assert read_pointer(tmp_path, "latest") == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["latest"]
+
+
+def test_a_staged_pointer_can_be_dropped(tmp_path: Path) -> None:
+    staged = StagedPointer(tmp_path, "best", 2)
+    staged.discard()
+    staged.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pointer_can_go(tmp_path: Path) -> None:
+    point(tmp_path, "best", 1)
+    point(tmp_path, "best", None)
+    point(tmp_path, "best", None)
+    assert read_pointer(tmp_path, "best") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"step-1\n", b"\xff\xfe", b"../step-00000001\n"])
+def test_a_broken_pointer_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "latest").write_bytes(content)
+    with pytest.raises(SetpointError, match="latest names no checkpoint"):
+        read_pointer(tmp_path, "latest")
+    assert readable_pointer(tmp_path, "latest") is None
+
+
+def test_a_pointer_written_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "latest").write_text("step-00000012")
+    assert read_pointer(tmp_path, "latest") == 12
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def a_huge_file(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 42)
+
+
+@pytest.mark.parametrize("odd", [a_pipe, a_folder, a_link_to_itself, a_huge_file])
+def test_what_is_no_pointer_is_not_read(tmp_path: Path, odd: Callable[[Path], None]) -> None:
+    odd(tmp_path / "latest")
+    with pytest.raises(SetpointError, match=r"latest (cannot be read|names no checkpoint)"):
+        read_pointer(tmp_path, "latest")
+    assert readable_pointer(tmp_path, "latest") is None
