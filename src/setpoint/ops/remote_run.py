@@ -135,8 +135,7 @@ class RemoteRun(RemoteFolder):
             try:
                 found = self.find(step)
                 if found is not None:
-                    if wrong := found.manifest.wrong_size(self.sizes(step)):
-                        raise _damage(step, wrong)
+                    self._require_sizes(found)
                     yield found
             except DamagedCheckpoint as error:
                 on_damaged(directory_name(step), error.reason)
@@ -401,6 +400,16 @@ class RemoteRun(RemoteFolder):
     def _path(self, step: int, name: str = "") -> str:
         folder = f"{self._root}/{CHECKPOINTS}/{directory_name(step)}"
         return f"{folder}/{name}" if name else folder
+
+    def _require_sizes(self, found: RemoteCheckpoint) -> None:
+        """Ask for each file, as a listing may lag behind."""
+        sizes: dict[str, int] = {}
+        with self._asking():
+            for name in found.manifest.files:
+                with suppress(FileNotFoundError):
+                    sizes[name] = self._system.info(self._path(found.step, name)).get("size")
+        if wrong := found.manifest.wrong_size(sizes):
+            raise _damage(found.step, wrong)
 
     @contextmanager
     def _reading(self, step: int, name: str) -> Iterator[None]:
