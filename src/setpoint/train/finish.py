@@ -98,7 +98,7 @@ def finish(run: Run, loop: Loop) -> Run:
         loss = rows["train"].get("mean_loss") if loss is None and "train" in rows else loss
         scores = scores or (scores_in(rows["evaluation"]) if "evaluation" in rows else {})
     run.status, run.ended, run.reason, run.cause = status, at, reason, run.stop.cause
-    run.loss, run.loss_steps, run.scores = loss, run.mean.last_steps, scores
+    run.loss, run.scores = loss, scores
     run.chain.seal(events_alone=False)
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     write_report(run)
@@ -139,8 +139,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
         speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
         rows.append(("tokens/s", f"{speed:,.0f}"))
     if run.loss is not None:
-        over = f", mean of {run.loss_steps} steps" if run.loss_steps > 1 else ""
-        rows.append((f"training loss{over}", f"{run.loss:.4f}"))
+        rows.append(("training loss", f"{run.loss:.4f}"))
     spent = goodput_of(run.directory)
     if spent.share is not None:
         rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))

@@ -33,11 +33,9 @@ class LossMean:
 
     def __init__(self, smoothing: float | None = None) -> None:
         self.sum, self.steps = 0.0, 0
-        # Of the last whole logging interval; and what the last row of this session has, over how
-        # many steps.
+        # Of the last whole logging interval; and the mean of the last row of this session.
         self.before: tuple[float, int] = (0.0, 0)
         self.last: float | None = None
-        self.last_steps = 0
         self.by_source = BySource()
         # How experts were chosen in the last step that was taken; and by a session before, as the
         # figures of a row.
@@ -92,7 +90,7 @@ class LossMean:
         else:
             total, steps = total + self.before[0], steps + self.before[1]
         self.sum, self.steps, self.by_source = 0.0, 0, BySource()
-        self.last, self.last_steps = total / steps if steps else math.nan, steps
+        self.last = total / steps if steps else math.nan
         return self.last
 
     def state_dict(self) -> dict[str, Any]:

@@ -125,8 +125,6 @@ class Run:
     ended: Position = field(init=False)
     loss: float | None = None
     """The mean training loss of the last row of metrics; None if none has been written."""
-    loss_steps: int = 0
-    """Steps that `loss` is the mean of."""
     scores: Scores = field(default_factory=dict)
     """Of the last evaluation, by the name of the data set."""
     cause: str = ""

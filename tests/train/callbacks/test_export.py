@@ -64,5 +64,5 @@ def test_a_model_that_cannot_be_exported_is_refused_before_it_is_trained(tmp_pat
         small_job(
             tmp_path, "checkpoint.export={}", "model.norm={type=import, target=torch.nn.RMSNorm}"
         )
-    with pytest.raises(ConfigError, match=r"export.when = end \(default\)"):
+    with pytest.raises(ConfigError, match=r"checkpoint.last = 'none'"):
         small_job(tmp_path, "checkpoint.export={}", "checkpoint.last=none")

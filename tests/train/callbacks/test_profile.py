@@ -170,7 +170,7 @@ def test_where_traces_lie(tmp_path: Path) -> None:
 def test_only_the_ranks_that_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank, ranks, seen in ((1, "[0]", False), (1, "null", True), (0, "[0]", True)):
         here = World(torch.device("cpu"), rank=rank)
-        monkeypatch.setattr("setpoint.train.run.world_of", lambda _, here=here: here)
+        monkeypatch.setattr("setpoint.train.opening.world_of", lambda _, here=here: here)
         flags = ("duration=4 steps", *WINDOW, f"profiling.ranks={ranks}")
         run = train(small_job(tmp_path / f"{rank} {ranks}", *flags)).directory
         assert traces(run) == ([f"traces/rank-{rank}/steps-3-4.json.gz"] if seen else [])
