@@ -283,9 +283,9 @@ def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
     ender, after = Ender(), Recorder()
     job = small_job(tmp_path, "duration=9 steps")
     loop = Loop(job, build_components(job), [ender, after], StopRequest(), Position())
-    assert loop.goes_on and loop.ended is None
+    assert loop.goes_on and loop.end_reason is None
     loop.run()
-    assert (loop.position.step, loop.ended, loop.goes_on) == (4, "enough", False)
+    assert (loop.position.step, loop.end_reason, loop.goes_on) == (4, "enough", False)
     # Those that come after it see the last update, and all are told of the end.
     assert after.positions[-1] == (3, 4, True)
     assert ender.told == after.told == ["start", "finish"]

@@ -16,7 +16,6 @@ from setpoint.report.series import Plot, Series
 from setpoint.report.terminal import chart
 
 if TYPE_CHECKING:
-    from setpoint.report.series import Plot
     from setpoint.train.config import Job
 
 COMMAND = Command(

@@ -18,7 +18,7 @@ from setpoint.shapes.batch import BySource
 from setpoint.shapes.outcome import Routing
 from setpoint.train.objective import Share, add_routing, sum_by_source
 from setpoint.train.step_errors import stepping
-from setpoint.train.verdict import StepResult, Verdict, judge, stays
+from setpoint.train.verdict import StepResult, Verdict, judge, skip_flag
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
@@ -107,7 +107,7 @@ class Engine(Protocol):
 
 
 class PlainEngine:
-    """One process that holds the whole model, as an `Engine`."""
+    """The default `Engine`: a model that is replicated, sharded or split by tensor parallelism."""
 
     def __init__(self, job: Job, parts: Components) -> None:
         self.job, self.parts = job, parts
@@ -242,7 +242,7 @@ class PlainEngine:
         every += [each.to(losses.device).reshape(1) for each in singles]
         read = self.to_host(torch.cat([each.double() for each in every]))
         sources = 0 if by_source is None else len(by_source)
-        return _Numbers(stays(losses, broken, over, scaled), routing, logged, sources, read)
+        return _Numbers(skip_flag(losses, broken, over, scaled), routing, logged, sources, read)
 
     def _finish(self, numbers: _Numbers, undo: Undo) -> Finish:
         """What reads the numbers of a step, judges it, and counts on the host what came of it."""
@@ -352,7 +352,7 @@ class _Numbers(NamedTuple):
     """The numbers of a step, of all ranks; of the norm this rank's own.
 
     Arguments:
-        stays: see `bad_steps.stays`.
+        stays: see `verdict.skip_flag`.
         logged: what was logged until then.
         sources: how many sums of sources there are.
         read: waits for loss, cross-entropy, sources, norm and so on; see `PlainEngine._finish`.

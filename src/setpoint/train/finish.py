@@ -83,7 +83,7 @@ def finish(run: Run, loop: Loop) -> Run:
     """Record how the session ended."""
     # A run whose last evaluation was cut short is not finished.
     status = 0 if loop.is_over and run.best.due is None else run.stop.status
-    reason = loop.ended
+    reason = loop.end_reason
     if loop.is_at_limit and not loop.is_over and not status:
         at, status = loop.position.step, PREEMPTED
         reason = f"stopped after step {loop.until}, as it was asked to"

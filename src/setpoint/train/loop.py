@@ -200,7 +200,7 @@ class Loop:
     Arguments:
         ended: why nothing is left to train although the duration is not over; None where it is.
         roll_back: brings the components to a checkpoint after a step that is not finite or a loss
-            spike, and returns its position; None where nothing was saved.
+            spike, and returns its position; None: such a step ends the run.
         keep_bad: keeps the batch of a step that is not trained on; None: nothing does.
         until: the step after which a session ends, as by a request to stop; None: at the end.
         metrics: collects what the user's code logs; None: one that begins empty.
@@ -227,7 +227,7 @@ class Loop:
         self.stop = stop
         self.position = self.before = position
         self.last = ended is not None
-        self.ended = ended
+        self.end_reason = ended
         self.roll_back, self.liveness, self.keep_bad, self.until = (
             roll_back, liveness, keep_bad, until,
         )  # fmt: skip
@@ -445,7 +445,7 @@ class Loop:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to train, by the duration or because a callback ended it."""
-        return self.ended is not None or is_over(self.job.duration, self.position)
+        return self.end_reason is not None or is_over(self.job.duration, self.position)
 
     @property
     def is_at_limit(self) -> bool:
@@ -504,7 +504,7 @@ class Loop:
 
         What is due at the end happens: the last row, an evaluation and a checkpoint.
         """
-        self.ended, self.last = reason, True
+        self.end_reason, self.last = reason, True
 
     @property
     def span(self) -> Callable[[str], AbstractContextManager[Any]]:

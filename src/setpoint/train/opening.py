@@ -1,4 +1,4 @@
-"""Opening of a run: every refusal by configuration and record, with nothing written."""
+"""Opening of a run: refusals by configuration and record, before anything is built."""
 
 from __future__ import annotations
 

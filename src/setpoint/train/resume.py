@@ -46,10 +46,7 @@ from setpoint.train.session import Run
 from setpoint.train.verdict import rollbacks_to
 
 if TYPE_CHECKING:
-    from setpoint.parallel.replica_groups import ReplicaGroups
-    from setpoint.train.config import Job
-    from setpoint.train.loop import Loop, StepResult
-    from setpoint.train.position import Position
+    from setpoint.train.loop import StepResult
 
 
 FETCHED = "fetched"

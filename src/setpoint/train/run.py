@@ -160,7 +160,8 @@ def rehearse(
         at, loaded = Position(), None
         best, mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
         refrozen = accepted is not None and accepted.has("optimizer.frozen")
-        states = states_of(job, parts, best, mean, Trackers(), other_frozen=refrozen)
+        # Other data has been accepted, or refused, by the record.
+        states = states_of(job, parts, best, mean, Trackers(), True, refrozen)
         frozen = FrozenParameters(job, parts)
         if newest is not None:
             at = restore(job, states, frozen.completed(newest))

@@ -42,7 +42,7 @@ class Verdict(Enum):
     """Nothing was changed but the scale of the loss, and the run ends."""
 
 
-def stays(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
+def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
     """Whether the weights stay what they are, by numbers that are still on their device.
 
     Spikes apart it is what `judge` says of the same numbers: all but `Verdict.TAKEN` stay.

@@ -17,7 +17,7 @@ from setpoint.data.sources.config import Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train import environment
 from setpoint.train.config import Job
-from setpoint.train.run import train
+from setpoint.train.run import rehearse, train
 
 from ...few import few
 from ..small import events, small_job
@@ -120,6 +120,7 @@ def refused_and_accepted(tmp_path: Path, kind: Kind, name: str, *flags: str) -> 
     with pytest.raises(SetpointError) as refused:
         train(again, run)
     assert f"{name} (changed)" in str(refused.value)
+    assert dict(rehearse(again, run, ["data.sources"]))["state"] == "would resume at step 1"
     assert train(again, run, ["data.sources"]).ended.step == 2
     (side,) = events(run, "resume")[-1]["data"]
     assert side["changed"] == [name]

@@ -93,16 +93,10 @@ from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
-    from setpoint.adapter.plan import AdapterReport
     from setpoint.model.moe.dispatch import Exchange
     from setpoint.parallel.experts import ExpertRanks
-    from setpoint.parallel.pipeline import Pipeline, Stage
-    from setpoint.parallel.world import World
-    from setpoint.precision.weights import OptimizerParams
-    from setpoint.shapes.parameter import Parameter
-    from setpoint.train.config import Job
+    from setpoint.parallel.pipeline import Stage
 
 
 Empty = Callable[[nn.Module, torch.device, torch.dtype], None]

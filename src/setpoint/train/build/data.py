@@ -25,7 +25,6 @@ from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 
 if TYPE_CHECKING:
-    from setpoint.data.corpus import Corpus
     from setpoint.data.sources.config import SourceConfig
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job

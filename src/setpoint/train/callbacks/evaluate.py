@@ -85,7 +85,7 @@ class EvaluateCallback(Callback):
         """Evaluate where the loop was ended after its last step."""
         section = loop.job.evaluation
         evaluated = self.best.due is not None or self.best.step == loop.position.step
-        if section is not None and loop.ended and not evaluated:
+        if section is not None and loop.end_reason and not evaluated:
             self.evaluate(loop, counts=False)
 
     def close(self, loop: Loop) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.shapes.logged import MetricLog
     from setpoint.track.events import EventLog
-    from setpoint.track.progress import Progress
     from setpoint.train.loop import Loop, StepResult
     from setpoint.train.position import Position
 
@@ -102,7 +101,7 @@ class LogCallback(Callback):
 
     def finish(self, loop: Loop) -> None:
         """Write the row of the last step where the loop was ended after it."""
-        if loop.ended and self.pending is not None:
+        if loop.end_reason and self.pending is not None:
             self.write(loop, self.pending, due=False)
 
     def write(self, loop: Loop, result: StepResult, due: bool) -> None:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import torch
 
     from setpoint.profile.config import Profiling
-    from setpoint.track.events import EventLog
-    from setpoint.track.progress import Progress
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.loop import Loop, StepResult
