@@ -300,16 +300,16 @@ BREAKS = [
         "checkpoint/test_convert.py",
     ),
     Break(
-        "train/record/load.py",
+        "train/start_from.py",
         "excluded |= _excluded(job, [*own, *sorted(held)], of_optimizer=True)",
         "excluded |= set()",
-        "train/record/test_load.py",
+        "train/test_load.py",
     ),
     Break(
-        "train/record/load.py",
+        "train/start_from.py",
         'first.get("manifest") != loaded.digest',
         "False",
-        "train/record/test_load.py",
+        "train/test_load.py",
     ),
     Break(
         "model/pretrained/fill.py",
@@ -397,16 +397,16 @@ BREAKS = [
         "train/test_position.py",
     ),
     Break(
-        "train/record/state.py",
+        "train/state.py",
         "self.owner.load_state_dict(saved.state.get(self.key, {}))",
         "self.owner.state_dict()",
-        "train/record/test_state.py train/test_learning_rate.py train/test_killed_anywhere.py",
+        "train/test_state.py train/test_learning_rate.py train/test_killed_anywhere.py",
     ),
     Break(
-        "train/record/state.py",
+        "train/state.py",
         "convert_state(self.job.precision, parts.optimizer, others)",
         "others = None",
-        "train/record/test_state.py train/test_formats.py",
+        "train/test_state.py train/test_formats.py",
     ),
     Break(
         "train/evaluation/best_metric.py",
@@ -427,7 +427,7 @@ BREAKS = [
         "train/evaluation",
     ),
     Break(
-        "train/record/state.py",
+        "train/state.py",
         "training = within.enter_context(evaluation_point(self.parts))",
         "training = {}\n        within.enter_context(evaluation_point(self.parts))",
         "train/test_averaging.py train/test_killed_anywhere.py",

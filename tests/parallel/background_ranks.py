@@ -1,4 +1,4 @@
-"""Run by train/record/test_background.py: ranks that save in the background."""
+"""Run by train/test_background.py: ranks that save in the background."""
 
 import os
 import shutil

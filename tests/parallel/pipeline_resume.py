@@ -25,7 +25,7 @@ from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.state import restore, snapshot
+from setpoint.train.state import restore, snapshot
 
 from ..ranks import fork
 from ..train.small import small_job, states

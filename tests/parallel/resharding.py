@@ -25,11 +25,11 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory, whole_of
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
+from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.frozen import FrozenParameters
-from setpoint.train.record.load import load_other
-from setpoint.train.record.state import States, restore, snapshot
+from setpoint.train.start_from import load_other
+from setpoint.train.state import States, restore, snapshot
 
 from ..ranks import fork
 from ..train.small import small_job, states

@@ -19,10 +19,10 @@ from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import ZeroReplicas, load_deepspeed
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
+from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.frozen import FrozenParameters
-from setpoint.train.record.load import load_other
+from setpoint.train.start_from import load_other
 
 from ..ranks import fork
 from ..train.small import small_job, states

@@ -14,8 +14,8 @@ from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.metrics import LossMean
-from setpoint.train.record.state import States, states_of
 from setpoint.train.run import train
+from setpoint.train.state import States, states_of
 
 TEXT = """
 name = "small"

@@ -18,12 +18,12 @@ from setpoint.shapes.batch import Count, StepBatch
 from setpoint.track.display import make_progress
 from setpoint.track.events import NoEvents
 from setpoint.track.run_directory import RunDirectory
+from setpoint.train.bad_batches import BadBatches, read_bad_batch
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.loop import Loop, StepResult
 from setpoint.train.position import Position
-from setpoint.train.record.bad_batches import BadBatches, read_bad_batch
 
 from ..ranks import fork
 from .poison import Poisoned

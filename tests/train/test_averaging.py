@@ -21,8 +21,8 @@ from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.state import restore, snapshot
 from setpoint.train.run import train
+from setpoint.train.state import restore, snapshot
 from tests.tensors import read
 
 from .small import rows, small_job, states

@@ -23,8 +23,8 @@ from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.record.state import restore
 from setpoint.train.run import train
+from setpoint.train.state import restore
 
 from ..precision.gpu_stand_in import gpu_stand_in
 from .small import assert_same_run, events, rows, small_job, states

@@ -58,9 +58,9 @@ from setpoint.train.environment import (
     write_data,
     write_environment,
 )
+from setpoint.train.frozen import FrozenParameters
 from setpoint.train.opening import require_unchanged, total_steps
 from setpoint.train.position import Position
-from setpoint.train.record.frozen import FrozenParameters
 from setpoint.train.run_name import MARK, identity_mark
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom

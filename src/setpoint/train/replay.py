@@ -29,19 +29,19 @@ from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import no_work
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
+from setpoint.train.bad_batches import SavedStep, read_bad_batch
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.engine import PlainEngine
 from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position
-from setpoint.train.record.bad_batches import SavedStep, read_bad_batch
-from setpoint.train.record.frozen import FrozenParameters
-from setpoint.train.record.load import load_other
-from setpoint.train.record.state import WEIGHTS_ONLY, restore, states_of
 from setpoint.train.run_status import kept_files
+from setpoint.train.start_from import load_other
+from setpoint.train.state import WEIGHTS_ONLY, restore, states_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,11 @@ from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean
 from setpoint.train.opening import what_is_gone
 from setpoint.train.position import Position, is_over
-from setpoint.train.record.load import load_other, other_frozen, refuse_changed
-from setpoint.train.record.state import restore, snapshot, states_of
 from setpoint.train.recording import facts_of, lost_since, write_start
 from setpoint.train.run_status import kept_lines
 from setpoint.train.session import Run
+from setpoint.train.start_from import load_other, other_frozen, refuse_changed
+from setpoint.train.state import restore, snapshot, states_of
 from setpoint.train.verdict import rollbacks_to
 
 if TYPE_CHECKING:

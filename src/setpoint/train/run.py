@@ -16,6 +16,7 @@ from setpoint.parallel.hangs import LivenessCheck
 from setpoint.parallel.world import World, joined
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
+from setpoint.train.bad_batches import BadBatches
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
 from setpoint.train.build.process import device_line, settings_of
@@ -26,19 +27,18 @@ from setpoint.train.environment import compare_with_record
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.finish import finish, run_loop
 from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
+from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.metrics import LossMean
 from setpoint.train.opening import compare, open_run, progress_of
 from setpoint.train.position import Position, is_over
-from setpoint.train.record.bad_batches import BadBatches
-from setpoint.train.record.frozen import FrozenParameters
-from setpoint.train.record.load import load_other
-from setpoint.train.record.state import restore, states_of
 from setpoint.train.recording import failures_logged, recorded
 from setpoint.train.resume import replica_groups, resume, roll_back
 from setpoint.train.run_name import find_run
 from setpoint.train.run_status import kept_lines
 from setpoint.train.session import Run
+from setpoint.train.start_from import load_other
+from setpoint.train.state import restore, states_of
 from setpoint.train.step_errors import explain_oom
 
 

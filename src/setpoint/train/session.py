@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from setpoint.train.build.utilization import Utilization
     from setpoint.train.evaluation.best_metric import BestMetric
     from setpoint.train.evaluation.evaluate import Scores
+    from setpoint.train.frozen import FrozenParameters
     from setpoint.train.loop import Callback, Loop
     from setpoint.train.metrics import LossMean
-    from setpoint.train.record.frozen import FrozenParameters
-    from setpoint.train.record.load import Loaded
-    from setpoint.train.record.state import States
+    from setpoint.train.start_from import Loaded
+    from setpoint.train.state import States
 
 Stamp = tuple[int | None, tuple[int, ...]]
 """When a record's configuration was written, and the steps of its checkpoints."""

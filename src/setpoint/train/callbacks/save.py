@@ -15,7 +15,7 @@ from setpoint.track.chain import HEAD
 from setpoint.train.averaging import Averages
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.position import is_due
-from setpoint.train.record.state import Stateful, snapshot
+from setpoint.train.state import Stateful, snapshot
 from setpoint.units import DType
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from setpoint.train.contract import other_division
 from setpoint.train.run import rehearse, train
 from tests.tensors import read
 
-from ..small import events, rows, small_job
+from .small import events, rows, small_job
 
 BASE = ("model.layers=2", "schedule.horizon=8 steps", "checkpoint.keep=null")
 TO_8 = (*BASE, "duration=8 steps")

@@ -29,13 +29,13 @@ from setpoint.track.jsonl import read_jsonl
 from setpoint.train.averaging import TRAINING
 from setpoint.train.contract import moved_rows, other_division
 from setpoint.train.position import Position, is_over
-from setpoint.train.record.state import WEIGHTS_ONLY, Data, States, restore
 from setpoint.train.refusal import other_rows, plain
+from setpoint.train.state import WEIGHTS_ONLY, Data, States, restore
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
-    from setpoint.train.record.frozen import FrozenParameters
+    from setpoint.train.frozen import FrozenParameters
 
 SHOWN = 6
 EXCLUDED = "excluded"

@@ -12,8 +12,8 @@ from setpoint.train import recording
 from setpoint.train.loop import Loop
 from setpoint.train.run import train
 
-from ...report.page.test_content import data_of
-from ..small import events, small_job
+from ..report.page.test_content import data_of
+from .small import events, small_job
 
 FLAGS = ("duration=2 steps", "evaluation=null", "tracking.report=true")
 

@@ -33,9 +33,9 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.run import train
 
-from ...forks import forked
-from ..saving_effects import late_copies
-from ..small import assert_same_run, events, small_job
+from ..forks import forked
+from .saving_effects import late_copies
+from .small import assert_same_run, events, small_job
 
 IN_BACKGROUND = ("checkpoint.mode=async", "checkpoint.keep=null", "duration=12 steps")
 

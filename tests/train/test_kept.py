@@ -9,8 +9,8 @@ import pytest
 from setpoint.cli.main import main
 from setpoint.train.run import train
 
-from ...data.tokenizers_here import byte_level
-from ..small import rows, small_job
+from ..data.tokenizers_here import byte_level
+from .small import rows, small_job
 
 
 def test_a_run_goes_on_without_the_directory_of_its_tokenizer(

@@ -25,9 +25,9 @@ from setpoint.shapes.placed import as_placed
 from setpoint.train.run import rehearse, train
 from tests.tensors import read
 
-from ...forks import forked
-from ..pretrained_effects import theirs
-from ..small import rows, small_job
+from ..forks import forked
+from .pretrained_effects import theirs
+from .small import rows, small_job
 
 BASE = ("model.layers=2", "model.dropout=0", "schedule.horizon=8 steps", "checkpoint.keep=null")
 FROZEN = r"optimizer.frozen=['^(?!output|layers\.1\.feed_forward)']"

@@ -19,8 +19,8 @@ from setpoint.train import environment
 from setpoint.train.config import Job
 from setpoint.train.run import rehearse, train
 
-from ...few import few
-from ..small import events, small_job
+from ..few import few
+from .small import events, small_job
 
 Kind = Callable[[Path, list[str]], str]
 

@@ -16,7 +16,7 @@ from setpoint.train.config import Job
 from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Run, train
 
-from ..small import Kept, essence, events, rows, small_job, snapshot
+from .small import Kept, essence, events, rows, small_job, snapshot
 
 
 def resume(run: Path, *flags: str) -> Run:

@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.train.run import train
 
-from ..small import events, small_job
+from .small import events, small_job
 
 
 def test_events_hold_no_differences_of_the_code(

@@ -10,7 +10,7 @@ from setpoint.config import SetpointError
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.train.run_name import run_directory_of
 
-from ..small import small_job
+from .small import small_job
 
 
 def test_workspace_experiment_name_fingerprint(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from setpoint.train.loop import Loop, StepResult
 from setpoint.train.run import train
 from setpoint.train.run_status import standing
 
-from ..small import events, small_job
+from .small import events, small_job
 
 
 class Watch(Callback):

@@ -19,8 +19,8 @@ from setpoint.train.contract import Accepted, check_contract, describe_accepted
 from setpoint.train.loop import Loop, StepResult
 from setpoint.train.run import Run, train
 
-from ...snapshots import compare
-from ..small import Kept, events, rows, small_job, snapshot
+from ..snapshots import compare
+from .small import Kept, events, rows, small_job, snapshot
 
 
 def resolved(run: Path, flags: Sequence[str]) -> Job:

@@ -15,7 +15,7 @@ from setpoint.train.recording import facts_of, recorded
 from setpoint.train.resume import resume
 from setpoint.train.session import Run
 
-from ..small import events, small_job
+from .small import events, small_job
 
 
 class Notes(Progress):

@@ -12,7 +12,7 @@ from setpoint.train.finish import print_summary
 from setpoint.train.run import Run, train
 from setpoint.train.run_name import draw_seed
 
-from ..small import rows, small_job
+from .small import rows, small_job
 
 
 def summary(outcome: Run) -> list[str]:

@@ -1,1 +1,0 @@
-"""What a run directory keeps, and how a run goes on from it."""
