@@ -217,12 +217,12 @@ def test_a_command_leaves_whatever_threads_would_do_as_python_exits(tmp_path: Pa
     program = (
         "import atexit, sys\n"
         "from threading import Event\n"
-        "from setpoint.files.threads import Background\n"
+        "from setpoint.files.threads import Worker\n"
         "from setpoint.cli.main import main\n"
         "from setpoint.track.background import unfinished\n"
         "how = sys.argv.pop()\n"
         "unfinished += ['slow'] * (how == 'tracker')\n"
-        "Background('saves').submit(Event().wait if how == 'disk' else print)\n"
+        "Worker('saves').submit(Event().wait if how == 'disk' else print)\n"
         "atexit.register(print, 'the end')\n"
         "sys.exit(main())\n"
     )

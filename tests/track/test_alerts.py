@@ -222,7 +222,7 @@ def test_a_run_that_fails_while_it_starts_is_told_of(
     def fails(*given: Any) -> None:
         raise RunError("the disk is gone")
 
-    for name in ("setpoint.train.run.build_components", "setpoint.train.loop.Loop.try_step"):
+    for name in ("setpoint.train.run.build_components", "setpoint.train.loop.Loop.take_step"):
         with monkeypatch.context() as patch, pytest.raises(RunError):
             patch.setattr(name, fails)
             train(job)

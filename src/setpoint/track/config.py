@@ -13,6 +13,8 @@ NO_METRICS = "no-metrics-file"
 NO_LOGIN = "wandb-without-login"
 OPEN_PORT = "prometheus-beyond-loopback"
 NORMS = ("grad_norms", "param_norms", "update_ratios")
+MARK = ".identity-"
+"""How the name of an empty file in a run directory begins, which tells a run without its record."""
 
 
 class TrackerConfig(Config, role=RUNTIME):

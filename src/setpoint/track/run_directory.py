@@ -22,6 +22,7 @@ from setpoint.config import (
 )
 from setpoint.files.atomic import write_json, write_text
 
+from .config import MARK
 from .heartbeat import FOLDER as HEARTBEATS
 from .lock import TRIES, RunLock, refuse_locked
 
@@ -331,7 +332,8 @@ def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
 
 def _is_own(name: str) -> bool:
     """Whether a run makes files or folders of such a name in its directory."""
-    return name.partition(".tmp-")[0] in {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
+    own = {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
+    return name.startswith(MARK) or name.partition(".tmp-")[0] in own
 
 
 def _within(path: Path) -> list[str]:

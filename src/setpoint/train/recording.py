@@ -36,6 +36,7 @@ from setpoint.parallel.world import LostRanks, World, described, tells_of_others
 from setpoint.report.goodput import dropped
 from setpoint.report.page.write import write_run_report
 from setpoint.track.chain import Chain, NoChain
+from setpoint.track.config import MARK
 from setpoint.track.console import time_of
 from setpoint.track.events import EventLog, NoEvents
 from setpoint.track.heartbeat import Heart
@@ -61,7 +62,7 @@ from setpoint.train.environment import (
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.opening import require_unchanged, total_steps
 from setpoint.train.position import Position
-from setpoint.train.run_name import MARK, identity_mark
+from setpoint.train.run_name import identity_mark
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom
 

@@ -31,11 +31,10 @@ from setpoint.config import (
     shown_plain,
     within,
 )
+from setpoint.track.config import MARK
 from setpoint.train.config import Job
 
 DRAWN = "drawn, since seed is null"
-MARK = ".identity-"
-"""How the names of the files begin that `identity_mark` names."""
 
 
 def run_directory_of(job: Job, digest: str | None = None) -> str:

@@ -69,11 +69,13 @@ def require_sound(encoding: Encoding, part: str, numbers: Tensor) -> None:
     """
     if part not in ("scales", "factor", "absmax") and not numbers.is_floating_point():
         return
-    numbers = numbers.float()
-    if not numbers.isfinite().all():
-        raise unsound(encoding, part, "that are not finite")
-    if part in ("scales", "factor", "absmax", "nested_absmax") and (numbers < 0).any():
-        raise unsound(encoding, part, "below zero")
+    is_scale = part in ("scales", "factor", "absmax", "nested_absmax")
+    for piece in numbers.flatten().split(AT_ONCE):
+        piece = piece.float()
+        if not piece.isfinite().all():
+            raise unsound(encoding, part, "that are not finite")
+        if is_scale and (piece < 0).any():
+            raise unsound(encoding, part, "below zero")
     if part == "factor" and not numbers:
         raise unsound(encoding, part, "that are zero")
 
