@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from .conftest import CommandLine
@@ -109,7 +111,9 @@ def test_a_preset_is_the_preset_whatever_lies_about(cli: CommandLine) -> None:
     (cli.folder / "tiny").mkdir()
     assert cli.ok("fingerprint tiny") == expected
     assert "tiny is not a run directory" in cli.refused("fingerprint ./tiny")
-    (cli.folder / "tiny").rmdir()
+    cli.file("tiny/adapter_config.json", "{}")
+    assert "tiny holds an adapter alone" in cli.refused("fingerprint ./tiny")
+    shutil.rmtree(cli.folder / "tiny")
     cli.file("tiny", "a file")
     assert cli.ok("fingerprint tiny") == expected
 

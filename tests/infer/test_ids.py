@@ -62,13 +62,14 @@ def plain_text(model: Any, prompt: list[int], count: int) -> list[int]:
 def test_a_run_on_ids(tmp_path: Path, say: Say) -> None:
     import transformers
 
-    np.save(tmp_path / "a.npy", IDS[:1000])
+    IDS[:1000].astype(np.uint16).tofile(tmp_path / "a.bin")
     np.save(tmp_path / "held.npy", HELD_OUT)
     HELD_OUT.astype(np.uint16).tofile(tmp_path / "held-16.bin")
     rows = [HELD_OUT[at : at + S + 1].tolist() for at in range(0, 99, S)]
     lines = [json.dumps({"input_ids": row[:-1], "labels": row[1:]}) for row in rows]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    data = f"data={{held_out: 0, sources: [{{type: tokens, paths: [{tmp_path}/a.npy]}}]}}"
+    files = f"{{type: tokens, paths: [{tmp_path}/a.bin], token_dtype: uint16}}"
+    data = f"data={{held_out: 0, sources: [{files}]}}"
     model = ("model={dim: 32, layers: 1, heads: 2, init_std: 0.3, dropout: 0}",)
     shape = ("tokenizer=ids", f"model.vocab_size={V}", f"batch.sequence_length={S}")
     job = small_job(tmp_path, *model, *shape, data, "evaluation=null", "duration=2 steps")
@@ -83,10 +84,11 @@ def test_a_run_on_ids(tmp_path: Path, say: Say) -> None:
         assert loss_of(said, "held") == pytest.approx(wanted, rel=1e-5)
     said = say("evaluate", run, "--text", tmp_path / "rows.jsonl", "--json")
     assert loss_of(said, "rows") == pytest.approx(wanted, rel=1e-5)
-    bare = ("evaluate", run, "--text", tmp_path / "held-16.bin")
-    assert "Name it with --token-dtype DTYPE." in say(*bare, status=2)
-    said = say(*bare, "--token-dtype", "uint16", "--json")
+    bare = ("--text", tmp_path / "held-16.bin")
+    said = say("evaluate", run, *bare, "--json")  # in the dtype of the run's own files
     assert loss_of(said, "held-16") == pytest.approx(wanted, rel=1e-5)
+    said = say("evaluate", exported, *given, *bare, status=2)
+    assert "Name it with --token-dtype DTYPE." in said
 
     greedy = ("--temperature", 0, "--max-tokens", 5)
     text = [5, 9, 12, *plain_text(theirs, [5, 9, 12], 5)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from setpoint.track.events import EventLog
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
-from setpoint.train.engine import PlainEngine, Rates, Verdict
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.engine import PlainEngine, Rates
+from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.verdict import NonFiniteSteps, StepResult, Verdict
 
 from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same, weights
 from .small import events, rows, small_job
@@ -279,3 +281,13 @@ def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path)
 def test_ranks_decide_alike(run_module: Callable[[str], None]) -> None:
     """When to stop, by request and by time, and what becomes of a step."""
     run_module("tests.train.stop_ranks")
+
+
+def test_a_first_step_is_no_fault_of_the_learning_rate(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "model.pretrained=weights")
+    policy = NonFiniteSteps(job.resilience.non_finite)
+    first = StepResult(Verdict.REFUSED, policy=policy, wrong="the loss is nan")
+    with pytest.raises(RunError, match=r"model.pretrained = weights may hold NaN"):
+        policy.count(first, job, can_roll_back=False)
+    with pytest.raises(RunError, match=r"Lower optimizer.lr \("):
+        policy.count(replace(first, began=Position(step=1)), job, can_roll_back=False)

@@ -136,8 +136,12 @@ def _lay_sources(draft: Inference, origin: Origin) -> None:
         run = [source for source in draft.data.sources if isinstance(source, kind)]
         for source in (source for each in draft.evaluation.sets for source in each.sources):
             if run and isinstance(source, kind):
+                is_stated = isinstance(source, Tokens) and all(
+                    path.endswith(".npy") for path in source.paths
+                )
                 for name in names:
-                    _lay_field(source, run[0], name, (), origin, False, [])
+                    if not (is_stated and name == "token_dtype"):
+                        _lay_field(source, run[0], name, (), origin, False, [])
 
 
 def _lay_export(section: Export, record: Path) -> None:

@@ -115,6 +115,12 @@ class BadSteps:
             self.skip(result.step, result.wrong)
         elif result.verdict is Verdict.REFUSED or not can_roll_back:
             what = "" if result.cause == "spike" else ", which is not finite"
+            if result.step == 1 and job.model.pretrained is not None:
+                raise RunError(
+                    f"step 1: {result.wrong}{what}, before anything was trained: the weights of "
+                    f"model.pretrained = {job.model.pretrained} may hold NaN, or be read wrongly. "
+                    f"`setpoint replay RUN 1` names the first module that is not finite"
+                )
             another = ", compute in fp32 or bf16" if job.precision.compute == "fp16" else ""
             raise RunError(
                 f"step {result.step}: {result.wrong}{what}; the step was not taken, and "

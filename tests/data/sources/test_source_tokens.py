@@ -163,13 +163,15 @@ def test_a_shard_cut_short(tmp_path: Path) -> None:
     assert "a.bin is empty" in refusal(tmp_path / "a.bin", token_dtype="uint16")
 
 
-@pytest.mark.parametrize("name", ["cut.npy", "floats.npy", "pair.bin"])
+@pytest.mark.parametrize("name", ["cut.npy", "floats.npy", "pair.bin", "empty.bin"])
 def test_check_looks_at_headers_and_indices(tmp_path: Path, name: str) -> None:
     np.save(tmp_path / "cut.npy", np.array(IDS, np.uint16))
     (tmp_path / "cut.npy").write_bytes((tmp_path / "cut.npy").read_bytes()[:-3])
     np.save(tmp_path / "floats.npy", np.array([1.0]))
     write_index(tmp_path / "pair", IDS[:-1], [len(IDS)], [0, 1])
-    tokens = Tokens(paths=(f"{tmp_path}/{name}",))
+    (tmp_path / "empty.bin").touch()
+    dtype: Any = {"token_dtype": "uint16"} if name == "empty.bin" else {}
+    tokens = Tokens(paths=(f"{tmp_path}/{name}",), **dtype)
     (problem,) = verify(resolve(tokens), ("files",)).problems
     assert problem.path == "paths" and name in str(problem)
 

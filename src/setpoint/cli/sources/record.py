@@ -70,6 +70,11 @@ def _no_record(source: str) -> str:
     names = [directory.name for directory in list_checkpoints(Path(source)).values()]
     if names:
         return f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"
+    if Path(source, "adapter_config.json").is_file():
+        return (
+            f"{source} holds an adapter alone, as PEFT reads it over the weights beneath it.\n"
+            f"Valid: the run that it was exported from, or `setpoint export RUN` without --adapter"
+        )
     return (
         f"{source} is not a run directory: it has no config.json. A SOURCE is a preset, a file, a "
         f"run directory, a checkpoint, module:function, or a git revision as in HEAD~1:tiny"

@@ -445,10 +445,15 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
         if isinstance(file, Path) and not errors:
             index = file.with_suffix(INDEX)
             try:
+                layout = None
                 if file.suffix == ".npy":
-                    check_npy(file, config.token_dtype, HERE)
+                    layout = check_npy(file, config.token_dtype, HERE)
                 elif not index.is_file() or index.stat().st_size < LONG_INDEX:
-                    layout_of(file, config.token_dtype, HERE)
+                    layout = layout_of(file, config.token_dtype, HERE)
+                if layout is not None and not layout.count:
+                    raise SetpointError(
+                        f"{HERE}.paths: {file} is empty.\nValid: a file with tokens."
+                    )
             except SetpointError as error:
                 errors[str(error).partition(": ")[0]] = error
             except OSError as error:

@@ -60,7 +60,9 @@ def value_problems(
             f"{rows} rows of the embedding do not hold the {vocab_size} tokens of the tokenizer",
             valid=(str(vocab_size),),
             also=("config",),
-            hint="Rows of new tokens begin as the mean of those of pretrained weights.",
+            hint="Rows of new tokens begin as the mean of those of pretrained weights."
+            if section.pretrained is not None
+            else f"Or a tokenizer with {rows} tokens or less.",
         )
     if longest is not None and section.max_sequence_length > longest:
         yield Problem(

@@ -420,7 +420,8 @@ def replicated_problems(job: Job) -> Iterator[Problem]:
         path = f"parallel.sharding.replicated.{index}"
         found = [name for name in names if re.search(pattern, name)]
         if not found:
-            yield Problem(path, "matches no parameter", valid=nearest(pattern, names) or names[:3])
+            valid = nearest(pattern, names) or (*names[:3], "...")
+            yield Problem(path, "matches no parameter", valid=valid)
         experts = [name for name in found if "experts." in name]
         if experts and parallel.divides_experts:
             yield Problem(
