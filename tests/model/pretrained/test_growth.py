@@ -12,7 +12,7 @@ import transformers
 
 from setpoint.checkpoint.convert import convert
 from setpoint.cli.main import main
-from setpoint.config import SetpointError, to_minimal
+from setpoint.config import SetpointError, to_minimal, verify
 from setpoint.model import config_from_pretrained, load_pretrained
 from setpoint.model.pretrained.base import start_weights
 from setpoint.model.pretrained.locate import locate
@@ -106,7 +106,11 @@ def test_a_run_with_new_tokens_is_what_transformers_loads(
     """An adapter with the matrices trained whole: these change, and nothing else but it."""
     weights = base(tmp_path, "llama")
     adapter = "adapter={type: lora, rank: 2, train: [embedding, ^output]}"
+    frozen = ours(tmp_path, weights, "adapter=lora")
+    (caution,) = verify(frozen, ("files",)).cautions
+    assert caution.code == "added-tokens-frozen"
     job = ours(tmp_path, weights, adapter, "optimizer.lr=0.1")
+    assert not verify(job, ("files",)).cautions
     run = train(job)
     (start,) = events(run.directory, "start")
     assert start["pretrained"]["grown"] == {"from": TOKENS, "to": TOKENS + 2}

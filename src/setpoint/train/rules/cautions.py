@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Caution, check
+from setpoint.config import Caution, SetpointError, check
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import Transformer
 from setpoint.optim.config import (
@@ -377,8 +377,41 @@ def packing_cautions(job: Job) -> Iterator[Caution]:
 def _reaches_embedding(adapter: AdapterConfig) -> bool:
     if not adapter.can_be_searched:
         return True  # which is said elsewhere
-    return any(re.search(each, "embedding.weight") for each in adapter.train) or any(
+    names = "embedding.weight", "model.embed_tokens.weight", "transformer.wte.weight"
+    return any(re.search(each, name) for each in adapter.train for name in names) or any(
         re.search(each, "embedding") for each in adapter.targets or ()
+    )
+
+
+@check(
+    needs="files",
+    when=lambda job: job.adapter is not None and job.model.pretrained is not None,
+    cautions=CAUTIONS,
+)
+def new_row_cautions(job: Job) -> Iterator[Caution]:
+    """Rows of tokens that the weights beneath an adapter do not have, where it freezes them."""
+    from setpoint.data.tokenizers.vocabulary import vocabulary_size
+    from setpoint.model.pretrained.check import vocabulary_of
+    from setpoint.model.pretrained.locate import locate_here
+
+    assert job.adapter is not None and job.model.pretrained is not None
+    if isinstance(job.tokenizer, HuggingFace) and job.tokenizer.added:
+        return  # which has a caution of its own
+    try:
+        place = locate_here(job.model.pretrained)
+        rows = None if place is None else vocabulary_of(place)
+    except SetpointError:
+        return  # which is said elsewhere
+    size = vocabulary_size(job.tokenizer)
+    if rows is None or size is None or size <= rows or _reaches_embedding(job.adapter):
+        return
+    yield Caution(
+        "added-tokens-frozen",
+        "adapter.train",
+        f"the rows of {size - rows} tokens that the weights lack stay as they begin: the adapter "
+        f"freezes the embedding",
+        valid=("[^embedding, ^output]",) if isinstance(job.model, Transformer) else (),
+        also=("model.pretrained", "tokenizer"),
     )
 
 
