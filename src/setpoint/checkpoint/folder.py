@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.files.atomic import sync_directory
+from setpoint.files.atomic import is_alive, sync_directory
 from setpoint.files.durable import retried, write_file
 
 PointerName = Literal["latest", "best"]
@@ -226,7 +226,7 @@ def clear_leftovers(root: Path) -> None:
         OSError: if something cannot be removed.
     """
     for left in unfinished(root):
-        if left.pid != os.getpid() and _alive(left.pid):
+        if left.pid != os.getpid() and is_alive(left.pid):
             continue
         target = root / left.target
         if left.kind == "old" and not target.exists():
@@ -238,16 +238,6 @@ def clear_leftovers(root: Path) -> None:
             shutil.rmtree(left.path)
         else:
             left.path.unlink()
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 LONGEST = 4096

@@ -33,6 +33,17 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
         raise OSError(errno.ELOOP, "it is a link, and a run adds to files of its own") from error
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process of this host runs, such as the one that a temporary name ends with."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def read_json(path: Path) -> Any:
     """Read a small file of JSON, whoever wrote it.
 

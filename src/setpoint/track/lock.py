@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 
 from setpoint.config import SetpointError
-from setpoint.files.atomic import not_linked
+from setpoint.files.atomic import is_alive, not_linked
 
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 """What a system answers where another process has a lock."""
@@ -212,19 +212,9 @@ def holder(path: Path) -> str:
             time.sleep(0.01)
             continue
         here = host == socket.gethostname()
-        if here and not _alive(pid):
+        if here and not is_alive(pid):
             # The text of a former holder that was killed; the present one will replace it.
             time.sleep(0.01)
             continue
         return f"process {pid}" if here else f"process {pid} on host {host}"
     return "another process"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

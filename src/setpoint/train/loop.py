@@ -228,9 +228,10 @@ class Loop:
         self.position = self.before = position
         self.last = ended is not None
         self.end_reason = ended
-        self.roll_back, self.liveness, self.keep_bad, self.until = (
-            roll_back, liveness, keep_bad, until,
-        )  # fmt: skip
+        self.roll_back = roll_back
+        self.liveness = liveness
+        self.keep_bad = keep_bad
+        self.until = until
         self.engine: Engine = engine_of(job, parts)
         measured = job.tracking.metrics.step_time
         self.times = StepTimes(measured != "none", measured == "device")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
@@ -76,7 +75,7 @@ def open_run(
         SetpointError: the configuration and the record contradict each other, or the job cannot be
             trained here.
     """
-    began, world = time.time(), world_of(job.parallel)
+    world = world_of(job.parallel)
     shown = progress_of(job, world)
     ending.callback(shown.stop)
     found = None
@@ -87,7 +86,6 @@ def open_run(
         callback.before_open(job, None if place is None else Path(place), world, shown.note)
     run = _compare_on_all(world, job, directory, accept, found)
     run.world, run.stop, run.shown, run.added = world, stop, shown, callbacks
-    run.began = stop.began or began
     run.alerts = ending.enter_context(alerts_of(run.job, world, run.directory, shown))
     ending.enter_context(settings_of(run.job))
     shown.note(device_line(run.job, world.device))

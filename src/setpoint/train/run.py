@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -76,6 +77,7 @@ def train(
         RunError: if the run itself fails.
         KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
     """
+    began = time.time()
     _refuse_arguments(directory, until, stop, accept)
     job, given = job_of(job, overrides, data)
     directory = given if directory is None else directory
@@ -85,6 +87,7 @@ def train(
     with stop or active() or StopRequest() as stop, joined(job.parallel), ExitStack() as ending:
         early = [*early_callbacks(job), *objects]
         run = open_run(job, directory, accept, stop, ending, early)
+        run.began = stop.began or began
         run.objects = tuple(named(callback) for callback in objects)
         with failures_logged(run):
             run.parts = build_components(

@@ -309,7 +309,17 @@ class Int8Format(_Rowwise):
         return parts["scales"]
 
 
-class NVFP4Format(_Rowwise):
+class _E2M1Format(_Rowwise):
+    """Codes of E2M1, two in a byte, low bits first; what scales them is the subclass's."""
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        values = _unpacked(parts["codes"], (*E2M1, *(-each for each in E2M1)), high=False)
+        return self._scaled(values, self._scales(parts, box)).to(dtype)
+
+
+class NVFP4Format(_E2M1Format):
     """Two scales: E4M3 per block, and one in fp32 that brings these into the range of E4M3.
 
     Codes are a sign bit and the place in `E2M1`; the first of two weights is in the low half of a
@@ -350,17 +360,11 @@ class NVFP4Format(_Rowwise):
         scale = amax.amax().reshape(1) / (E2M1_MAX * E4M3_MAX)
         return scale if before is None else torch.lerp(before["scale"], scale, AMAX_RATE)
 
-    def dequantize(
-        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        values = _unpacked(parts["codes"], (*E2M1, *(-each for each in E2M1)), high=False)
-        return self._scaled(values, self._scales(parts, box)).to(dtype)
-
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         return parts["scales"].view(torch.float8_e4m3fn).float() * parts["scale"].unsqueeze(-1)
 
 
-class MXFP4Format(_Rowwise):
+class MXFP4Format(_E2M1Format):
     """Scales are powers of two: the largest that keeps the largest magnitude within E2M1's range.
 
     Their exponents are stored with 127 added. Of a magnitude between 6 and 8 times the scale the
@@ -390,12 +394,6 @@ class MXFP4Format(_Rowwise):
         shape = (rows, columns // self.block(columns))
         codes = coded.parts["codes"].reshape(rows, columns // 2)
         return {"codes": codes, "scales": coded.parts["scales"].reshape(shape)}
-
-    def dequantize(
-        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        values = _unpacked(parts["codes"], (*E2M1, *(-each for each in E2M1)), high=False)
-        return self._scaled(values, self._scales(parts, box)).to(dtype)
 
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         return _power(parts["scales"])

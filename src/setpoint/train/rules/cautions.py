@@ -378,8 +378,9 @@ def _reaches_embedding(adapter: AdapterConfig) -> bool:
     if not adapter.can_be_searched:
         return True  # which is said elsewhere
     names = "embedding.weight", "model.embed_tokens.weight", "transformer.wte.weight"
+    modules = [name.removesuffix(".weight") for name in names]
     return any(re.search(each, name) for each in adapter.train for name in names) or any(
-        re.search(each, "embedding") for each in adapter.targets or ()
+        re.search(each, name) for each in adapter.targets or () for name in modules
     )
 
 
