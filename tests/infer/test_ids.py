@@ -128,3 +128,20 @@ def test_a_model_of_transformers_that_was_not_trained_here(
     config.write_text(json.dumps({**keys, "model_type": "own", "auto_map": {"AutoConfig": "a.B"}}))
     said = say("generate", tmp_path / "hf", *given[:2], "--prompt", "5", status=2)
     assert "trust_remote_code) is not run" in said
+
+
+def test_the_default_data_is_not_taken_for_the_data_of_the_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(intermediate_size=16, vocab_size=257, **sizes)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "hf")
+    (tmp_path / "t.txt").write_text("words of one's own. " * 99)
+    words = ["evaluate", str(tmp_path / "hf"), "--tokenizer", "bytes"]
+    words += ["--evaluation.sequences", "1", "--batch.sequence_length", "16"]
+    said = "the default of data.sources is read"
+    assert main(words) == 0 and said in capsys.readouterr().err
+    named = f"--data.sources=[{{type: text, paths: [{tmp_path}/t.txt]}}]"
+    assert main([*words, named]) == 0 and said not in capsys.readouterr().err

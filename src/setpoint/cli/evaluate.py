@@ -11,7 +11,7 @@ from typing import Any
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.results import print_scores, tell_profiles
-from setpoint.cli.start_ranks import NPROC, SEVERAL, start_ranks
+from setpoint.cli.start_ranks import NPROC, SEVERAL, note, start_ranks
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,
@@ -19,7 +19,7 @@ from setpoint.cli.weights import (
     given,
     job_with_weights,
 )
-from setpoint.config import COMMAND_LINE, ConfigError, Origin, SetpointError
+from setpoint.config import COMMAND_LINE, DEFAULT, ConfigError, Origin, SetpointError, leaves
 from setpoint.data.sources.config import Conversations, Text, Tokens
 from setpoint.infer.tasks import DataSet, Evaluation
 from setpoint.parallel.rank import own_rank
@@ -78,6 +78,13 @@ def run(arguments: Arguments) -> int:
     status = start_ranks(arguments)
     if status is not None:
         return status
+    sides = () if job.evaluation is None else job.evaluation.sides
+    of_data = (leaf for leaf in leaves(job) if leaf.key.startswith("data.sources"))
+    if sides and own_rank() == 0 and all(leaf.origin.layer == DEFAULT for leaf in of_data):
+        note(
+            f"{' and '.join(sides)}: nothing says what data the weights were trained on, so that "
+            f"the default of data.sources is read: Python's standard library. --text names others"
+        )
     with Loading():
         from setpoint.infer.run import infer
     with make_work_progress() as progress, _naming_options():
