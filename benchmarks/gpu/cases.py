@@ -169,7 +169,7 @@ def values_of(
             "global_size": case.micro * case.accumulation,
         },
         "evaluation": None,
-        "checkpoint": {"write": False, "mode": "sync"},
+        "checkpoint": {"save": False, "mode": "sync"},
         "memory": {"activation_checkpointing": None},
         "tracking": {
             "every": f"{CHUNK} steps", "progress": "none", "report": False, "peak_flops": peak,

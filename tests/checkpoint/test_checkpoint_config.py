@@ -41,11 +41,11 @@ def test_values() -> None:
         ({"last_dtype": "bf16"}, "last_dtype"),
         ({"keep_every": "last_step"}, "keep_every"),
         ({"keep_every": "9 steps", "keep": None}, "keep_every"),
-        ({"write": False, "last": "weights"}, "last"),
-        ({"write": False, "at": "powers_of_two"}, "at"),
-        ({"write": False, "at_start": True}, "at_start"),
-        ({"write": False, "keep_every": "9 steps"}, "keep_every"),
-        ({"write": False, "mode": "async"}, "mode"),
+        ({"save": False, "last": "weights"}, "last"),
+        ({"save": False, "at": "powers_of_two"}, "at"),
+        ({"save": False, "at_start": True}, "at_start"),
+        ({"save": False, "keep_every": "9 steps"}, "keep_every"),
+        ({"save": False, "mode": "async"}, "mode"),
     ],
 )
 def test_what_would_have_no_effect(flags: dict[str, Any], said: str) -> None:

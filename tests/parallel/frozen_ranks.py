@@ -27,7 +27,7 @@ from ..train.small import small_job
 
 COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "schedule.horizon=6 steps",
           "batch.global_size=4", "batch.micro_size=1", "checkpoint.every=2 steps")  # fmt: skip
-FROZEN = ("optimizer.frozen=['^(?!output|layers\\.1)']", "checkpoint.frozen=false")
+FROZEN = ("optimizer.frozen=['^(?!output|layers\\.1)']", "checkpoint.save_frozen=false")
 if "quantized" in sys.argv:
     ADAPTER = "{type: qlora, rank: 2, b_std: 0.1, quantize: {type: nf4, group_size: 8}}"
     FROZEN = (f"adapter={ADAPTER}", FROZEN[1])

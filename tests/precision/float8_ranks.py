@@ -29,7 +29,7 @@ COMMON = (
     "duration=2 steps", "model.layers=2", "model.dim=128", "model.heads=4", "model.kv_heads=2",
     "model.ffn_dim=128", "model.dropout=0", "evaluation=null", "batch.micro_size=1",
     "batch.accumulation=2", "batch.sequence_length=32", "precision.compute=bf16",
-    "precision.float8.emulate=true", "checkpoint.write=false", "optimizer=sgd",
+    "precision.float8.emulate=true", "checkpoint.save=false", "optimizer=sgd",
 )  # fmt: skip
 RECIPE = "precision.float8.recipe="
 IN_BF16 = "precision.float8.gather=false"

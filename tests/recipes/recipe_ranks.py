@@ -124,7 +124,7 @@ RECIPES = {
         (*TEXT, *EXPERTS, BALANCED),
         in_fp32=("optimizer=adamw",),
     ),
-    "d9d_lora": Small(2, {"shard": 2}, (*DENSE, *TEXT, "checkpoint.frozen=true")),
+    "d9d_lora": Small(2, {"shard": 2}, (*DENSE, *TEXT, "checkpoint.save_frozen=true")),
     "xorl_packed_sft": Small(4, {"ring": 2, "ulysses": 2}, (*DENSE, *CHATS)),
     "xorl_bf16_sft": Small(
         2, {"shard": 2, "sharding": Sharding(replicated=("norm",))}, (*DENSE, *CHATS)

@@ -215,7 +215,7 @@ def test_a_run_that_fails_while_it_starts_is_told_of(
 ) -> None:
     """And one that fails in a step; the reference alone is in the record."""
     job = small_job(
-        tmp_path, "evaluation=null", "duration=2 steps", "checkpoint.write=false",
+        tmp_path, "evaluation=null", "duration=2 steps", "checkpoint.save=false",
         "tracking.alerts=[{type: webhook, url: 'env:ALERT_URL', retries: 0}]",
     )  # fmt: skip
 

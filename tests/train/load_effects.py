@@ -42,15 +42,15 @@ def left_out(job: Job) -> bool:
 LOAD_ROWS = {
     "Checkpoint.load": (LOAD, started_at, (), 2),
     "Checkpoint.exclude": ("checkpoint.exclude=[position]", started_at, (LOAD,), 0),
-    "Checkpoint.division": (
-        "checkpoint.division=same",
+    "Checkpoint.resharding": (
+        "checkpoint.resharding=refuse",
         resumed_on_two_ranks,
         ("batch.global_size=4", "batch.micro_size=2"),
         "refused: SetpointError",
         ("accumulation",),
     ),
-    "Checkpoint.frozen": (
-        "checkpoint.frozen=false",
+    "Checkpoint.save_frozen": (
+        "checkpoint.save_frozen=false",
         left_out,
         ("model.pretrained={tmp}/loaded", "optimizer.frozen=['^layers']"),
         True,

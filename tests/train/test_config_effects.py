@@ -636,7 +636,7 @@ EFFECTS = {
         "checkpoint.keep_every=2 steps", saved,
         (*EVERY_STEP, "checkpoint.keep=1", "checkpoint.keep_best=false"),
         gives=([2, 4], ["latest"])),
-    "Checkpoint.write": Effect("checkpoint.write=false", saved, gives=([], [])),
+    "Checkpoint.save": Effect("checkpoint.save=false", saved, gives=([], [])),
     "Checkpoint.keep_best": Effect("checkpoint.keep_best=false", saved, EVERY_STEP,
                                    gives=([3, 4], ["latest"])),
     "Checkpoint.resume": Effect("checkpoint.resume=must", trained_twice),

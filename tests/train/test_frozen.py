@@ -31,7 +31,7 @@ from .small import rows, small_job
 
 BASE = ("model.layers=2", "model.dropout=0", "schedule.horizon=8 steps", "checkpoint.keep=null")
 FROZEN = r"optimizer.frozen=['^(?!output|layers\.1\.feed_forward)']"
-OUT = "checkpoint.frozen=false"
+OUT = "checkpoint.save_frozen=false"
 TO_8 = ("duration=8 steps", FROZEN)
 
 
@@ -130,7 +130,7 @@ def test_weights_that_are_gone_or_changed_are_named(weights: Path, tmp_path: Pat
     [
         ((FROZEN,), "and that is null"),
         (("model.pretrained={}/run",), "no parameter is frozen"),
-        ((FROZEN, "model.pretrained={}/run", "checkpoint.write=false"), "write = false"),
+        ((FROZEN, "model.pretrained={}/run", "checkpoint.save=false"), "save = false"),
     ],
 )
 def test_what_has_no_effect_is_refused(

@@ -40,7 +40,7 @@ PRESETS = (
     "tiny", "llama3-tiny", "qwen3-tiny", "qwen3-moe-tiny", "gemma3-tiny", "gpt2-tiny",
     "mistral-tiny", "deepseek-tiny",
 )  # fmt: skip
-COMMON = ("duration=2 steps", "evaluation=null", "checkpoint.write=false", "tracking.report=false")
+COMMON = ("duration=2 steps", "evaluation=null", "checkpoint.save=false", "tracking.report=false")
 BF16, SLOW = "precision.compute=bf16", "optimizer.lr=1e-3"
 READS = ("item", "tolist", "cpu", "nonzero", "numpy", "__bool__", "__int__", "__float__")
 

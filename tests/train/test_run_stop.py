@@ -89,15 +89,15 @@ def test_a_signal_saves_at_that_very_step_and_leaves(
 
 
 def test_a_run_that_saves_nothing_ends_and_starts_again(commands: Commands, tmp_path: Path) -> None:
-    nothing = ("--checkpoint.write=false", "--duration=1000 steps")
+    nothing = ("--checkpoint.save=false", "--duration=1000 steps")
     process = start(commands, tmp_path, *nothing, lines=9)
     process.signal(signal.SIGUSR2)
-    wait_for(process, "SIGUSR2: no checkpoint is saved, as checkpoint.write = false")
+    wait_for(process, "SIGUSR2: no checkpoint is saved, as checkpoint.save = false")
     process.signal(signal.SIGTERM)
     assert process.wait() == 143
     output = process.output.read_text()
     assert "what is trained from step 0 on is lost" in output
-    assert "nothing is saved (checkpoint.write = false)" in output
+    assert "nothing is saved (checkpoint.save = false)" in output
     run = the_run(tmp_path)
     assert not list(run.glob("checkpoints/*")) and not events(run, "save")
     (end,) = events(run, "end")

@@ -164,9 +164,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """What load leaves out, which starts anew: optimizer, loader (data position), schedule, scaler,
     non_finite, spikes, evaluation, position (step 0); regular expressions searched in names of
     weights; after "optimizer.", in names of parameters for their optimizer state alone."""
-    division: Literal["any", "same"] = "any"
-    """Parallel degrees to resume or load with. any: other ones than the checkpoint was saved with
-    are fine, and recorded; same: they are refused."""
+    resharding: Literal["allow", "refuse"] = "allow"
+    """Resuming or loading with other parallel degrees than the checkpoint was saved with. allow: it
+    is recorded; refuse: it is an error."""
 
     @property
     def excludes_weights(self) -> bool:
@@ -185,7 +185,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             pattern = each.removeprefix(OF_OPTIMIZER)
             yield from pattern_problems(f"exclude.{index}", pattern, EXCLUDED)
 
-    frozen: bool = field(
+    save_frozen: bool = field(
         default=True,
         also_called=(
             "save_only_trainable",
@@ -194,7 +194,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     )
     """false: frozen parameters are left out, and taken again from model.pretrained, which must be
     what it was; those that were trained before they were frozen are saved."""
-    write: bool = field(default=True, also_called=("load_only",))
+    save: bool = field(default=True, also_called=("load_only",))
     """false: checkpoints are loaded and none is saved, removed or renamed (load_only)."""
     export: Export | None = field(
         default=None, also_called=("save_hf_weights", "export_hf", "hf_export")
@@ -230,7 +230,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     @check
     def _check_export(self) -> Iterator[Problem]:
         export = self.export
-        if export is not None and self.write and self.last == "none" and export.when == "end":
+        if export is not None and self.save and self.last == "none" and export.when == "end":
             yield Problem(
                 "last",
                 "leaves no checkpoint of the last step, which is the one that is exported",
@@ -276,8 +276,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             )
 
     @check
-    def _check_write(self) -> Iterator[Problem]:
-        if self.write:
+    def _check_save(self) -> Iterator[Problem]:
+        if self.save:
             return
         for name, default in (
             ("at_start", False),
@@ -285,7 +285,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             ("also_every", None),
             ("last", "full"),
             ("keep_every", None),
-            ("frozen", True),
+            ("save_frozen", True),
             ("mode", "sync"),
             ("remote", None),
             ("export", None),
@@ -295,7 +295,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
                 shown = "a section" if name in ("remote", "export") else value
                 yield Problem(
                     name,
-                    f"{shown} has no effect with write = false, which saves no checkpoint",
+                    f"{shown} has no effect with save = false, which saves no checkpoint",
                     valid=("null" if default is None else str(default).lower(),),
-                    also=("write",),
+                    also=("save",),
                 )

@@ -172,7 +172,7 @@ def bring_back(
             )
 
     world.on_main(require_any)
-    if job.checkpoint.write and not list_checkpoints(path / CHECKPOINTS):
+    if job.checkpoint.save and not list_checkpoints(path / CHECKPOINTS):
         # A run that has begun goes on while a service is away; a new one had better not begin.
         world.on_main(remote.require_writable)
     return reports

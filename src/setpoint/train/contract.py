@@ -326,8 +326,8 @@ def other_division(folder: str, job: Job) -> str | None:
     if not changes:
         return None
     return (
-        f"{folder} was trained with other parallel degrees, and checkpoint.division = same: "
-        f"{'; '.join(changes)}.\nValid: the same degrees, or checkpoint.division = any"
+        f"{folder} was trained with other parallel degrees, and checkpoint.resharding = refuse: "
+        f"{'; '.join(changes)}.\nValid: the same degrees, or checkpoint.resharding = allow"
     )
 
 

@@ -42,7 +42,7 @@ def run_loop(run: Run, loop: Loop) -> None:
         run.heart.look = partial(_standing, loop, root)
     stop.newest = partial(format_newest, root)
     again = command_again(run.job, run.directory)
-    stop.keeps = stop.resumable = run.job.checkpoint.write
+    stop.keeps = stop.resumable = run.job.checkpoint.save
     stop.outlook = partial(outlook, root, loop.position.step, again, stop.keeps)
     if stop.is_deaf:
         run.progress.note(
@@ -154,7 +154,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     print_table(f"{job.name}: {run.directory}", rows, stream=stream)
     if run.status:
         again = command_again(job, run.directory)
-        root, keeps = run.directory / "checkpoints", job.checkpoint.write
+        root, keeps = run.directory / "checkpoints", job.checkpoint.save
         left = outlook(root, before.step, again, keeps)
         print(left, file=stream, flush=True)
     # Whoever stops a run waits for it to leave, so nothing is counted then.

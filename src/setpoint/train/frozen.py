@@ -70,7 +70,7 @@ class FrozenParameters:
             SetpointError: if the weights cannot be read.
         """
         section, pretrained = self.job.checkpoint, self.job.model.pretrained
-        if section.frozen or not section.write or pretrained is None:
+        if section.save_frozen or not section.save or pretrained is None:
             return None
         world = self.parts.world
         base, place = self._loaded or world.on_main(lambda: _found(pretrained))

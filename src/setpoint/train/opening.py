@@ -142,7 +142,7 @@ def compare(
     if (path / CONFIG).exists() or stamp[1]:
         accepted = check_contract(str(path), job, accept, given=directory is not None)
         others = other_division(str(path), job) if stamp[1] else None
-        if others is not None and job.checkpoint.division == "same":
+        if others is not None and job.checkpoint.resharding == "refuse":
             raise SetpointError(others)
         if directory is not None:
             refuse_renaming(str(path), accepted)
@@ -177,7 +177,7 @@ def what_is_gone(path: Path) -> str | None:
     saves = [row for row in rows if row.get("event") == "save"]
     ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
     if ends:
-        none = "it saved none (checkpoint.last = none, or write = false)"
+        none = "it saved none (checkpoint.last = none, or save = false)"
         kept = "its checkpoints are gone" if saves else none
         return f"finished at step {ends[-1].get('step')}, and {kept}"
     if saves:

@@ -116,7 +116,7 @@ def recorded(run: Run) -> Iterator[None]:
             keep_every=section.keep_every,
             keep_at=section.at,
             keep_best=section.keep_best,
-            writes=section.write,
+            writes=section.save,
             on_set_aside=set_aside,
             on_sealed=lambda step, manifest: run.chain.seal((step, manifest)),
         )

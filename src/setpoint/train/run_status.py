@@ -38,7 +38,7 @@ def outlook(root: Path, since: int | None = None, again: str = THE_SAME, keeps: 
     step, _ = newest_whole(root)
     if not keeps:
         where = "starts again" if step is None else f"goes on from step {step}"
-        return f"nothing is saved (checkpoint.write = false); {again} {where}"
+        return f"nothing is saved (checkpoint.save = false); {again} {where}"
     if step is None:
         return f"nothing was trained; {again} starts again"
     if since is None or step <= since:

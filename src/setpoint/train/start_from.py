@@ -247,7 +247,7 @@ def _select(
             f"it holds the state of {saved.state['optimizer']['type']}, and the optimizer is "
             f"{kind}.\nTo begin with a new state: --checkpoint.exclude.append optimizer"
         )
-    if job.checkpoint.division == "same" and (others := other_division(str(path), job)):
+    if job.checkpoint.resharding == "refuse" and (others := other_division(str(path), job)):
         raise SetpointError(others)
     if "loader" not in entries:
         _refuse_rows(job, path, differences)

@@ -57,7 +57,7 @@ def check(rank: int, store: str) -> None:
                 )
             common = (
                 *section, "duration=2 steps", "evaluation=null",
-                "batch.sequence_length=16", "checkpoint.write=false", "optimizer=sgd",
+                "batch.sequence_length=16", "checkpoint.save=false", "optimizer=sgd",
                 "model.max_sequence_length=32", f"model.pretrained={files}",
             )  # fmt: skip
             count = "batch.accumulation={}"

@@ -276,7 +276,7 @@ def test_a_run_on_a_quantized_base_resumes_and_is_exported_dense(tmp_path: Path)
     flags = (
         "model.dim=64", "model.heads=4", "model.kv_heads=4", "model.ffn_dim=64", "model.layers=2",
         "model.dropout=0", "model.max_sequence_length=32", "batch.sequence_length=16",
-        "evaluation=null", f"model.pretrained={folder}", "checkpoint.frozen=false",
+        "evaluation=null", f"model.pretrained={folder}", "checkpoint.save_frozen=false",
         "adapter={type: lora, rank: 2, b_std: 0.1, quantize: {type: fp8, group_size: 16}}",
         "checkpoint.every=2 steps", "schedule=constant",
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The weights of a checkpoint, also where its frozen parameters are those of other weights.
 
-Such a checkpoint (`checkpoint.frozen = false`) names these weights and their checksums. They are
-found again by both, and then its tensors are as if it held all of them.
+Such a checkpoint (`checkpoint.save_frozen = false`) names these weights and their checksums. They
+are found again by both, and then its tensors are as if it held all of them.
 """
 
 from __future__ import annotations
@@ -441,7 +441,7 @@ def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Pl
             return place
         reasons.append(f"{name} has changed: {changed}")
     raise SetpointError(
-        f"{checkpoint} leaves out {len(base.tensors)} frozen parameters (checkpoint.frozen = "
+        f"{checkpoint} leaves out {len(base.tensors)} frozen parameters (checkpoint.save_frozen = "
         f"false), which are those of {base.name}, and these weights are not there:\n  "
         + "\n  ".join(dict.fromkeys(reasons))
         + f"\nValid: the same files at {base.directory}, where a symbolic link will do"

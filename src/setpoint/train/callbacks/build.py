@@ -73,7 +73,7 @@ def build_callbacks(run: Run) -> list[Callback]:
             run.frozen.left_out,
             None if export is None else export.saved,
         )
-        if job.checkpoint.write
+        if job.checkpoint.save
         else LoadOnlyCallback(progress),
     ]
     if export is not None:

@@ -48,7 +48,7 @@ class LoadOnlyCallback(Callback):
     def start(self, loop: Loop) -> None:
         """Say so before the first step."""
         self.progress.note(
-            f"checkpoint.write = false: no checkpoint is saved, and what is trained from step "
+            f"checkpoint.save = false: no checkpoint is saved, and what is trained from step "
             f"{loop.position.step} on is lost when this process ends"
         )
 
@@ -56,7 +56,7 @@ class LoadOnlyCallback(Callback):
         """Let a stop end the next step where it is: there is nothing to wait for."""
         loop.stop.busy = False
         if loop.ranks.saves_now:
-            self.progress.note("SIGUSR2: no checkpoint is saved, as checkpoint.write = false")
+            self.progress.note("SIGUSR2: no checkpoint is saved, as checkpoint.save = false")
 
 
 class SaveCallback(Callback):

@@ -115,7 +115,7 @@ def warmup_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
-@check(when=lambda job: job.checkpoint.write and job.total_steps() is not None, cautions=CAUTIONS)
+@check(when=lambda job: job.checkpoint.save and job.total_steps() is not None, cautions=CAUTIONS)
 def checkpoint_cautions(job: Job) -> Iterator[Caution]:
     """Checkpoints that are saved too late, or not of the weights that are evaluated."""
     steps = job.total_steps()

@@ -253,9 +253,9 @@ CONFLICTS = (
         "adapter.dropout", "would drop the same inputs in the parts of all ranks, which draw the "
         "same random numbers without sequence parallelism", ("0",), TENSOR, "Or set "
         "parallel.sequence_parallel to true."),
-    Conflict(lambda job: job.adapter.merge and not job.checkpoint.frozen,
-        "checkpoint.frozen", "leaves out the base, and merges change it: what was merged would be "
-        "lost", ("true",), ("adapter.merge",)),
+    Conflict(lambda job: job.adapter.merge and not job.checkpoint.save_frozen,
+        "checkpoint.save_frozen", "leaves out the base, and merges change it: what was merged "
+        "would be lost", ("true",), ("adapter.merge",)),
     Conflict(lambda job: job.adapter.merge and job.optimizer.type == "schedule_free_adamw",
         "adapter.merge", "replaces weights that type = {optimizer.type} averages over the whole "
         "run", ("null",), ("optimizer",), "Or choose optimizer.type = adamw."),

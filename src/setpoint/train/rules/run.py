@@ -147,12 +147,12 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: not job.checkpoint.frozen)
+@check(when=lambda job: not job.checkpoint.save_frozen)
 def frozen_problems(job: Job) -> Iterator[Problem]:
     """Frozen parameters that cannot be left out of checkpoints, or that there are none of."""
     if not job.optimizer.frozen and job.adapter is None:
         yield Problem(
-            "checkpoint.frozen",
+            "checkpoint.save_frozen",
             "false has no effect: no parameter is frozen for the whole run",
             valid=("true",),
             also=("optimizer.frozen", "adapter"),
@@ -164,7 +164,7 @@ def frozen_problems(job: Job) -> Iterator[Problem]:
     ):
         tag = type(job.model).__setpoint__.tag
         yield Problem(
-            "checkpoint.frozen",
+            "checkpoint.save_frozen",
             f"false quantizes frozen parameters again, from tensors whose names are known, and a "
             f"model of type = {tag} has names of its own",
             valid=("true",),
@@ -173,7 +173,7 @@ def frozen_problems(job: Job) -> Iterator[Problem]:
         )
     if job.model.pretrained is None:
         yield Problem(
-            "checkpoint.frozen",
+            "checkpoint.save_frozen",
             "false leaves out frozen parameters, which are taken again from model.pretrained, and "
             "that is null",
             valid=("true",),
@@ -232,13 +232,13 @@ def protocol_problems(job: Job) -> Iterator[Problem]:
 def rollback_problems(job: Job) -> Iterator[Problem]:
     """Rollbacks without checkpoints to go back to."""
     for field in job.resilience.rollbacks:
-        if not job.checkpoint.write:
+        if not job.checkpoint.save:
             yield Problem(
                 field,
-                "rollback goes back to the newest checkpoint, and checkpoint.write = false saves "
+                "rollback goes back to the newest checkpoint, and checkpoint.save = false saves "
                 "none",
                 valid=("fail", "skip"),
-                also=("checkpoint.write",),
+                also=("checkpoint.save",),
             )
         elif not job.checkpoint.at_start and all(
             every.unit in ("never", "last_step") for every in job.checkpoint.intervals
