@@ -238,29 +238,31 @@ def _measure(flags: tuple[str, ...], blocks: int, steps: int) -> tuple[Turns, in
     updates = (blocks + 1) * steps
     fixed = (*FIXED, f"duration={updates} steps")
     job = compose(Job, "tiny", flags=[f"--{flag}" for flag in (*fixed, *flags)]).resolve()
-    parts = build_components(job)
-    bare = _bare_loop(job, parts, updates)
+    components = build_components(job)
+    bare = _bare_loop(job, components, updates)
     turns = Turns(bare, steps)
     with (
         tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as nowhere,
-        training_loop(job, parts, Path(folder) / "run", nowhere, [turns]) as loop,
+        training_loop(job, components, Path(folder) / "run", nowhere, [turns]) as loop,
     ):
         loop.run()
     return turns, job.batch.global_size * job.batch.sequence_length
 
 
-def _bare_loop(job: Job, parts: Components, updates: int) -> BareLoop:
+def _bare_loop(job: Job, components: Components, updates: int) -> BareLoop:
     """The bare loop with the same weights and the same order of the data."""
     assert isinstance(job.model, TransformerConfig) and job.batch.accumulation == 1
-    model: nn.Module = job.model.build(vocab_size=parts.tokenizer.vocab_size).to(parts.device)
-    model.load_state_dict(parts.model.state_dict())
-    count = len(parts.train)
+    model: nn.Module = job.model.build(vocab_size=components.tokenizer.vocab_size).to(
+        components.device
+    )
+    model.load_state_dict(components.model.state_dict())
+    count = len(components.train)
     epochs = range(math.ceil(updates * job.batch.global_size / count))
     whole = numpy.arange(count)
     order = [w for e in epochs for w in shuffled(f"windows/{job.seed}/{e}", count, whole).tolist()]
-    tokens = torch.from_numpy(parts.train.corpus.tokens.astype("int64"))
-    return BareLoop(job, tokens, model, order, parts.device)
+    tokens = torch.from_numpy(components.train.corpus.tokens.astype("int64"))
+    return BareLoop(job, tokens, model, order, components.device)
 
 
 if __name__ == "__main__":

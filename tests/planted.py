@@ -386,8 +386,8 @@ BREAKS = [
     ),
     Break(
         "train/engine.py",
-        "update_biases(parts.model, counts, rates.done, rates.frozen, stays)",
-        "update_biases(parts.model, counts, rates.done, rates.frozen, stays * 0)",
+        "update_biases(components.model, counts, rates.done, rates.frozen, stays)",
+        "update_biases(components.model, counts, rates.done, rates.frozen, stays * 0)",
         "train/test_routing.py train/test_loop.py",
     ),
     Break(
@@ -404,7 +404,7 @@ BREAKS = [
     ),
     Break(
         "train/state.py",
-        "convert_state(self.job.precision, parts.optimizer, others)",
+        "convert_state(self.job.precision, components.optimizer, others)",
         "others = None",
         "train/test_state.py train/test_formats.py",
     ),
@@ -428,8 +428,8 @@ BREAKS = [
     ),
     Break(
         "train/state.py",
-        "training = within.enter_context(evaluation_point(self.parts))",
-        "training = {}\n        within.enter_context(evaluation_point(self.parts))",
+        "training = within.enter_context(evaluation_point(self.components))",
+        "training = {}\n        within.enter_context(evaluation_point(self.components))",
         "train/test_averaging.py train/test_killed_anywhere.py",
     ),
     Break(

@@ -59,7 +59,7 @@ def job_of(model: str, adapter: str) -> Job:
 def ours(job: Job) -> Callable[[], float]:
     """A step of Setpoint's loop, which gives its loss."""
     loop = Loop(job, build_components(job), [], StopRequest(), Position())
-    loop.parts.model.train()
+    loop.components.model.train()
     return lambda: loop.step().loss
 
 
@@ -68,12 +68,12 @@ def theirs(job: Job, folder: Path) -> Callable[[], float]:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    parts, options = build_components(job), job.optimizer
+    components, options = build_components(job), job.optimizer
     assert job.adapter is not None
-    write_peft(parts.model, job.adapter, folder / "adapter")
-    feed = parts.feed
-    merge_all(parts.model)  # which adds nothing before the first step
-    save_pretrained(parts.model, folder / "base")
+    write_peft(components.model, job.adapter, folder / "adapter")
+    feed = components.feed
+    merge_all(components.model)  # which adds nothing before the first step
+    save_pretrained(components.model, folder / "base")
     base: Any = AutoModelForCausalLM.from_pretrained(folder / "base", attn_implementation="sdpa")
     model = PeftModel.from_pretrained(base, str(folder / "adapter"), is_trainable=True).train()
     held = [each for each in model.parameters() if each.requires_grad]

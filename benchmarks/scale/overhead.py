@@ -125,7 +125,7 @@ def job_of(model: str, ranks: int, *flags: str) -> Job:
 def ours(job: Job) -> Callable[[], float]:
     """A step of Setpoint's loop, which gives its loss."""
     loop = Loop(job, build_components(job), [], StopRequest(), Position())
-    loop.parts.model.train()
+    loop.components.model.train()
     return lambda: loop.step().loss
 
 

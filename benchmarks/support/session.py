@@ -22,13 +22,13 @@ from setpoint.train.resume import resume
 
 @contextmanager
 def training_loop(
-    job: Job, parts: Components, folder: Path, output: TextIO, more: Sequence[Callback]
+    job: Job, components: Components, folder: Path, output: TextIO, more: Sequence[Callback]
 ) -> Iterator[Loop]:
     """A loop with the callbacks of a run and its run directory.
 
     Arguments:
         job: the resolved configuration.
-        parts: freshly built.
+        components: freshly built.
         folder: a run directory to be made.
         output: where progress is shown.
         more: callbacks that run last.
@@ -41,10 +41,15 @@ def training_loop(
         job.tracking.progress, total_steps=None if total is None else int(total), stream=output
     )
     run = compare(job, folder, ())
-    run.world, run.shown, run.parts, run.began = parts.world, progress, parts, time.time()
+    run.world, run.shown, run.components, run.began = (
+        components.world,
+        progress,
+        components,
+        time.time(),
+    )
     with StopRequest() as stop:
         run.stop = stop
         with recorded(run):
             resume(run)
             with run.progress:
-                yield Loop(job, parts, [*build_callbacks(run), *more], stop, run.started)
+                yield Loop(job, components, [*build_callbacks(run), *more], stop, run.started)

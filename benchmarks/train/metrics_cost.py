@@ -44,8 +44,8 @@ def loop_of(model: str, file: Path, *flags: str) -> Loop:
     job = compose(Job, "tiny", flags=[*fixed, *MODELS[model], *flags]).resolve()
     trackers = Trackers()
     trackers.opened["jsonl"] = JsonlTracker(file)
-    parts: Any = build_components(job)
-    loop = Loop(job, parts, [LogCallback(trackers, Progress())], StopRequest(), Position())
+    components: Any = build_components(job)
+    loop = Loop(job, components, [LogCallback(trackers, Progress())], StopRequest(), Position())
     loop.callbacks[0].start(loop)
     return loop
 
@@ -98,7 +98,7 @@ def main(given: list[str] | None = None) -> int:
             "without": loop_of(options.model, Path(folder, "without.jsonl"), *WITHOUT),
         }
         sides = {name: lambda loop=loop: steps(loop) for name, loop in loops.items()}
-        device = loops["with"].parts.device
+        device = loops["with"].components.device
         clocks = clocks_in_turns(sides, options.rounds, device)
         found = {name: ratio(clock, "without", "with") for name, clock in clocks._asdict().items()}
         spans, row = alone(loops["with"])

@@ -87,13 +87,13 @@ class Work:
 
     Arguments:
         job: its configuration.
-        parts: what Setpoint builds of it.
+        components: what Setpoint builds of it.
         updates: how many there are.
         windows: the data of all updates in order.
     """
 
     job: Job
-    parts: Components
+    components: Components
     updates: int
     windows: Windows
 
@@ -105,7 +105,7 @@ class Work:
     @property
     def device(self) -> torch.device:
         """Where the model lies."""
-        return self.parts.device
+        return self.components.device
 
     @property
     def is_bf16(self) -> bool:
@@ -201,11 +201,11 @@ def make_work(model: str, precision: str, updates: int, device: str = "auto") ->
     )
     job = compose(Job, "tiny", flags=[f"--{flag}" for flag in given]).resolve()
     assert isinstance(job.model, Transformer) and job.batch.accumulation == 1
-    parts = build_components(job)
-    count = len(parts.train)
+    components = build_components(job)
+    count = len(components.train)
     epochs = range(math.ceil(updates * job.batch.global_size / count))
     whole = numpy.arange(count)
     order = [w for e in epochs for w in shuffled(f"windows/{job.seed}/{e}", count, whole).tolist()]
-    tokens = torch.from_numpy(parts.train.corpus.tokens.astype("int64"))
+    tokens = torch.from_numpy(components.train.corpus.tokens.astype("int64"))
     wanted = order[: updates * job.batch.global_size]
-    return Work(job, parts, updates, Windows(tokens, wanted, job.batch.sequence_length))
+    return Work(job, components, updates, Windows(tokens, wanted, job.batch.sequence_length))

@@ -160,12 +160,12 @@ def test_padding_of_the_vocabulary_is_never_predicted_and_never_learns(tmp_path:
         folder = tmp_path / tied
         folder.mkdir()
         job = small_job(folder, *flags, f"model.tie_embeddings={tied}", "duration=3 steps")
-        parts, _ = trained(job)
-        tables = [each for each in parts.model.parameters() if each.shape[0] == 300]
+        components, _ = trained(job)
+        tables = [each for each in components.model.parameters() if each.shape[0] == 300]
         assert len(tables) == (1 if tied == "true" else 2)
         for table in tables:
             assert not table[257:].any() and table[:257].any(dim=1).all()
-        assert parts.model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, 257)
+        assert components.model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, 257)
 
 
 def trained(job: Job) -> tuple[Components, list[StepResult]]:
@@ -176,9 +176,9 @@ def trained(job: Job) -> tuple[Components, list[StepResult]]:
         def after_step(self, loop: Loop, result: StepResult) -> None:
             updates.append(result)
 
-    parts = build_components(job)
-    Loop(job, parts, [Keep()], StopRequest(), Position()).run()
-    return parts, updates
+    components = build_components(job)
+    Loop(job, components, [Keep()], StopRequest(), Position()).run()
+    return components, updates
 
 
 EXPERTS = (
@@ -206,8 +206,8 @@ def test_accumulation_changes_nothing_whatever_counts(kind: str, tmp_path: Path)
             "optimizer.eps=0.01",
         )  # fmt: skip
         found.append(trained(job))
-    parts, updates = found[0]
-    count = parts.feed.take().whole
+    components, updates = found[0]
+    count = components.feed.take().whole
     assert updates[0].tokens == count.tokens == 8 * 16 > count.targets
     for other_parts, other_updates in found[1:]:
         for one, two in zip(updates, other_updates, strict=True):
@@ -219,10 +219,10 @@ def test_accumulation_changes_nothing_whatever_counts(kind: str, tmp_path: Path)
             assert torch.equal(one.routing.counts, two.routing.counts)
             # The third, `balance`, is said to be of a micro-batch.
             torch.testing.assert_close(one.routing[3:], two.routing[3:], rtol=2e-6, atol=0)
-        state, other = parts.model.state_dict(), other_parts.model.state_dict()
+        state, other = components.model.state_dict(), other_parts.model.state_dict()
         for name, tensor in state.items():
             torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=1e-5)
-    bias = parts.model.state_dict()["layers.0.feed_forward.router.bias"]
+    bias = components.model.state_dict()["layers.0.feed_forward.router.bias"]
     steps = bias / 0.05
     torch.testing.assert_close(steps, steps.round(), rtol=0, atol=1e-5)
     assert steps.abs().max() <= 4 and steps.any()

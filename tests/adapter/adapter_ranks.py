@@ -51,12 +51,12 @@ class Reduced(TorchDispatchMode):
 def summed(folder: Path, *flags: str) -> tuple[int, int, int]:
     """Numbers that a step sums, that are trained, and in all weights."""
     job = small_job(folder, *FLAGS, *flags)
-    parts = build_components(job)
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components = build_components(job)
+    loop = Loop(job, components, [], StopRequest(), Position())
     loop.step()
     with Reduced() as seen:
         loop.step()
-    weights = list(parts.model.parameters())
+    weights = list(components.model.parameters())
     trained = sum(prod(each.shape) for each in weights if each.requires_grad)
     return seen.numbers, trained, sum(prod(each.shape) for each in weights)
 

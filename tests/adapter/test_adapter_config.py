@@ -68,21 +68,21 @@ def test_an_embedding_that_is_the_output_is_not_adapted(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_adapted_is_known_without_the_model(tmp_path: Path, flags: tuple[str, ...]) -> None:
     job = small_job(tmp_path, *flags)
-    parts = build_components(job)
-    weights = dict(parts.model.named_parameters())
-    listed, frozen = trained_and_frozen(job, parts.tokenizer.vocab_size)
+    components = build_components(job)
+    weights = dict(components.model.named_parameters())
+    listed, frozen = trained_and_frozen(job, components.tokenizer.vocab_size)
     trained = {name: tuple(p.shape) for name, p in weights.items() if p.requires_grad}
     # In the order of the model, as the groups of the optimizer have them.
     assert [(each.name, each.shape) for each in listed] == list(trained.items())
     numbers = sum(map(prod, trained.values()))
     assert frozen == sum(p.numel() for p in weights.values()) - numbers
-    report = parts.adapter
+    report = components.adapter
     assert report is not None
     assert report.adapter + report.trained == numbers and report.frozen == frozen
     assert report.trained_bytes == 4 * numbers
     facts = preflight(job).facts
     assert facts["adapter"] == report.line() and facts["trained parameters"] == numbers
-    plan = update_memory(Workload.of(job, parts.tokenizer.vocab_size), Topology.of(job))
+    plan = update_memory(Workload.of(job, components.tokenizer.vocab_size), Topology.of(job))
     assert (plan.weights, plan.gradients) == (4 * (numbers + frozen), 4 * numbers)
     assert least_weights(job) == 4 * (numbers + frozen) + 8 * numbers
     kinds = {each.name: each.kind for each in listed}

@@ -33,13 +33,13 @@ def job_of(folder: Path, variant: str, *flags: str, keeps: str = "drop") -> Job:
 @pytest.mark.parametrize("variant", ["relora", "dora"])
 def test_a_merge_changes_weights_and_no_function(tmp_path: Path, variant: str) -> None:
     job = job_of(tmp_path, variant, "duration=2 steps")
-    parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    model, tokens = parts.model.eval(), torch.arange(14)[None]
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).run()
+    model, tokens = components.model.eval(), torch.arange(14)[None]
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     with torch.no_grad():
         expected = model(tokens)
-        merge_adapters(parts, 7, 3)
+        merge_adapters(components, 7, 3)
         torch.testing.assert_close(model(tokens), expected, rtol=1e-5, atol=1e-5)
     for name, weight in model.named_parameters():
         if name.endswith((f"{CHILD}.b", ".gate.b")) and "embedding" not in name:
@@ -51,14 +51,14 @@ def test_a_merge_changes_weights_and_no_function(tmp_path: Path, variant: str) -
 @pytest.mark.parametrize("keeps", ["drop", "keep"])
 def test_the_state_of_the_adapter_goes_or_stays(tmp_path: Path, keeps: str) -> None:
     job = job_of(tmp_path, "relora", "duration=2 steps", keeps=keeps)
-    parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    held = dict(parts.weights.named_parameters())
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).run()
+    held = dict(components.weights.named_parameters())
     trained = {name for name, each in held.items() if each.requires_grad}
-    assert {name for name in trained if held[name] in parts.optimizer.state} == trained
-    assert not merge_if_due(job, parts, Position(step=1), Position(step=2))
-    assert merge_if_due(job, parts, Position(step=2), Position(step=3))
-    left = {name for name in trained if held[name] in parts.optimizer.state}
+    assert {name for name in trained if held[name] in components.optimizer.state} == trained
+    assert not merge_if_due(job, components, Position(step=1), Position(step=2))
+    assert merge_if_due(job, components, Position(step=2), Position(step=3))
+    left = {name for name in trained if held[name] in components.optimizer.state}
     own = {name for name in trained if f".{CHILD}." in name}
     # What else is trained keeps its state in any case.
     assert left == (trained if keeps == "keep" else trained - own) and trained - own

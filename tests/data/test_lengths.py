@@ -33,10 +33,10 @@ PACKED = "data.packing.method=next_fit"
     ],
 )
 def test_lengths_of_all_rows(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    parts = build_components(small_job(tmp_path, *flags))
-    step = parts.feed.take()
-    assert parts.eval_feed is not None
-    evaluated = next(parts.eval_feed.batches(next(iter(parts.eval_feed.totals))))
+    components = build_components(small_job(tmp_path, *flags))
+    step = components.feed.take()
+    assert components.eval_feed is not None
+    evaluated = next(components.eval_feed.batches(next(iter(components.eval_feed.totals))))
     for batch in (*step.batches, evaluated):
         for same in (batch, sent(batch), batch.padded(3), batch.to(torch.device("cpu"))):
             holds(same)

@@ -15,6 +15,6 @@ def measured_run(job: Job, world: World) -> DryRun:
     """Take the steps as this rank of those there are, with random weights."""
     meter = Meter(step._naming(world))
     with metering(meter):
-        parts = build_trained(job, Components(world), vocabulary_of(job))
-        found = step._measured(job, world, parts, meter, is_fake=False, whole=True)
+        components = build_trained(job, Components(world), vocabulary_of(job))
+        found = step._measured(job, world, components, meter, is_fake=False, whole=True)
     return step._run_of(world, found, 0.0)

@@ -44,11 +44,11 @@ EXPECTED = {
 def trained(folder: Path, policy: str) -> tuple[tuple[int, int], dict[str, Tensor]]:
     """All-to-alls and grouped products of a step, and the weights after it."""
     job = small_job(folder, *BASE, f"memory.activation_checkpointing={policy}")
-    parts = build_components(job)
+    components = build_components(job)
     with Meter() as meter:
-        Loop(job, parts, [], StopRequest(), Position()).run()
+        Loop(job, components, [], StopRequest(), Position()).run()
     calls = meter.calls["c10d::alltoall_base_"], meter.calls["_grouped_mm"]
-    return calls, {name: whole_of(value) for name, value in parts.model.state_dict().items()}
+    return calls, {name: whole_of(value) for name, value in components.model.state_dict().items()}
 
 
 def check(rank: int, store: str) -> None:

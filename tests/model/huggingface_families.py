@@ -81,8 +81,8 @@ def plain_loop(job: Job, steps: int = STEPS) -> tuple[list[float], dict[str, Ten
     Returns:
         the loss of each step, and the weights by the names that they have in the model.
     """
-    parts = build_components(job)
-    model: Any = parts.model
+    components = build_components(job)
+    model: Any = components.model
     model.attend_by("eager")
     theirs = model.model.train()
     decayed = {n for n, p in theirs.named_parameters() if p.ndim > 1 and not n.endswith("bias")}
@@ -96,7 +96,7 @@ def plain_loop(job: Job, steps: int = STEPS) -> tuple[list[float], dict[str, Ten
     optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, eps=options.eps)
     losses: list[float] = []
     for _ in range(steps):
-        step = parts.feed.take()
+        step = components.feed.take()
         total = torch.zeros(())
         for batch in step.batches:
             for tokens, targets in documents_of(batch):
@@ -122,7 +122,7 @@ def documents_of(batch: Any) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def weights_of(parts: Components) -> dict[str, Tensor]:
+def weights_of(components: Components) -> dict[str, Tensor]:
     """Whole weights of a trained model by the names that transformers has."""
-    model: Any = parts.model
+    model: Any = components.model
     return {name: p.detach() for name, p in model.model.named_parameters()}

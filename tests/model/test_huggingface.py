@@ -64,8 +64,8 @@ def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
 
 
 def test_it_is_the_model_of_transformers_with_tied_weights(tmp_path: Path) -> None:
-    parts = build_components(gpt2(tmp_path, "model.attention_backend=eager"))
-    model: Any = parts.model
+    components = build_components(gpt2(tmp_path, "model.attention_backend=eager"))
+    model: Any = components.model
     assert type(model.model).__name__ == "GPT2LMHeadModel"
     assert model.model.config._attn_implementation == "eager"
     assert model.training
@@ -90,11 +90,13 @@ MIXTRAL = (
 
 def test_the_balance_loss_of_transformers_is_added(tmp_path: Path) -> None:
     """As transformers adds it to the loss that it computes itself, and by its gradients."""
-    parts = build_components(job(tmp_path, *MIXTRAL, "batch.accumulation=1", "batch.micro_size=4"))
-    model: Any = parts.model
-    batch = parts.feed.take().batches[0]
-    count = parts.objective.count(batch)
-    found = parts.objective.share(batch, count.weight, count.targets, count.weight)
+    components = build_components(
+        job(tmp_path, *MIXTRAL, "batch.accumulation=1", "batch.micro_size=4")
+    )
+    model: Any = components.model
+    batch = components.feed.take().batches[0]
+    count = components.objective.count(batch)
+    found = components.objective.share(batch, count.weight, count.targets, count.weight)
     found.loss.backward()
     ours = {name: weight.grad for name, weight in model.named_parameters()}
     model.zero_grad()
@@ -141,13 +143,15 @@ def test_the_length_of_rows_changes_nothing(tmp_path: Path) -> None:
     steps: list[tuple[float, dict[str, Any]]] = []
     for length in (64, 128, 256):
         size = f"batch.sequence_length={length}"
-        parts = build_components(job(tmp_path, *PADDED, source, size, "seed=1234"))
-        model: Any = parts.model
-        step = parts.feed.take()
+        components = build_components(job(tmp_path, *PADDED, source, size, "seed=1234"))
+        model: Any = components.model
+        step = components.feed.take()
         whole, loss, balance, wanted = step.whole, 0.0, 0.0, 0.0
         for batch, count in zip(step.batches, step.counts, strict=True):
             part = count.tokens / whole.tokens
-            share = parts.objective.share(batch, whole.weight, whole.targets, part * whole.weight)
+            share = components.objective.share(
+                batch, whole.weight, whole.targets, part * whole.weight
+            )
             share.loss.backward()
             loss += float(share.losses[0])
             balance += float(share.losses[0] - share.losses[1])
@@ -275,7 +279,7 @@ def test_a_run_is_loaded_and_written_as_transformers_does(tmp_path: Path) -> Non
 
     run = train(gpt2(tmp_path, "duration=4 steps", "evaluation=null", "checkpoint.keep_best=true"))
     model = load_pretrained(run.directory)
-    assert same(weights(model), weights(run.parts.model))
+    assert same(weights(model), weights(run.components.model))
     for dtype in (None, "bf16"):
         folder = save_pretrained(model, tmp_path / f"exported-{dtype}", dtype=dtype)
         theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)

@@ -30,13 +30,13 @@ def test_packed_steps_equal_a_plain_loop(tmp_path: Path, kind: str) -> None:
     recompute = "operators" if kind == "gpt_oss" else "full"
     job = family_job(tmp_path, kind, f"memory.activation_checkpointing={recompute}")
     outcome = train(job)
-    model: Any = outcome.parts.model
+    model: Any = outcome.components.model
     recurrent = kind in ("qwen3_next", "qwen3_5_text")
     assert (model.attention, model.isolation) == ("setpoint", "rows" if recurrent else "mask")
     losses, weights = plain_loop(job)
     found = [row["loss"] for row in rows(outcome.directory) if "loss" in row]
     torch.testing.assert_close(torch.tensor(found), torch.tensor(losses), rtol=1e-5, atol=1e-5)
-    trained = weights_of(outcome.parts)
+    trained = weights_of(outcome.components)
     assert trained.keys() == weights.keys()
     for name, weight in weights.items():
         torch.testing.assert_close(trained[name], weight, rtol=1e-5, atol=1e-5, msg=name)
@@ -66,8 +66,8 @@ def test_a_loss_from_hidden_states_is_refused_where_the_way_to_logits_is_not_kno
 @pytest.mark.parametrize("kind", few(FAMILIES, ["gpt_oss", "qwen3_next"]))
 def test_texts_go_on_with_a_cache_as_transformers_writes_them(tmp_path: Path, kind: str) -> None:
     """Rows of different lengths, of which some end earlier; each token is read once."""
-    parts = build_components(family_job(tmp_path, kind))
-    model: Any = parts.model.eval()
+    components = build_components(family_job(tmp_path, kind))
+    model: Any = components.model.eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in model.parameters():  # large enough that each token matters
@@ -107,10 +107,10 @@ def test_adapters_of_packed_experts_are_sums_of_weights(
 ) -> None:
     """The gradients of A and B follow from that of the merged weight, which transformers has."""
     flags = (f"adapter={{type: {adapter}, rank: 2, b_std: 0.1, targets: [experts]}}", "seed=3")
-    parts = build_components(family_job(tmp_path, kind, *flags))
-    model: Any = parts.model
-    batch = parts.feed.take().batches[0]
-    total = parts.objective.sums(batch).total
+    components = build_components(family_job(tmp_path, kind, *flags))
+    model: Any = components.model
+    batch = components.feed.take().batches[0]
+    total = components.objective.sums(batch).total
     total.backward()
     adapters = adapters_of(model)
     assert {name.rpartition(".")[2] for name in adapters} == {"gate_up_proj", "down_proj"}
@@ -121,7 +121,7 @@ def test_adapters_of_packed_experts_are_sums_of_weights(
     merge_all(model)
     assert not adapters_of(model)
     merged = dict(model.requires_grad_().named_parameters())
-    of_merged = parts.objective.sums(batch).total
+    of_merged = components.objective.sums(batch).total
     torch.testing.assert_close(total, of_merged, rtol=1e-6, atol=0)
     of_merged.backward()
     for name, (a_grad, b_grad, a, b, scale) in found.items():

@@ -253,18 +253,18 @@ def trained(job: Job, world: World | None = None) -> Trained:
 
 def trained_so(job: Job, world: World | None) -> Trained:
     """The same, under the settings of the job."""
-    parts: Components = build_components(job, world=world)
+    components: Components = build_components(job, world=world)
     seen = Seen()
-    Loop(job, parts, [seen], StopRequest(), Position()).run()
+    Loop(job, components, [seen], StopRequest(), Position()).run()
     if job.evaluation is not None:
-        scores = evaluate(job, parts).values()
+        scores = evaluate(job, components).values()
         seen.rows += [(score.loss, score.accuracy or 0.0) for score in scores]
         seen.rows += [(score.bits_per_byte, score.tokens) for score in scores]
-    held = {name: whole_of(value) for name, value in parts.model.state_dict().items()}
-    if isinstance(parts.replicas, ZeroReplicas):
-        held = {name: value.clone() for name, value in parts.replicas.tensors()}
+    held = {name: whole_of(value) for name, value in components.model.state_dict().items()}
+    if isinstance(components.replicas, ZeroReplicas):
+        held = {name: value.clone() for name, value in components.replicas.tensors()}
     weights: dict[str, Tensor] = {}
-    for part in parts.world.all_of(held) if parts.pipeline is not None else [held]:
+    for part in components.world.all_of(held) if components.pipeline is not None else [held]:
         weights |= part
     return seen.rows, weights
 

@@ -82,20 +82,20 @@ class Session:
     """
 
     def __init__(self, job: Job, world: World, root: Path) -> None:
-        parts = build_components(job, world=world)
-        held, store = states(job, parts), SharedStore(world, CheckpointStore(root, keep=None))
+        components = build_components(job, world=world)
+        held, store = states(job, components), SharedStore(world, CheckpointStore(root, keep=None))
         store.prepare()
         checkpoint = store.load()
         position = Position() if checkpoint is None else restore(job, held, checkpoint)
         seen = Seen()
-        loop = Loop(job, parts, [seen], StopRequest(), position)
+        loop = Loop(job, components, [seen], StopRequest(), position)
         loop.run()
         with snapshot(held, loop.position) as taken:
             store.save(loop.position.step, taken.tensors, taken.state)
         saved = store.load()
         assert saved is not None
         self.rows: list[Any] = seen.rows
-        self.loss = evaluate(job, parts)["held_out"].loss
+        self.loss = evaluate(job, components)["held_out"].loss
         self.saved = {
             f"{stem}/{name}": in_memory(tensor)
             for stem, named in saved.tensors.items()

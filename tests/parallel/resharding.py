@@ -76,14 +76,16 @@ def joined(rank: int, store: str, division: str, job: Job) -> Iterator[World]:
     dist.destroy_process_group()
 
 
-def stepped(job: Job, parts: Components, position: Position) -> tuple[Position, list[list[float]]]:
+def stepped(
+    job: Job, components: Components, position: Position
+) -> tuple[Position, list[list[float]]]:
     seen = Seen()
-    loop = Loop(job, parts, [seen], StopRequest(), position)
+    loop = Loop(job, components, [seen], StopRequest(), position)
     loop.run()
     return loop.position, [list(row) for row in seen.rows]
 
 
-def held(parts: Components, all_states: States) -> dict[str, Tensor]:
+def held(components: Components, all_states: States) -> dict[str, Tensor]:
     """All tensors that a checkpoint would hold, whole."""
     with snapshot(all_states, Position()) as taken:
         own = {
@@ -92,7 +94,7 @@ def held(parts: Components, all_states: States) -> dict[str, Tensor]:
             for name, tensor in named.items()
         }
     found: dict[str, Tensor] = {}
-    for each in parts.world.all_of(own) if parts.pipeline is not None else [own]:
+    for each in components.world.all_of(own) if components.pipeline is not None else [own]:
         found |= each
     return found
 
@@ -103,15 +105,15 @@ def saves(folder: Path, division: str, kind: str, *flags: str) -> int:
     def one_rank(rank: int, store: str) -> None:
         job = job_of(folder / f"{rank}", division, SAVED, *flags)
         with joined(rank, store, division, job) as world:
-            parts = build_components(job, world=world)
-            position, rows = stepped(job, parts, Position())
+            components = build_components(job, world=world)
+            position, rows = stepped(job, components, Position())
             root = CheckpointStore(folder / f"{division}-{kind}")
-            with snapshot(states(job, parts), position) as taken:
+            with snapshot(states(job, components), position) as taken:
                 SharedStore(world, root).save(
                     SAVED, taken.tensors, taken.state, texts=record_files(job)
                 )
             if division == "one":
-                rows += stepped(job_of(folder / "0", "one", END, *flags), parts, position)[1]
+                rows += stepped(job_of(folder / "0", "one", END, *flags), components, position)[1]
                 (folder / f"rows-{kind}").write_text(json.dumps(rows))
 
     return fork(one_rank, DIVISIONS[division][0])
@@ -125,13 +127,13 @@ def loads(folder: Path, befores: list[str], division: str, kind: str, *flags: st
         rows = json.loads((folder / f"rows-{kind}").read_text())[SAVED:]
         with joined(rank, store, division, job) as world:
             for before in befores:
-                parts = build_components(job, world=world)
-                all_states = states(job, parts)
+                components = build_components(job, world=world)
+                all_states = states(job, components)
                 root = CheckpointStore(folder / f"{before}-{kind}")
                 saved = SharedStore(world, root).load()
                 assert saved is not None
                 position = restore(job, all_states, saved)
-                found = held(parts, all_states)
+                found = held(components, all_states)
                 count = 0
                 for stem, named in saved.tensors.items():
                     for name, tensor in named.items():
@@ -141,7 +143,7 @@ def loads(folder: Path, befores: list[str], division: str, kind: str, *flags: st
                         count += 1
                 assert not found, (before, division, list(found))
                 if kind == "fp32":
-                    _, further = stepped(job, parts, position)
+                    _, further = stepped(job, components, position)
                     torch.testing.assert_close(
                         torch.tensor(further), torch.tensor(rows), rtol=1e-5, atol=1e-5
                     )
@@ -159,13 +161,13 @@ def loads_in_part(folder: Path, division: str) -> int:
         exclude = r'checkpoint.exclude=["^output", "optimizer.layers\\.3", "loader"]'
         job = job_of(folder / f"{rank}", division, END, f"checkpoint.load={source}", exclude)
         with joined(rank, store, division, job) as world:
-            parts = build_components(job, world=world)
-            all_states = states(job, parts)
-            first, frozen = held(parts, all_states), FrozenParameters(job, parts)
-            loaded, position = load_other(job, parts, all_states, frozen)
+            components = build_components(job, world=world)
+            all_states = states(job, components)
+            first, frozen = held(components, all_states), FrozenParameters(job, components)
+            loaded, position = load_other(job, components, all_states, frozen)
             assert (position.step, loaded.left) == (SAVED, {"output.weight": "excluded"})
             assert loaded.entries == ("loader",) and set(loaded.anew.values()) == {"excluded"}
-            found, saved = held(parts, all_states), CheckpointStore(source.parent).load(SAVED)
+            found, saved = held(components, all_states), CheckpointStore(source.parent).load(SAVED)
             for name, tensor in saved.tensors["model"].items():
                 begun = name.startswith("output")
                 before = first[f"model/{name}"] if begun else in_memory(tensor)
@@ -176,7 +178,7 @@ def loads_in_part(folder: Path, division: str) -> int:
             misspelt = job_of(folder / f"{rank}", division, END, f"checkpoint.load={source}",
                               'checkpoint.exclude=["outptu"]')  # fmt: skip
             try:
-                load_other(misspelt, parts, all_states, frozen)
+                load_other(misspelt, components, all_states, frozen)
             except SetpointError as error:
                 assert "Did you mean output?" in str(error)
             else:

@@ -74,7 +74,7 @@ def main(folder: Path, kill: bool, *more: str) -> int:
         """After some steps with the other group, in the middle of one, with one of the ranks."""
         nonlocal together
         together += size_of(loop) == 2
-        if together == 4 and loop.parts.world.rank == 1:
+        if together == 4 and loop.components.world.rank == 1:
             loop.engine.update = lambda *_: os.kill(  # type: ignore[method-assign,assignment]
                 os.getpid(), signal.SIGKILL
             )

@@ -44,13 +44,13 @@ KNOBS = (
 
 def trained(job: Job, world: World | None = None) -> Any:
     """Whole weights after some steps with evaluations between them, and the last score."""
-    parts = build_components(job, world=world)
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components = build_components(job, world=world)
+    loop = Loop(job, components, [], StopRequest(), Position())
     score: Any = None
     for _ in range(STEPS):
         loop.step()
-        score = astuple(evaluate(job, parts)["held_out"])[:3]
-    weights = parts.model.state_dict().items()
+        score = astuple(evaluate(job, components)["held_out"])[:3]
+    weights = components.model.state_dict().items()
     return torch.tensor(score), {name: whole_of(value).float() for name, value in weights}
 
 
@@ -121,10 +121,10 @@ def gradients_are_summed_while_they_are_computed(folder: Path) -> None:
     formats = ("precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32")
     job = small_job(folder, *COMMON, *RANKS, *formats, "optimizer=anyprecision_adamw",
                     "parallel.bucket_size=0.01")  # fmt: skip
-    parts = build_components(job)
-    sums = parts.replicas._sums
+    components = build_components(job)
+    sums = components.replicas._sums
     assert sums is not None
-    trained = [w for w in parts.model.parameters() if w.requires_grad]
+    trained = [w for w in components.model.parameters() if w.requires_grad]
     assert [w for bucket in sums.buckets for w in bucket] == trained[::-1]
     sizes = [sum(4 * w.numel() for w in bucket) for bucket in sums.buckets]
     assert len(sizes) > 4 and all(
@@ -140,19 +140,19 @@ def gradients_are_summed_while_they_are_computed(folder: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replicas.GradientSums, "_send", counted)
-        Loop(job, parts, [], StopRequest(), Position()).step()
+        Loop(job, components, [], StopRequest(), Position()).step()
     assert len(sent) == len(sizes) and sum(missing > 0 for missing in sent) == len(sizes) - 1
 
 
 def gradients_lie_in_buckets(folder: Path) -> None:
     """DDP sums them where they are added up, in both micro-batches of a step."""
     job = small_job(folder, *COMMON, *RANKS, "parallel.bucket_size=0.01")
-    parts = build_components(job)
-    loop = Loop(job, parts, [], StopRequest(), Position())
-    weights = [w for w in parts.model.parameters() if w.requires_grad]
+    components = build_components(job)
+    loop = Loop(job, components, [], StopRequest(), Position())
+    weights = [w for w in components.model.parameters() if w.requires_grad]
     sent: set[int] = set()
     apart: list[int] = []
-    real, shared = replicas._send, parts.replicas.micro_batch
+    real, shared = replicas._send, components.replicas.micro_batch
 
     def send(bucket: Any, on_last: Any) -> Any:
         sent.add(bucket.buffer().untyped_storage().data_ptr())
@@ -167,7 +167,7 @@ def gradients_lie_in_buckets(folder: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replicas, "_send", send)
-        patch.setattr(parts.replicas, "micro_batch", micro_batch)
+        patch.setattr(components.replicas, "micro_batch", micro_batch)
         for _ in range(4):
             loop.step()
     assert len(sent) > 4 and apart[-4:] == [0, 0, 0, 0] and apart[0] > 0

@@ -35,32 +35,32 @@ def scores_are_those_of_one_rank(
     expected = evaluate(alone, build_components(alone, world=World(torch.device("cpu"))))
     ranks = (f"parallel.world_size={WORLD}", f"parallel.shard={shard}")
     job = small_job(folder, *flags, "batch.micro_size=2", *ranks)
-    parts = build_components(job)
+    components = build_components(job)
     seen: list[int] = []
-    found = evaluate(job, parts, lambda: seen.append(1))
+    found = evaluate(job, components, lambda: seen.append(1))
     assert astuple(found["held_out"]) == pytest.approx(astuple(expected["held_out"]), rel=1e-6)
-    assert parts.world.all_of((len(seen), found)) == [(len(seen), found)] * WORLD
-    assert parts.eval_feed is not None
-    total, own = parts.eval_feed.totals["held_out"], parts.eval_feed.own("held_out")
+    assert components.world.all_of((len(seen), found)) == [(len(seen), found)] * WORLD
+    assert components.eval_feed is not None
+    total, own = components.eval_feed.totals["held_out"], components.eval_feed.own("held_out")
     assert total // WORLD - 2 <= own < total, "not divided"
 
 
 def stops_are_those_of_all(folder: Path) -> None:
     """A signal that one rank gets ends an evaluation on both before the same batch."""
     job = small_job(folder, *COMMON, "evaluation.sequences=12", f"parallel.world_size={WORLD}")
-    parts, stop = build_components(job), StopRequest()
-    loop = Loop(job, parts, [], stop, Position())
+    components, stop = build_components(job), StopRequest()
+    loop = Loop(job, components, [], stop, Position())
     seen: list[int] = []
 
     def between() -> None:
-        if parts.world.rank == 1 and len(seen) == 2:
+        if components.world.rank == 1 and len(seen) == 2:
             stop.request()
         loop.check()
         seen.append(1)
 
     with pytest.raises(Abandoned):
-        evaluate(job, parts, between)
-    assert parts.world.all_of(len(seen)) == [2, 2] and stop.requested and not loop.goes_on
+        evaluate(job, components, between)
+    assert components.world.all_of(len(seen)) == [2, 2] and stop.requested and not loop.goes_on
 
 
 def one_rank(rank: int, store: str) -> None:

@@ -35,7 +35,7 @@ def losses(folder: Path, shape: tuple[str, ...], *flags: str) -> list[float]:
     job = job_of(folder, *flags, "duration=2 steps", shape=shape)
     with settings_of(job):
         loop = Loop(job, build_components(job), [], StopRequest(), Position())
-        loop.parts.model.train()
+        loop.components.model.train()
         return [loop.step().loss for _ in range(2)]
 
 

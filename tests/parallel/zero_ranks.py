@@ -103,13 +103,17 @@ def loaded(folder: Path) -> None:
     for flags in ((), ("checkpoint.exclude=[optimizer, loader, position]",)):
         given = (*on(3), f"checkpoint.load={root / 'step-00000003'}", *flags)
         job = small_job(folder, *RANKS, "duration=6 steps", *given)
-        parts = build_components(job)
-        found, position = load_other(job, parts, states(job, parts), FrozenParameters(job, parts))
-        assert (found.weights, position.step) == (len(weights_of(parts)), 0 if flags else 3)
-        for name, held in weights_of(parts).items():
+        components = build_components(job)
+        found, position = load_other(
+            job, components, states(job, components), FrozenParameters(job, components)
+        )
+        assert (found.weights, position.step) == (len(weights_of(components)), 0 if flags else 3)
+        for name, held in weights_of(components).items():
             assert torch.equal(held, saved[f"model/{name}"]), name
-        assert isinstance(parts.replicas, ZeroReplicas)
-        kept = {key: each for _, state in parts.replicas.states() for key, each in state.items()}
+        assert isinstance(components.replicas, ZeroReplicas)
+        kept = {
+            key: each for _, state in components.replicas.states() for key, each in state.items()
+        }
         assert bool(kept) != bool(flags) and (flags or float(kept["step"]) == 3)
 
 
@@ -117,11 +121,11 @@ def not_finite(folder: Path) -> None:
     """A loss that is not finite on one rank leaves all weights as they were."""
     for stage in STAGES:
         job = small_job(folder, *RANKS, "duration=2 steps", *on(stage))
-        parts = build_components(job)
-        zero = parts.replicas
+        components = build_components(job)
+        zero = components.replicas
         assert isinstance(zero, ZeroReplicas)
-        real, before = zero.backward, weights_of(parts)
-        held, whole = zero.held_here(), 4 * parts.parameter_count
+        real, before = zero.backward, weights_of(components)
+        held, whole = zero.held_here(), 4 * components.parameter_count
         assert whole / 2 <= held["masters"] < 0.6 * whole
         assert held.get("parameters", whole) <= (0.6 if stage == 3 else 1) * whole
 
@@ -130,12 +134,12 @@ def not_finite(folder: Path) -> None:
 
         zero.backward = broken
         try:
-            Loop(job, parts, [], StopRequest(), Position()).run()
+            Loop(job, components, [], StopRequest(), Position()).run()
         except RunError as error:
             assert "not finite" in str(error), error
         else:
             raise AssertionError("nothing was refused")
-        after = weights_of(parts)
+        after = weights_of(components)
         assert all(torch.equal(before[name], after[name]) for name in before), stage
 
 

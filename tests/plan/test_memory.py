@@ -77,10 +77,10 @@ def test_parts_are_what_they_are_in_a_run(name: str, tmp_path: Path) -> None:
         pytest.importorskip("transformers")
     without = ("dim", "layers", "heads", "dropout") if name in NO_LAYERS_OF_OURS else ()
     job = small_job(tmp_path, *flags, "evaluation=null", without=without)
-    parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).step()
-    held = dict(parts.weights.named_parameters())
-    found = measure(parts.model, held, parts.optimizer, torch.device("cpu"))
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).step()
+    held = dict(components.weights.named_parameters())
+    found = measure(components.model, held, components.optimizer, torch.device("cpu"))
     workload = Workload.of(job, 257)
     plan = update_memory(workload, Topology.of(job))
     assert plan.weights == found.parameters
@@ -88,12 +88,12 @@ def test_parts_are_what_they_are_in_a_run(name: str, tmp_path: Path) -> None:
     assert plan.gradients == found.gradients
     assert plan.optimizer == found.optimizer_state
     assert bool(plan.unknown) == (name in NOT_MEASURED)
-    assert workload.trained * workload.averaged == copied(parts) <= plan.gradients
+    assert workload.trained * workload.averaged == copied(components) <= plan.gradients
 
 
-def copied(parts: Components) -> int:
+def copied(components: Components) -> int:
     """The bytes of the weights that are held a second time while the model is judged."""
-    with evaluation_point(parts) as kept:
+    with evaluation_point(components) as kept:
         return sum(each.nbytes for each in kept.values())
 
 

@@ -27,9 +27,9 @@ from ..train.small import small_job
 )
 def test_the_figures_are_those_of_the_model(tmp_path: Path, flags: tuple[str, ...]) -> None:
     job = small_job(tmp_path, *flags)
-    parts = build_components(job)
+    components = build_components(job)
     facts = preflight(job).facts
-    assert facts["parameters"] == count_parameters(parts.model)
+    assert facts["parameters"] == count_parameters(components.model)
     assert facts["run directory"] == run_directory_of(job)
     assert facts["batch"] == "4 = 2 (micro) * 2 (accumulation) * 1 (ranks)"
     assert facts["tokens per step"] == 64

@@ -34,6 +34,6 @@ def test_it_trains_on_real_text(tmp_path: Path) -> None:
     outcome = train(job)
     assert outcome.status == 0
     assert outcome.score is not None
-    parts = build_components(job)
-    found = ngram_baselines(parts.corpora, eval_slice(job, parts.held_out))
+    components = build_components(job)
+    found = ngram_baselines(components.corpora, eval_slice(job, components.held_out))
     assert found.trigram < found.bigram < found.unigram < outcome.score.bits_per_byte

@@ -296,7 +296,7 @@ class NotANumber(Fault):
     def within(self, stack: ExitStack, rank: int) -> None:
         """See `Fault.within`."""
         if rank == self.victim:
-            with_objective(lambda parts: Once(parts.objective, self.count, self.happens))
+            with_objective(lambda components: Once(components.objective, self.count, self.happens))
 
 
 class WorkerKilled(AtPoint):
@@ -451,9 +451,9 @@ def with_objective(changed: Callable[[Any], Any]) -> None:
     build = running.build_components
 
     def built(*given: Any) -> Any:
-        parts = build(*given)
-        parts.objective = changed(parts)
-        return parts
+        components = build(*given)
+        components.objective = changed(components)
+        return components
 
     running.build_components = built
 

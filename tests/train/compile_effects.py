@@ -39,10 +39,10 @@ class Printing(torch.nn.Module):
 
 def called(job: Job) -> tuple[Components, Watch | None]:
     """The parts after one call of the model, and what tells of compiling."""
-    parts = build_components(job)
-    watch = None if parts.compiled is None else Watch(parts.compiled, 0)
-    parts.model(torch.arange(64, 80)[None])
-    return parts, watch
+    components = build_components(job)
+    watch = None if components.compiled is None else Watch(components.compiled, 0)
+    components.model(torch.arange(64, 80)[None])
+    return components, watch
 
 
 def graphs(job: Job) -> int:
@@ -59,28 +59,28 @@ def operations(job: Job) -> int:
 
 def backward_graphs(job: Job) -> bool:
     """Whether the backend compiles the backward pass, as aot_eager does and eager does not."""
-    parts, _ = called(job)
+    components, _ = called(job)
     clear_compilation_metrics()
-    parts.model(torch.arange(64, 80)[None]).sum().backward()
+    components.model(torch.arange(64, 80)[None]).sum().backward()
     return any(record.is_forward is False for record in get_compilation_metrics())
 
 
 def graphs_of_three_sizes(job: Job) -> int:
     """How many graphs three lengths of sequences became."""
-    parts, watch = called(job)
+    components, watch = called(job)
     assert watch is not None
     for length in (8, 12):
-        parts.model(torch.arange(64, 64 + length)[None])
+        components.model(torch.arange(64, 64 + length)[None])
     return watch.news().graphs
 
 
 def fallbacks(job: Job) -> int:
     """What ran as it is written after three lengths of sequences."""
     with settings_of(job):
-        parts, watch = called(job)
+        components, watch = called(job)
         assert watch is not None
         for length in (8, 12):
-            parts.model(torch.arange(64, 64 + length)[None])
+            components.model(torch.arange(64, 64 + length)[None])
         return len(watch.news().fallbacks)
 
 

@@ -77,10 +77,10 @@ def pinned(job: Job) -> list[bool]:
 
 def evaluating(job: Job) -> list[int]:
     """Processes that an evaluation leaves, and how many batches are named after it."""
-    parts = build_components(job)
-    feed = parts.eval_feed
+    components = build_components(job)
+    feed = components.eval_feed
     assert feed is not None
-    evaluate(job, parts)
+    evaluate(job, components)
     loader: Any = feed._loader  # pyright: ignore[reportPrivateUsage]
     found = [len(multiprocessing.active_children()), *([] if loader is None else loader.named)]
     feed.close()
@@ -114,11 +114,11 @@ def hanging(job: Job) -> str:
 
 def evaluation_hangs(job: Job) -> str:
     """What becomes of a worker that takes a second, in an evaluation."""
-    parts = build_components(job)
-    feed: Any = parts.eval_feed
+    components = build_components(job)
+    feed: Any = components.eval_feed
     feed.texts = Slow(feed.texts)
     try:
-        evaluate(job, parts)
+        evaluate(job, components)
         return "evaluated"
     except RunError as error:
         return str(error).partition(":")[0]

@@ -48,7 +48,7 @@ def main(folder: Path, *names: str) -> None:
         base = [flag for flag in SHORT if not own or not flag.startswith("model.")]
         outcome = train(small_job(folder / str(number), *base, *flags))
         digest = hashlib.sha256()
-        for parameter in outcome.parts.model.parameters():
+        for parameter in outcome.components.model.parameters():
             digest.update(parameter.detach().float().numpy().tobytes())
         losses = [row.get("loss", row.get("held_out_loss")) for row in rows(outcome.directory)]
         found[name] = [digest.hexdigest(), losses]

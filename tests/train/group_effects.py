@@ -14,10 +14,10 @@ from setpoint.train.position import Position
 
 def learned(job: Job) -> list[bytes]:
     """The parameters after four updates."""
-    parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).run()
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).run()
     # NumPy has no bf16.
-    return [p.detach().float().numpy().tobytes() for p in parts.model.parameters()]
+    return [p.detach().float().numpy().tobytes() for p in components.model.parameters()]
 
 
 Row = tuple[str, Callable[[Job], Any], tuple[str, ...]]

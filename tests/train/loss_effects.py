@@ -24,9 +24,9 @@ def trained(job: Job) -> list[bytes]:
     """The parameters after an update."""
     if isinstance(job.loss, LinearCrossEntropy) and (why := missing()):
         pytest.skip(why)
-    parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).step()
-    return [p.detach().numpy().tobytes() for p in parts.model.parameters()]
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).step()
+    return [p.detach().numpy().tobytes() for p in components.model.parameters()]
 
 
 def trained_by_liger(job: Job) -> list[bytes]:

@@ -32,9 +32,9 @@ from ..memory.spared import spared_device
 
 def computed(job: Job) -> Counter[str]:
     """How often each operator ran in an update."""
-    parts = build_components(job)
-    parts.model.train()
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components = build_components(job)
+    components.model.train()
+    loop = Loop(job, components, [], StopRequest(), Position())
     with Meter() as meter:
         loop.step()
     return meter.calls
@@ -72,8 +72,8 @@ def moved(job: Job) -> list[int]:
 
 def at_once(job: Job) -> list[int]:
     """How many parameters each part of a second update has."""
-    parts = build_components(job)
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components = build_components(job)
+    loop = Loop(job, components, [], StopRequest(), Position())
     loop.step()
     sizes: list[int] = []
 

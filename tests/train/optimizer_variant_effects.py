@@ -30,10 +30,10 @@ def algorithms(job: Job) -> dict[str, int]:
 
 def largest_change(job: Job) -> float:
     """How far the first update moves a weight that does not decay and is not for Muon."""
-    parts = build_components(job)
-    before = {name: p.detach().clone() for name, p in parts.model.named_parameters()}
-    Loop(job, parts, [], StopRequest(), Position()).step()
-    name, after = next((n, p) for n, p in parts.model.named_parameters() if p.ndim == 1)
+    components = build_components(job)
+    before = {name: p.detach().clone() for name, p in components.model.named_parameters()}
+    Loop(job, components, [], StopRequest(), Position()).step()
+    name, after = next((n, p) for n, p in components.model.named_parameters() if p.ndim == 1)
     return round(float((after.detach() - before[name]).abs().max()), 4)
 
 

@@ -29,8 +29,15 @@ SEQUENCES = 4  # of a step
 class Poisoned:
     """The objective, with a loss that is no number on some batches of the data."""
 
-    def __init__(self, parts: Components, bad: Container[int], value: float = math.nan) -> None:
-        self.inner, self.feed, self.bad, self.value = parts.objective, parts.feed, bad, value
+    def __init__(
+        self, components: Components, bad: Container[int], value: float = math.nan
+    ) -> None:
+        self.inner, self.feed, self.bad, self.value = (
+            components.objective,
+            components.feed,
+            bad,
+            value,
+        )
 
     def share(self, batch: Batch, *numbers: float) -> Share:
         found = self.inner.share(batch, *numbers)
@@ -48,17 +55,17 @@ def poison_runs(patch: pytest.MonkeyPatch, bad: Container[int], value: float = m
     """Let every training meet bad batches, numbered from 1 in the order of the data."""
 
     def build(job: Job, *given: Any) -> Components:
-        parts = build_components(job, *given)
-        objective: Any = Poisoned(parts, bad, value)
-        assert isinstance(parts.objective, Objective)
-        parts.objective = objective
-        return parts
+        components = build_components(job, *given)
+        objective: Any = Poisoned(components, bad, value)
+        assert isinstance(components.objective, Objective)
+        components.objective = objective
+        return components
 
     patch.setattr("setpoint.train.run.build_components", build)
 
 
-def weights(parts: Components) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in parts.model.parameters()]
+def weights(components: Components) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in components.model.parameters()]
 
 
 def same(one: Components, other: Components) -> bool:
@@ -69,15 +76,15 @@ def same(one: Components, other: Components) -> bool:
 
 def by_hand(job: Job, *plan: int) -> tuple[Components, list[StepResult]]:
     """Take steps, or with negative numbers pass over batches of the data."""
-    parts = build_components(job)
-    loop, results = Loop(job, parts, [], StopRequest(), Position()), []
+    components = build_components(job)
+    loop, results = Loop(job, components, [], StopRequest(), Position()), []
     for count in plan:
         for _ in range(abs(count)):
             if count > 0:
                 results.append(loop.step())
             else:
-                parts.feed.take()
-    return parts, results
+                components.feed.take()
+    return components, results
 
 
 def check_rows(run: Path, results: list[StepResult]) -> None:

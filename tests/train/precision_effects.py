@@ -32,9 +32,9 @@ def run(job: Job) -> Components:
     if job.precision.float8 is not None:
         pytest.importorskip("torchao")
     with gpu_stand_in():
-        parts = build_components(job)
-        Loop(job, parts, [], StopRequest(), Position()).run()
-    return parts
+        components = build_components(job)
+        Loop(job, components, [], StopRequest(), Position()).run()
+    return components
 
 
 def learned(job: Job) -> list[bytes]:

@@ -153,16 +153,16 @@ def graceful(job: Job) -> float:
 
 def survived(job: Job) -> list[str]:
     """What becomes of the steps of a run whose second to fifth batches have no loss."""
-    parts, verdicts = build_components(job), list[str]()
-    poisoned: Any = Poisoned(parts, range(2, 6))
-    parts.objective = poisoned
+    components, verdicts = build_components(job), list[str]()
+    poisoned: Any = Poisoned(components, range(2, 6))
+    components.objective = poisoned
 
     def back(loop: Loop, result: StepResult) -> Position:
         assert result.policy is not None
         result.policy.roll_back_to(0, 2, result.wrong)
         return Position()
 
-    loop = Loop(job, parts, [], StopRequest(), Position(), roll_back=back)
+    loop = Loop(job, components, [], StopRequest(), Position(), roll_back=back)
     try:
         for _ in range(6):
             result = loop.step()

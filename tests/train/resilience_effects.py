@@ -57,10 +57,10 @@ ROWS: dict[str, tuple[Any, ...]] = {
 
 def spiked(job: Job) -> list[str]:
     """What becomes of the steps of a run whose last three batches are eight times as bad."""
-    parts, verdicts = build_components(job), list[str]()
-    poisoned: Any = Poisoned(parts, (5, 6, 7), 8.0)
-    parts.objective = poisoned
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components, verdicts = build_components(job), list[str]()
+    poisoned: Any = Poisoned(components, (5, 6, 7), 8.0)
+    components.objective = poisoned
+    loop = Loop(job, components, [], StopRequest(), Position())
     try:
         for _ in range(7):
             verdicts.append(loop.step().verdict.value)
@@ -152,7 +152,7 @@ def slow(job: Job) -> list[int]:
     callback.steps = 1
     world = SimpleNamespace(rank=0, size=3, device="cpu", sum=fill)
     loop: Any = SimpleNamespace(
-        parts=SimpleNamespace(world=world), position=Position(), stepping=1.0, waited=1.0
+        components=SimpleNamespace(world=world), position=Position(), stepping=1.0, waited=1.0
     )
     callback.compare(loop)
     return [each["rank"] for facts in events.written for each in facts["ranks"]]

@@ -86,9 +86,9 @@ def small_job(folder: Path, *flags: str, without: tuple[str, ...] = ()) -> Job:
     return compose(Job, str(write_config(folder, without)), flags=[*quiet, *flags]).resolve()
 
 
-def states(job: Job, parts: Components) -> States:
+def states(job: Job, components: Components) -> States:
     """All that a checkpoint of a run without rows and evaluations holds."""
-    return states_of(job, parts, best_metric_of(job, parts), LossMean(), Trackers())
+    return states_of(job, components, best_metric_of(job, components), LossMean(), Trackers())
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

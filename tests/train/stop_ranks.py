@@ -83,8 +83,8 @@ def check(rank: int, store: str) -> None:
 def ends_alike(folder: Path, rank: int) -> None:
     """Rank 1 is asked to stop after step 3, which all hear of in step 4."""
     job = small_job(folder, "evaluation=null", "model.dropout=0")
-    parts = build_components(job)
-    assert (parts.world.rank, parts.world.size) == (rank, WORLD)
+    components = build_components(job)
+    assert (components.world.rank, components.world.size) == (rank, WORLD)
     calls, total, of_hosts = [0, 0], World.sum, World.sum_numbers
 
     def counted(self: World, *tensors: torch.Tensor) -> None:
@@ -99,7 +99,7 @@ def ends_alike(folder: Path, rank: int) -> None:
     callback, stop = Asked(rank, 3), StopRequest()
     stop.resumable = True
     with stop:
-        loop = Loop(job, parts, [callback], stop, Position())
+        loop = Loop(job, components, [callback], stop, Position())
         loop.run()
         assert callback.steps == [1, 2, 3, 4]
         assert callback.saves == [2]
@@ -113,16 +113,16 @@ def ends_alike(folder: Path, rank: int) -> None:
         """Rank 1 alone would end earlier."""
 
         def start(self, loop: Loop) -> None:
-            take = parts.feed.take
+            take = components.feed.take
 
             def slowly() -> Any:
                 time.sleep(0.1 * rank)
                 return take()
 
-            parts.feed.take = slowly
+            components.feed.take = slowly
 
     timed = small_job(folder, "duration=0.3 s", "evaluation=null")
-    loop = Loop(timed, parts, [Slow()], StopRequest(), Position())
+    loop = Loop(timed, components, [Slow()], StopRequest(), Position())
     loop.run()
     agree(loop, rank)
 
@@ -134,7 +134,7 @@ def answers_once(folder: Path, rank: int) -> None:
     What rank 1 alone hears before the first step, rank 0 stops for as well.
     """
     job = small_job(folder, "evaluation=null", "model.dropout=0", "duration=9 steps")
-    parts, total, saves = build_components(job), World.sum_numbers, list[int]()
+    components, total, saves = build_components(job), World.sum_numbers, list[int]()
     loop: Loop
 
     def interrupted(self: World, *numbers: float) -> list[float]:
@@ -157,7 +157,7 @@ def answers_once(folder: Path, rank: int) -> None:
         patch.setattr(World, "sum_numbers", interrupted)
         patch.setattr("setpoint.resilience.signals.REPEATED", 1e9)  # however slow the machine is
         stop.resumable = True
-        loop = Loop(job, parts, [Heard()], stop, Position())
+        loop = Loop(job, components, [Heard()], stop, Position())
         loop.run()
         assert saves == [2], (rank, saves)
         assert (loop.position.step, stop.status, stop.cause) == (6, 130, "Ctrl-C"), rank
@@ -170,7 +170,7 @@ def answers_once(folder: Path, rank: int) -> None:
 
     with StopRequest() as stop:
         stop.resumable = True
-        loop = Loop(job, parts, [Early()], stop, Position())
+        loop = Loop(job, components, [Early()], stop, Position())
         loop.run()
         assert (loop.position.step, stop.status, stop.cause) == (0, 75, "its time is over"), rank
 
@@ -178,7 +178,7 @@ def answers_once(folder: Path, rank: int) -> None:
 def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
     """The gradients of rank 1 alone are not finite in step 2; a signal waits for the step."""
     job = small_job(folder, "duration=4 steps", "evaluation=null", "resilience.non_finite=skip")
-    parts = build_components(job)
+    components = build_components(job)
     found: list[str] = []
 
     class Seen(Callback):
@@ -191,7 +191,7 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
 
     steps, taken = [0], list[StepBatch]()
     run = RunDirectory(shared, None, is_new=False)
-    keep = BadBatches(run, 1, parts.world, NoEvents(), make_progress("none", total_steps=None))
+    keep = BadBatches(run, 1, components.world, NoEvents(), make_progress("none", total_steps=None))
 
     def kept(loop: Loop, step: StepBatch, whole: Count, result: StepResult) -> None:
         taken.append(step)
@@ -202,11 +202,11 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
         bad = rank == 1 and steps[0] in (3, 4)  # two micro-batches
         return gradient * (math.inf if bad else 1.0)
 
-    next(parts.model.parameters()).register_hook(broken)
+    next(components.model.parameters()).register_hook(broken)
     stop = StopRequest()
     stop.resumable = True
     with stop:
-        Loop(job, parts, [Seen()], stop, Position(), keep_bad=kept).run()
+        Loop(job, components, [Seen()], stop, Position(), keep_bad=kept).run()
     assert found == ["taken", "skipped", "taken"], found
     assert stop.status == 75
     dist.barrier()
@@ -222,19 +222,19 @@ def skips_spikes_alike(folder: Path, rank: int) -> None:
     """The loss of rank 1 alone is a spike in step 4, which no rank trains on."""
     flags = ("resilience.spike={window=3, factor=1.5}", "model.dropout=0")
     job = small_job(folder, "duration=6 steps", "evaluation=null", *flags)
-    parts, found = build_components(job), list[str]()
+    components, found = build_components(job), list[str]()
     if rank == 1:
-        poisoned: Any = Poisoned(parts, [8], 9.0)  # of 4 sequences: both ranks
-        parts.objective = poisoned
+        poisoned: Any = Poisoned(components, [8], 9.0)  # of 4 sequences: both ranks
+        components.objective = poisoned
 
     class Seen(Callback):
         def after_step(self, loop: Loop, result: StepResult) -> None:
             found.append(result.verdict.value)
 
-    Loop(job, parts, [Seen()], StopRequest(), Position()).run()
+    Loop(job, components, [Seen()], StopRequest(), Position()).run()
     assert found == ["taken"] * 3 + ["skipped"] + ["taken"] * 2, found
-    assert parts.spikes is not None
-    mine = torch.tensor(parts.spikes.losses, dtype=torch.float64)
+    assert components.spikes is not None
+    mine = torch.tensor(components.spikes.losses, dtype=torch.float64)
     both = [torch.empty_like(mine) for _ in range(WORLD)]
     dist.all_gather(both, mine)
     assert torch.equal(*both)
@@ -267,8 +267,8 @@ def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
             told.append((result.step, result.verdict.value, result.loss))
 
     def started() -> Loop:
-        parts, calls = build_components(job), [0]
-        share = parts.objective.share
+        components, calls = build_components(job), [0]
+        share = components.objective.share
 
         def broken(*given: Any) -> Any:
             calls[0] += 1
@@ -276,8 +276,8 @@ def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
             bad = rank == 1 and calls[0] in (5, 6)  # two micro-batches
             return found._replace(loss=found.loss * math.nan) if bad else found
 
-        parts.objective.share = broken  # type: ignore[method-assign]
-        return Loop(job, parts, [Seen()], StopRequest(), Position())
+        components.objective.share = broken  # type: ignore[method-assign]
+        return Loop(job, components, [Seen()], StopRequest(), Position())
 
     def counted(name: str, real: Any) -> Any:
         def read(*given: Any) -> Any:
@@ -299,7 +299,7 @@ def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
     assert told == [(each.step, each.verdict.value, each.loss) for each in results]
     assert [verdict for _, verdict, _ in told] == ["taken"] * 2 + ["skipped"] + ["taken"] * 3
     for one, other in zip(
-        ahead.parts.model.parameters(), at_once.parts.model.parameters(), strict=True
+        ahead.components.model.parameters(), at_once.components.model.parameters(), strict=True
     ):
         assert torch.equal(one.to_local(), other.to_local())  # type: ignore[attr-defined,operator]
 
@@ -312,9 +312,9 @@ def names_slow_ranks(folder: Path, rank: int) -> None:
     """
     flags = ("resilience.stragglers={every=2 steps, factor=1.6}", "model.dropout=0")
     job = small_job(folder, "duration=8 steps", "evaluation=null", *flags)
-    parts, found = build_components(job), list[dict[str, Any]]()
+    components, found = build_components(job), list[dict[str, Any]]()
     names, step, clock = ["none", "data", "forward", "backward"], [0], [0.0]
-    take, share, scale = parts.feed.take, parts.objective.share, parts.scaler.scale
+    take, share, scale = components.feed.take, components.objective.share, components.scaler.scale
 
     def spend(part: str, who: int = 1) -> None:
         if rank == who and part == names[(step[0] - 1) // 2]:
@@ -339,10 +339,10 @@ def names_slow_ranks(folder: Path, rank: int) -> None:
             self.loss.backward()
             spend("backward", who=0)
 
-    patched: Any = parts
+    patched: Any = components
     patched.feed.take, patched.objective.share = slow_data, slow_forward
     patched.scaler.scale = Waiting
-    next(parts.model.parameters()).register_hook(lambda _: spend("backward"))
+    next(components.model.parameters()).register_hook(lambda _: spend("backward"))
 
     class Seen(NoEvents):
         def write(self, event: str, **details: Any) -> None:
@@ -353,7 +353,7 @@ def names_slow_ranks(folder: Path, rank: int) -> None:
     callback = StragglersCallback(job.resilience.stragglers, Seen(), progress)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "perf_counter", lambda: clock[0])
-        Loop(job, parts, [callback], StopRequest(), Position()).run()
+        Loop(job, components, [callback], StopRequest(), Position()).run()
     micro = job.batch.accumulation
     for facts, (part, seconds) in zip(
         found, {"data": 2.0, "forward": 2.0 * micro, "backward": 2.0 * micro}.items(), strict=True

@@ -40,19 +40,19 @@ FORMATS = [(), MASTERS[:2], MASTERS, ("precision.reduce=bf16",)]
 
 def trained(job: Job) -> Components:
     """The parts after the run."""
-    parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    return parts
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).run()
+    return components
 
 
-def weights(parts: Components) -> dict[str, Tensor]:
+def weights(components: Components) -> dict[str, Tensor]:
     """What the model computes with."""
-    return {name: p.detach().clone() for name, p in parts.model.named_parameters()}
+    return {name: p.detach().clone() for name, p in components.model.named_parameters()}
 
 
-def held(parts: Components) -> dict[str, Tensor]:
+def held(components: Components) -> dict[str, Tensor]:
     """What the optimizer updates."""
-    return {name: p.detach().clone() for name, p in parts.weights.named_parameters()}
+    return {name: p.detach().clone() for name, p in components.weights.named_parameters()}
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -67,51 +67,51 @@ def newest(folder: Path) -> Checkpoint:
 def test_the_model_has_the_average_within_and_its_own_weights_after(
     formats: tuple[str, ...], tmp_path: Path
 ) -> None:
-    parts = trained(small_job(tmp_path, *FREE, *formats))
-    model, updated = weights(parts), held(parts)
-    with evaluation_point(parts) as training:
+    components = trained(small_job(tmp_path, *FREE, *formats))
+    model, updated = weights(components), held(components)
+    with evaluation_point(components) as training:
         assert same(read(training), updated)
-        assert not same(weights(parts), model)
-        for name, p in parts.weights.named_parameters():
+        assert not same(weights(components), model)
+        for name, p in components.weights.named_parameters():
             beta = 0.9
-            z = parts.optimizer.state[p]["z"]
+            z = components.optimizer.state[p]["z"]
             x = updated[name] + (z - updated[name]) * (1 - 1 / beta)
             rtol, atol = (2**-6, 2**-7) if p.dtype is torch.bfloat16 else (1e-5, 1e-6)
             torch.testing.assert_close(p.detach(), x, rtol=rtol, atol=atol)
             # The model's weights follow the masters.
-            assert torch.equal(weights(parts)[name], p.detach().to(model[name].dtype))
-    assert same(weights(parts), model) and same(held(parts), updated)
+            assert torch.equal(weights(components)[name], p.detach().to(model[name].dtype))
+    assert same(weights(components), model) and same(held(components), updated)
 
 
 def test_others_are_judged_where_they_are_trained(tmp_path: Path) -> None:
-    parts = trained(small_job(tmp_path, "duration=2 steps"))
-    before = weights(parts)
-    with evaluation_point(parts) as training:
-        assert training == {} and same(weights(parts), before)
+    components = trained(small_job(tmp_path, "duration=2 steps"))
+    before = weights(components)
+    with evaluation_point(components) as training:
+        assert training == {} and same(weights(components), before)
 
 
 def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
-    parts = trained(small_job(tmp_path, *FREE, *MASTERS))
-    model, updated = weights(parts), held(parts)
-    with pytest.raises(RuntimeError, match="full"), evaluation_point(parts):
+    components = trained(small_job(tmp_path, *FREE, *MASTERS))
+    model, updated = weights(components), held(components)
+    with pytest.raises(RuntimeError, match="full"), evaluation_point(components):
         raise RuntimeError("the disk is full")
-    assert same(weights(parts), model) and same(held(parts), updated)
+    assert same(weights(components), model) and same(held(components), updated)
 
 
 def test_judging_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
     job = small_job(tmp_path, *FREE)
-    parts = trained(job)
-    before = weights(parts)
-    scores = evaluate(job, parts)
-    assert same(weights(parts), before)
-    with evaluation_point(parts) as training:
-        average = weights(parts)
-    go_on_from(parts, average)
+    components = trained(job)
+    before = weights(components)
+    scores = evaluate(job, components)
+    assert same(weights(components), before)
+    with evaluation_point(components) as training:
+        average = weights(components)
+    go_on_from(components, average)
     # A twin that holds the average and has no other point has the same score.
-    parts.optimizer.state.clear()
-    assert evaluate(job, parts) == scores
-    go_on_from(parts, training)
-    assert same(weights(parts), before) and evaluate(job, parts) != scores
+    components.optimizer.state.clear()
+    assert evaluate(job, components) == scores
+    go_on_from(components, training)
+    assert same(weights(components), before) and evaluate(job, components) != scores
 
 
 @pytest.mark.parametrize("formats", FORMATS)
@@ -119,9 +119,9 @@ def test_a_checkpoint_holds_both_points(formats: tuple[str, ...], tmp_path: Path
     run = train(small_job(tmp_path, *FREE, *formats))
     saved = newest(run.directory)
     # Here the model is where it was trained last.
-    model, updated = weights(run.parts), held(run.parts)
-    with evaluation_point(run.parts):
-        assert same(read(saved.tensors["model"]), weights(run.parts))
+    model, updated = weights(run.components), held(run.components)
+    with evaluation_point(run.components):
+        assert same(read(saved.tensors["model"]), weights(run.components))
     training = saved.tensors["master" if "precision.master=fp32" in formats else TRAINING]
     assert same(read(training), updated)
     assert ("master" in saved.tensors) != (TRAINING in saved.tensors)
@@ -141,8 +141,8 @@ def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> Non
     run = train(small_job(tmp_path, *FREE))
     choice = Weights(path=str(run.directory), checkpoint="latest")
     loaded = load(complete(Inference(weights=choice, generation=Generation(prompts=("x",)))))
-    with evaluation_point(run.parts):
-        average = weights(run.parts)
+    with evaluation_point(run.components):
+        average = weights(run.components)
     used = {name: p.detach() for name, p in loaded.model.named_parameters()}
     assert same(used, average)
     # The score of the last row is that of these weights.

@@ -125,13 +125,13 @@ class Moving:
     class Config(Config):
         rate: float = 0.9
 
-    def __new__(cls, config: Moving.Config, *, parts: Any, **_: Any) -> Any:
-        weight = next(parts.model.parameters()).data
+    def __new__(cls, config: Moving.Config, *, components: Any, **_: Any) -> Any:
+        weight = next(components.model.parameters()).data
 
         def move(*_: Any) -> None:
             weight.mul_(config.rate)
 
-        parts.model.register_forward_pre_hook(move)
+        components.model.register_forward_pre_hook(move)
         return Callback()
 
 
@@ -197,9 +197,9 @@ def test_what_is_copied_during_a_step_is_what_it_was(
 def test_code_of_others_in_the_model_may_change_weights(tmp_path: Path) -> None:
     """As in models of transformers, which sections of Setpoint's own build."""
     job = small_job(tmp_path)
-    loop = SimpleNamespace(job=job, parts=build_components(job))
+    loop = SimpleNamespace(job=job, components=build_components(job))
     assert stands_still(cast("Loop", loop))
-    part = next(each for each in loop.parts.model.modules() if type(each) is torch.nn.Linear)
+    part = next(each for each in loop.components.model.modules() if type(each) is torch.nn.Linear)
     part.__class__ = type("Linear", (torch.nn.Linear,), {"__module__": "theirs.layers"})
     assert not stands_still(cast("Loop", loop))
 

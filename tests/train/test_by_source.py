@@ -70,12 +70,15 @@ def test_sums_of_each_source(tmp_path: Path, name: str) -> None:
     if "linear" in "".join(flags) and not hasattr(F, "linear_cross_entropy"):
         pytest.skip("needs torch 2.13")
     job = job_of(tmp_path, *flags, weights=weights)
-    parts = build_components(job)
-    model, loop = deepcopy(parts.model).double(), Loop(job, parts, [], StopRequest(), Position())
-    taken, take = [], parts.feed.take
-    parts.feed.take = lambda: taken.append(take()) or taken[-1]
+    components = build_components(job)
+    model, loop = (
+        deepcopy(components.model).double(),
+        Loop(job, components, [], StopRequest(), Position()),
+    )
+    taken, take = [], components.feed.take
+    components.feed.take = lambda: taken.append(take()) or taken[-1]
     result = loop.step()
-    parts.feed.close()
+    components.feed.close()
     nats, targets, mixed = torch.zeros(2, dtype=torch.float64), torch.zeros(2), False
     for batch, count in zip(taken[0].batches, taken[0].counts, strict=True):
         where = {
@@ -106,10 +109,10 @@ def test_they_change_no_number(tmp_path: Path, kind: str) -> None:
     job = job_of(tmp_path, f"loss={kind}")
     found: list[tuple[float, float, float]] = []
     for several in (True, False):
-        parts = build_components(job)
-        assert parts.objective.loss.per_token
-        parts.objective.loss.per_token = several
-        loop = Loop(job, parts, [], StopRequest(), Position())
+        components = build_components(job)
+        assert components.objective.loss.per_token
+        components.objective.loss.per_token = several
+        loop = Loop(job, components, [], StopRequest(), Position())
         results = [loop.step() for _ in range(3)]
         assert all(bool(result.by_source.nats) == several for result in results)
         found += [tuple((each.loss, each.nats, each.grad_norm) for each in results)]
@@ -118,9 +121,9 @@ def test_they_change_no_number(tmp_path: Path, kind: str) -> None:
 
 def test_one_source_has_none(tmp_path: Path) -> None:
     job = small_job(tmp_path)
-    parts = build_components(job)
-    assert not parts.objective.loss.per_token
-    result = Loop(job, parts, [], StopRequest(), Position()).step()
+    components = build_components(job)
+    assert not components.objective.loss.per_token
+    result = Loop(job, components, [], StopRequest(), Position()).step()
     assert result.by_source == BySource()
 
 

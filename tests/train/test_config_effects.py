@@ -111,8 +111,8 @@ class Softened(Table):
 
 def weights(job: Job) -> dict[str, bytes]:
     """The initial parameters."""
-    parts = build_components(job)
-    return {n: p.detach().numpy().tobytes() for n, p in parts.model.named_parameters()}
+    components = build_components(job)
+    return {n: p.detach().numpy().tobytes() for n, p in components.model.named_parameters()}
 
 
 def logits(job: Job) -> bytes:
@@ -143,9 +143,11 @@ def products(job: Job) -> set[str]:
 
 def balanced(job: Job) -> dict[str, bytes]:
     """What is saved of the model after four updates, with the biases of routers."""
-    parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    return {name: tensor.numpy().tobytes() for name, tensor in parts.model.state_dict().items()}
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).run()
+    return {
+        name: tensor.numpy().tobytes() for name, tensor in components.model.state_dict().items()
+    }
 
 
 def lengths(job: Job) -> tuple[int, int]:
@@ -161,9 +163,9 @@ def portions(job: Job) -> tuple[int, tuple[int, ...]]:
 
 def corpora(job: Job) -> tuple[str, str]:
     """Both sides of the data."""
-    parts = build_components(job)
-    assert parts.held_out is not None
-    return parts.train.identity.digest, parts.held_out.identity.digest
+    components = build_components(job)
+    assert components.held_out is not None
+    return components.train.identity.digest, components.held_out.identity.digest
 
 
 def deterministic(job: Job) -> bool:

@@ -117,10 +117,10 @@ def test_an_accepted_option_of_the_optimizer_takes_effect(
 ) -> None:
     """The checkpoint holds the old one, and must not bring it back."""
     outcome = resume(run, *flags, "duration=8 steps", accept=["optimizer"])
-    group = outcome.parts.optimizer.param_groups[0]
+    group = outcome.components.optimizer.param_groups[0]
     for name, value in options.items():
         assert group[name] == (pytest.approx(value) if not isinstance(value, tuple) else value)
-    state = next(iter(outcome.parts.optimizer.state.values()))
+    state = next(iter(outcome.components.optimizer.state.values()))
     assert state["step"] == 8
 
 
@@ -271,7 +271,7 @@ def test_an_accepted_change_of_a_group_takes_effect(
     with pytest.raises(SetpointError, match="cannot be resumed"):
         resume(grouped, *flags, "duration=5 steps")
     outcome = resume(grouped, *flags, "duration=5 steps", accept=["optimizer"])
-    group = outcome.parts.optimizer.param_groups[-1]
+    group = outcome.components.optimizer.param_groups[-1]
     assert group["param_names"] == ["embedding.weight"]
     assert group.get(key) == (pytest.approx(value) if isinstance(value, float) else value)
 
@@ -319,7 +319,7 @@ def test_options_by_pytorchs_own_names(tmp_path: Path) -> None:
     folder = train(job).directory
     changes = ("optimizer.clip_threshold=2", "optimizer.eps2=0.5")
     outcome = resume(folder, *changes, "duration=5 steps", accept=["optimizer"])
-    group = outcome.parts.optimizer.param_groups[0]
+    group = outcome.components.optimizer.param_groups[0]
     assert (group["d"], group["eps"]) == (2.0, (None, 0.5))
 
 
@@ -360,7 +360,7 @@ def test_an_accepted_change_survives_a_kill_before_the_next_save(
             if loop.position.step == last:
                 raise Killed
             done = update(loop)
-            seen.append(first(loop.parts.optimizer, key))
+            seen.append(first(loop.components.optimizer, key))
             return done
 
         monkeypatch.setattr(Loop, "take_step", watched)
@@ -380,8 +380,8 @@ def test_an_accepted_change_survives_a_kill_before_the_next_save(
 
 def test_how_it_is_computed_may_change_without_a_word(run: Path) -> None:
     outcome = resume(run, "optimizer.implementation=loop", "duration=8 steps")
-    assert all(not group["fused"] for group in outcome.parts.optimizer.param_groups)
-    assert next(iter(outcome.parts.optimizer.state.values()))["step"] == 8
+    assert all(not group["fused"] for group in outcome.components.optimizer.param_groups)
+    assert next(iter(outcome.components.optimizer.state.values()))["step"] == 8
 
 
 def test_another_way_to_clip_is_accepted(run: Path) -> None:

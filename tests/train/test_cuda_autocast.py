@@ -73,7 +73,7 @@ PRESETS = (
 
 
 @contextmanager
-def observed(parts: Components) -> Iterator[dict[str, set[torch.dtype]]]:
+def observed(components: Components) -> Iterator[dict[str, set[torch.dtype]]]:
     """Dtypes at attention kernels, and of the inputs of layers, in recomputation too."""
     dtypes: dict[str, set[torch.dtype]] = defaultdict(set)
     attend = AttentionContext.attend
@@ -93,7 +93,7 @@ def observed(parts: Components) -> Iterator[dict[str, set[torch.dtype]]]:
     def before(_: object, given: tuple[Tensor, ...]) -> None:
         dtypes["residual"].add(given[0].dtype)
 
-    for _, layer in layers_of(parts.model):
+    for _, layer in layers_of(components.model):
         layer.register_forward_pre_hook(before)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AttentionContext, "attend", attending)
@@ -112,10 +112,10 @@ class Losses(Callback):
 
 def trained(job: Job) -> tuple[list[float], dict[str, set[torch.dtype]]]:
     """Losses of a job's steps, and the dtypes seen in them."""
-    parts = build_components(job)
+    components = build_components(job)
     seen = Losses()
-    with observed(parts) as dtypes:
-        Loop(job, parts, [seen], StopRequest(), Position()).run()
+    with observed(components) as dtypes:
+        Loop(job, components, [seen], StopRequest(), Position()).run()
     return seen.losses, dtypes
 
 

@@ -39,18 +39,18 @@ def finished(
 ) -> tuple[StepResult, Components, Reads]:
     """One step, whose first gradient is multiplied by a factor."""
     job = small_job(folder, "model.dropout=0", *flags)
-    parts = build_components(job)
+    components = build_components(job)
     if scale is not None:
-        parts.scaler = LossScaler("cpu", resolve(LossScale(initial=scale)))
-    next(parts.model.parameters()).register_hook(lambda gradient: gradient * factor)
-    engine, step = PlainEngine(job, parts), parts.feed.take()
+        components.scaler = LossScaler("cpu", resolve(LossScale(initial=scale)))
+    next(components.model.parameters()).register_hook(lambda gradient: gradient * factor)
+    engine, step = PlainEngine(job, components), components.feed.take()
     sums = engine.forward_backward(step, step.whole)
     with Reads() as reads:
-        return engine.update(sums, Rates(1e-3, 0.0))(), parts, reads
+        return engine.update(sums, Rates(1e-3, 0.0))(), components, reads
 
 
-def weights(parts: Components) -> list[Tensor]:
-    return [p.detach().clone() for p in parts.model.parameters()]
+def weights(components: Components) -> list[Tensor]:
+    return [p.detach().clone() for p in components.model.parameters()]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def weights(parts: Components) -> list[Tensor]:
 )
 def test_verdicts(tmp_path: Path, scale: float | None, factor: float, verdict: Verdict) -> None:
     before = weights(build_components(small_job(tmp_path, "model.dropout=0")))
-    ended, parts, _ = finished(tmp_path, scale, factor)
+    ended, components, _ = finished(tmp_path, scale, factor)
     assert ended.verdict is verdict
-    same = [torch.equal(a, b) for a, b in zip(weights(parts), before, strict=True)]
+    same = [torch.equal(a, b) for a, b in zip(weights(components), before, strict=True)]
     assert not any(same) if verdict is Verdict.TAKEN else all(same)
-    assert parts.scaler.skipped == (verdict is Verdict.SKIPPED)
+    assert components.scaler.skipped == (verdict is Verdict.SKIPPED)
     assert math.isfinite(ended.grad_norm) == (factor == 1)
 
 
@@ -98,22 +98,29 @@ def test_a_device_leaves_a_bad_step_out(
     job = small_job(tmp_path, f"optimizer={optimizer}", *OPTIMIZERS[optimizer], *moe)
 
     def taken(*factors: float) -> tuple[list[Tensor], list[Verdict], int]:
-        parts, factor = build_components(job), [1.0]
+        components, factor = build_components(job), [1.0]
         if scale is not None:
-            parts.scaler = LossScaler("cpu", resolve(LossScale(initial=scale, growth_interval=99)))
-        next(parts.model.parameters()).register_hook(lambda gradient: gradient * factor[0])
-        engine, step, verdicts, reads = PlainEngine(job, parts), parts.feed.take(), [], Reads()
+            components.scaler = LossScaler(
+                "cpu", resolve(LossScale(initial=scale, growth_interval=99))
+            )
+        next(components.model.parameters()).register_hook(lambda gradient: gradient * factor[0])
+        engine, step, verdicts, reads = (
+            PlainEngine(job, components),
+            components.feed.take(),
+            [],
+            Reads(),
+        )
         assert engine.is_ahead
         for factor[0] in factors:
             sums = engine.forward_backward(step, step.whole)
             with reads:
                 finish = engine.update(sums, Rates(1e-3, 0.5))
             verdicts.append(finish().verdict)
-        state = parts.optimizer.state_dict()
+        state = components.optimizer.state_dict()
         held = [value for each in state["state"].values() for value in each.values()]
         held += [value for group in state["param_groups"] for value in group.values()]
         numbers = [torch.as_tensor(x) for x in held if isinstance(x, int | float | Tensor)]
-        return [*parts.model.state_dict().values(), *numbers], verdicts, reads.count
+        return [*components.model.state_dict().values(), *numbers], verdicts, reads.count
 
     whole, verdicts, reads = taken(1.0, math.nan, 1.0)
     bad = Verdict.REFUSED if scale is None else Verdict.SKIPPED

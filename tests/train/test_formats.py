@@ -62,27 +62,27 @@ def gradients(model: nn.Module) -> set[torch.dtype]:
 
 
 @contextmanager
-def watched(parts: Components) -> Iterator[tuple[set[torch.dtype], set[torch.dtype]]]:
+def watched(components: Components) -> Iterator[tuple[set[torch.dtype], set[torch.dtype]]]:
     """The formats of products in the model, and of the gradients that it adds up."""
     products, added = Products(), set[torch.dtype]()
-    forward, collect = parts.objective.__class__.__call__, parts.weights.grads_to_master
+    forward, collect = components.objective.__class__.__call__, components.weights.grads_to_master
 
     def watch(self: Any, *args: Any) -> Any:
         with products:
             return forward(self, *args)
 
     def look() -> None:
-        added.update(gradients(parts.model))
+        added.update(gradients(components.model))
         collect()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts.objective.__class__, "__call__", watch)
-        patch.setattr(parts.weights, "grads_to_master", look)
+        patch.setattr(components.objective.__class__, "__call__", watch)
+        patch.setattr(components.weights, "grads_to_master", look)
         yield products.seen, added
 
 
-def looped(job: Job, parts: Components) -> Loop:
-    loop = Loop(job, parts, [], StopRequest(), Position())
+def looped(job: Job, components: Components) -> Loop:
+    loop = Loop(job, components, [], StopRequest(), Position())
     loop.run()
     return loop
 
@@ -116,23 +116,23 @@ def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
         if reduce == params or state == held:
             continue  # what null means, too
         trained += 1
-        parts = build_components(job)
-        start = [p.detach().clone() for p in parts.model.parameters()]
-        with watched(parts) as (products, added):
-            looped(job, parts)
-        assert {p.dtype for p in parts.model.parameters()} == {DTYPES[params]}, flags
-        assert {p.dtype for p in parts.weights.parameters()} == {DTYPES[held]}, flags
+        components = build_components(job)
+        start = [p.detach().clone() for p in components.model.parameters()]
+        with watched(components) as (products, added):
+            looped(job, components)
+        assert {p.dtype for p in components.model.parameters()} == {DTYPES[params]}, flags
+        assert {p.dtype for p in components.weights.parameters()} == {DTYPES[held]}, flags
         assert products == {DTYPES[compute]}, flags
         assert added == {DTYPES[params if reduce == "null" else reduce]}, flags
         states = {
             tensor.dtype
-            for each in parts.optimizer.state.values()
+            for each in components.optimizer.state.values()
             for tensor in each.values()
             if isinstance(tensor, Tensor) and tensor.ndim
         }
         assert states == {DTYPES[held if state == "null" else state]}, flags
-        assert not all(map(torch.equal, start, parts.model.parameters())), flags
-        assert all(p.isfinite().all() for p in parts.model.parameters())
+        assert not all(map(torch.equal, start, components.model.parameters())), flags
+        assert all(p.isfinite().all() for p in components.model.parameters())
     assert trained == {"lion": 16, "muon": 16, "anyprecision": 16}.get(optimizer, 8)
 
 
@@ -142,21 +142,21 @@ def summed(folder: Path, accumulation: int, *flags: str, rounded: bool = False) 
         folder, *PLAIN, "duration=1 steps", "batch.global_size=256", "optimizer=sgd",
         f"batch.accumulation={accumulation}", *flags, without=("micro_size", "accumulation"),
     )  # fmt: skip
-    parts, seen = build_components(job), list[Tensor]()
-    collect = parts.weights.grads_to_master
+    components, seen = build_components(job), list[Tensor]()
+    collect = components.weights.grads_to_master
     if rounded:
         with torch.no_grad():
-            for p in parts.model.parameters():
+            for p in components.model.parameters():
                 p.copy_(p.bfloat16())
 
     def look() -> None:
-        for p in parts.model.parameters():
+        for p in components.model.parameters():
             assert p.grad is not None
             seen.append(p.grad.double().flatten())
         collect()
 
-    parts.weights.grads_to_master = look
-    looped(job, parts)
+    components.weights.grads_to_master = look
+    looped(job, components)
     return torch.cat(seen)
 
 
@@ -179,9 +179,9 @@ def losses(folder: Path, *flags: str) -> list[float]:
         "schedule.warmup=0", "optimizer.weight_decay=0", "model.init_std=0.3",
         "model.dim=32", "batch.micro_size=8", *flags,
     )  # fmt: skip
-    parts, found = build_components(job), list[float]()
-    loop = Loop(job, parts, [], StopRequest(), Position())
-    parts.model.train()
+    components, found = build_components(job), list[float]()
+    loop = Loop(job, components, [], StopRequest(), Position())
+    components.model.train()
     for _ in range(60):
         loop.launched = loop.take_step()
         result = loop.settle()
@@ -207,13 +207,13 @@ def test_masters_follow_fp32_where_plain_bf16_stalls(tmp_path: Path) -> None:
 
 def test_masters_start_from_what_was_drawn(tmp_path: Path) -> None:
     exact = build_components(small_job(tmp_path))
-    parts = build_components(small_job(tmp_path, *SHORT, "precision.master=fp32"))
-    assert isinstance(parts.weights, MasterWeights)
+    components = build_components(small_job(tmp_path, *SHORT, "precision.master=fp32"))
+    assert isinstance(components.weights, MasterWeights)
     drawn = dict(exact.model.named_parameters())
     rounded = 0
-    for name, held in parts.weights.named_parameters():
+    for name, held in components.weights.named_parameters():
         assert torch.equal(held, drawn[name]), name
-        weight = dict(parts.model.named_parameters())[name]
+        weight = dict(components.model.named_parameters())[name]
         assert torch.equal(weight, drawn[name].bfloat16())
         rounded += int((weight.float() != held).sum())
     assert rounded > 1000
@@ -237,15 +237,15 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
     masters, accept = (*SHORT, "precision.master=fp32"), ["precision"]
     for first, second in (((), masters), (masters, ())):
         run = tmp_path / f"run {len(first)}"
-        before = train(small_job(tmp_path, *base, *first), run).parts
+        before = train(small_job(tmp_path, *base, *first), run).components
         exact = {name: p.detach().clone() for name, p in before.weights.named_parameters()}
         job = small_job(tmp_path, *base, *second)
-        parts = build_components(job)
+        components = build_components(job)
         store = CheckpointStore(run / "checkpoints")
         checkpoint = store.load("latest")
         assert checkpoint is not None
-        restore(job, states(job, parts), checkpoint)
-        for name, held in parts.weights.named_parameters():
+        restore(job, states(job, components), checkpoint)
+        for name, held in components.weights.named_parameters():
             assert held.dtype == torch.float32
             assert torch.equal(held, exact[name]), name
         longer = ("schedule.horizon=4", "duration=5 steps")
@@ -266,7 +266,7 @@ def test_states_follow_a_change_of_formats(optimizer: str, tmp_path: Path) -> No
         assert outcome.ended.step == 4
         assert {
             value.dtype
-            for state in outcome.parts.optimizer.state.values()
+            for state in outcome.components.optimizer.state.values()
             for value in state.values()
             if isinstance(value, Tensor) and value.ndim
         } == {dtype}
@@ -337,18 +337,18 @@ def test_bytes_of_a_parameter(
 ) -> None:
     """The table of docs/precision.md."""
     job = small_job(tmp_path, *PLAIN, "duration=1 steps", *flags)
-    parts, seen = build_components(job), list[int]()
-    collect = parts.weights.grads_to_master
+    components, seen = build_components(job), list[int]()
+    collect = components.weights.grads_to_master
 
     def look() -> None:
-        seen.append(size(p.grad for p in parts.model.parameters()))
+        seen.append(size(p.grad for p in components.model.parameters()))
         collect()
 
-    parts.weights.grads_to_master = look
-    looped(job, parts)
-    count = sum(p.numel() for p in parts.model.parameters())
-    masters = parts.weights.state().values()
-    assert size([*parts.model.parameters(), *masters]) == weights * count
+    components.weights.grads_to_master = look
+    looped(job, components)
+    count = sum(p.numel() for p in components.model.parameters())
+    masters = components.weights.state().values()
+    assert size([*components.model.parameters(), *masters]) == weights * count
     assert seen == [gradients * count]
-    kept = [each for held in parts.optimizer.state.values() for each in held.values()]
+    kept = [each for held in components.optimizer.state.values() for each in held.values()]
     assert size(each for each in kept if isinstance(each, Tensor) and each.ndim) == state * count

@@ -113,8 +113,8 @@ class Table:
     "data", [Rows(), Table(), [UserDict(text=text) for text in TEXTS]], ids=["rows", "table", "map"]
 )
 def test_rows_of_others(tmp_path: Path, data: Any) -> None:
-    found = trained(tmp_path, data=data).parts.corpora[0]
-    texts = trained(tmp_path, data=TEXTS, overrides={"name": "texts"}).parts.corpora[0]
+    found = trained(tmp_path, data=data).components.corpora[0]
+    texts = trained(tmp_path, data=TEXTS, overrides={"name": "texts"}).components.corpora[0]
     assert isinstance(found, Corpus) and isinstance(texts, Corpus)
     assert np.array_equal(found.tokens[:], texts.tokens[:])
 

@@ -143,9 +143,9 @@ PLATEAU = (
 def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     job = small_job(tmp_path, *BATCH, *EPOCHS, "duration=60 steps")
     assert isinstance(job.schedule, Moving)
-    parts = build_components(job)
-    loop = Loop(job, parts, [], StopRequest(), Position())
-    per_epoch = len(parts.train) / 4
+    components = build_components(job)
+    loop = Loop(job, components, [], StopRequest(), Position())
+    per_epoch = len(components.train) / 4
     curve, seen = job.schedule.build(), []
     for step in range(60):
         loop.launched = loop.take_step()
@@ -186,9 +186,9 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
     tmp_path: Path, name: str, unit: str
 ) -> None:
     job = small_job(tmp_path, *BATCH, *SHORT, *VARIANTS[name], *UNITS[unit], "evaluation=null")
-    parts = build_components(job)
-    loop, curve = Loop(job, parts, [], StopRequest(), Position()), job.schedule.build()
-    per_epoch, found = len(parts.train) / 4, list[float]()
+    components = build_components(job)
+    loop, curve = Loop(job, components, [], StopRequest(), Position()), job.schedule.build()
+    per_epoch, found = len(components.train) / 4, list[float]()
     while loop.goes_on:
         step = loop.position.step
         place = Place(

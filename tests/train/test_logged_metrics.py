@@ -63,8 +63,8 @@ class Logging(Callback):
         ranks: tuple[int, ...] = field(default=(0,))
         """The ranks that log."""
 
-    def __init__(self, config: Logging.Config, *, job: Job, parts: Any, run: Any) -> None:
-        self.logs = parts.world.rank in config.ranks
+    def __init__(self, config: Logging.Config, *, job: Job, components: Any, run: Any) -> None:
+        self.logs = components.world.rank in config.ranks
         self.phase = Phase.LAST if config.late else Phase.OBSERVE
 
     def before_update(self, loop: Loop) -> None:
@@ -102,7 +102,7 @@ def logged(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("own")
 def test_rows_have_what_was_logged_since_the_last_one(tmp_path: Path) -> None:
     outcome = train(job_of(tmp_path))
-    seen = cast("Counting", outcome.parts.model).seen
+    seen = cast("Counting", outcome.components.model).seen
     means = [math.fsum(map(float, seen[a:b])) / (b - a) for a, b in ((0, 10), (10, 20), (20, 24))]
     found = logged(outcome.directory)
     assert [row.pop("token_mean") for row in found] == pytest.approx(means, rel=1e-15)

@@ -51,9 +51,9 @@ class Recorder(Callback):
 
 def run_loop(job: Job) -> tuple[Components, Recorder]:
     """Train without a directory."""
-    parts, recorder = build_components(job), Recorder()
-    Loop(job, parts, [recorder], StopRequest(), Position()).run()
-    return parts, recorder
+    components, recorder = build_components(job), Recorder()
+    Loop(job, components, [recorder], StopRequest(), Position()).run()
+    return components, recorder
 
 
 def cosine(step: int, warmup: int, horizon: int, floor: float) -> float:
@@ -68,8 +68,8 @@ def plain_loop(
     job: Job, frozen: tuple[str, ...] = ()
 ) -> tuple[nn.Module, list[tuple[float, float, float]]]:
     """What a careful engineer would write for one micro-batch an update."""
-    parts = build_components(job)
-    model, options, schedule = parts.model, job.optimizer, job.schedule
+    components = build_components(job)
+    model, options, schedule = components.model, job.optimizer, job.schedule
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -89,7 +89,7 @@ def plain_loop(
         lr = options.lr * cosine(step, int(schedule.warmup.count), STEPS, schedule.floor)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        batch = parts.feed.take().batches[0]
+        batch = components.feed.take().batches[0]
         key = hashlib.sha256(f"{job.seed}/rank 0/step {step}".encode()).digest()
         torch.manual_seed(int.from_bytes(key[:8], "big") >> 1)
         loss = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
@@ -113,19 +113,19 @@ def test_frozen_parameters_stay_and_the_others_are_trained_as_without_them(
         "schedule.warmup=3", "optimizer.clip_norm=0.5", f"model.tie_embeddings={tied}",
     )  # fmt: skip
     patterns = "optimizer.frozen=[^embedding, query]"
-    parts, recorder = run_loop(small_job(tmp_path, *flags, patterns))
-    names = [n for n, _ in parts.model.named_parameters() if n.startswith("embedding")]
-    names += [n for n, _ in parts.model.named_parameters() if "query" in n]
+    components, recorder = run_loop(small_job(tmp_path, *flags, patterns))
+    names = [n for n, _ in components.model.named_parameters() if n.startswith("embedding")]
+    names += [n for n, _ in components.model.named_parameters() if "query" in n]
     first = build_components(small_job(tmp_path, *flags))
     model, seen = plain_loop(small_job(tmp_path, *flags), tuple(names))
     for result, (loss, norm, _) in zip(recorder.updates, seen, strict=True):
         assert result.loss == pytest.approx(loss, rel=1e-6)
         assert result.grad_norm == pytest.approx(norm, rel=1e-5)
     theirs, start = dict(model.named_parameters()), dict(first.model.named_parameters())
-    updated = {p for group in parts.optimizer.param_groups for p in group["params"]}
-    for name, ours in parts.model.named_parameters():
+    updated = {p for group in components.optimizer.param_groups for p in group["params"]}
+    for name, ours in components.model.named_parameters():
         assert (name in names) == torch.equal(ours, start[name]), name
-        assert (name in names) == (ours not in updated) == (ours not in parts.optimizer.state)
+        assert (name in names) == (ours not in updated) == (ours not in components.optimizer.state)
         torch.testing.assert_close(ours, theirs[name], rtol=1e-5, atol=1e-6)
 
 
@@ -136,7 +136,7 @@ def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
         tmp_path, f"duration={STEPS} steps", "batch.accumulation=1", "batch.micro_size=4",
         f"model.dropout={dropout}", "schedule.warmup=3", f"optimizer.{clip}",
     )  # fmt: skip
-    parts, recorder = run_loop(job)
+    components, recorder = run_loop(job)
     model, seen = plain_loop(job)
     assert len(recorder.updates) == STEPS
     clipped = 0
@@ -147,7 +147,7 @@ def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
         clipped += norm > 0.5
     assert clipped >= 3
     theirs = dict(model.named_parameters())
-    for name, ours in parts.model.named_parameters():
+    for name, ours in components.model.named_parameters():
         torch.testing.assert_close(ours, theirs[name], rtol=1e-5, atol=1e-6)
 
 
@@ -163,14 +163,14 @@ def test_accumulation_equals_one_large_batch(
             tmp_path, f"batch.micro_size={micro}", f"batch.accumulation={accumulation}",
             "model.dropout=0", "loss.z_loss=1e-3",
         )  # fmt: skip
-        parts = build_components(job)
-        parts.model.to(dtype)
-        loop = Loop(job, parts, [], StopRequest(), Position())
-        step = parts.feed.take()
+        components = build_components(job)
+        components.model.to(dtype)
+        loop = Loop(job, components, [], StopRequest(), Position())
+        step = components.feed.take()
         sums = loop.engine.forward_backward(step, step.whole)
         losses.append(float(sums.losses[0]))
         gradients.append(
-            {name: p.grad for name, p in parts.model.named_parameters() if p.grad is not None}
+            {name: p.grad for name, p in components.model.named_parameters() if p.grad is not None}
         )
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
     assert len(gradients[0]) > 5
@@ -215,8 +215,8 @@ def test_the_duration_ends_it(tmp_path: Path, duration: str, steps: int) -> None
 
 def test_time_ends_it(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=0.05 s", "schedule=constant")
-    parts, recorder = build_components(job), Recorder()
-    loop = Loop(job, parts, [recorder], StopRequest(), Position(seconds=0.04))
+    components, recorder = build_components(job), Recorder()
+    loop = Loop(job, components, [recorder], StopRequest(), Position(seconds=0.04))
     loop.run()
     assert loop.position.seconds >= 0.05
     assert recorder.positions[-1][2]
@@ -259,10 +259,10 @@ def test_the_feed_is_closed_at_the_end(
             told.append("callback")
 
     job = small_job(tmp_path, "duration=2 steps")
-    parts = build_components(job)
-    close = parts.feed.close
-    monkeypatch.setattr(parts.feed, "close", lambda: (close(), told.append("feed")))
-    loop = Loop(job, parts, [Fails()], StopRequest(), Position())
+    components = build_components(job)
+    close = components.feed.close
+    monkeypatch.setattr(components.feed, "close", lambda: (close(), told.append("feed")))
+    loop = Loop(job, components, [Fails()], StopRequest(), Position())
     if where == "never":
         loop.run()
     else:
@@ -270,7 +270,7 @@ def test_the_feed_is_closed_at_the_end(
             loop.run()
     assert told == ["callback", "feed"]
     # What was dropped is drawn again: the position is as it was.
-    assert parts.feed.take().whole.tokens == 64
+    assert components.feed.take().whole.tokens == 64
 
 
 def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
@@ -312,8 +312,8 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
     job = small_job(tmp_path, "duration=9 steps", "checkpoint.every=1 steps", "checkpoint.keep=9")
 
     def poisoned(job: Job, *given: Any) -> Components:
-        parts = build_components(job, *given)
-        inner = parts.model
+        components = build_components(job, *given)
+        inner = components.model
         forward, calls = inner.forward, [0]
 
         def poison(tokens: torch.Tensor, head: Head) -> Outcome:
@@ -323,7 +323,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
             return forward(tokens, head=lambda hidden, to: head(hidden * factor, to))
 
         monkeypatch.setattr(inner, "forward", poison)
-        return parts
+        return components
 
     monkeypatch.setattr("setpoint.train.run.build_components", poisoned)
     with pytest.raises(RunError) as caught:
@@ -346,21 +346,21 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
 
 def test_a_gradient_that_is_not_finite_stops_as_well(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=3 steps")
-    parts = build_components(job)
-    parameter = next(parts.model.parameters())
+    components = build_components(job)
+    parameter = next(components.model.parameters())
     parameter.register_hook(lambda gradient: gradient * math.inf)
-    before = [p.detach().clone() for p in parts.model.parameters()]
+    before = [p.detach().clone() for p in components.model.parameters()]
     with pytest.raises(RunError, match="gradient norm (inf|nan)"):
-        Loop(job, parts, [], StopRequest(), Position()).run()
-    for ours, theirs in zip(parts.model.parameters(), before, strict=True):
+        Loop(job, components, [], StopRequest(), Position()).run()
+    for ours, theirs in zip(components.model.parameters(), before, strict=True):
         assert torch.equal(ours, theirs)
 
 
 def test_under_mup_groups_learn_at_their_own_rates(tmp_path: Path) -> None:
     flags = ("schedule=constant", "model.mup.base_dim=4", "model.dim=16")
-    parts, recorder = run_loop(small_job(tmp_path, *flags, "duration=3 steps"))
+    components, recorder = run_loop(small_job(tmp_path, *flags, "duration=3 steps"))
     rate = recorder.updates[-1].lr
-    groups = {group["name"]: group for group in parts.optimizer.param_groups}
+    groups = {group["name"]: group for group in components.optimizer.param_groups}
     assert {name: group["lr"] / rate for name, group in groups.items()} == {
         "decay": 1.0,
         "decay x 0.25": 0.25,
@@ -371,7 +371,9 @@ def test_under_mup_groups_learn_at_their_own_rates(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, *flags, "duration=2 steps")).directory
     again = train(small_job(tmp_path, *flags, "duration=3 steps"), run)
     assert again.started.step == 2
-    for ours, theirs in zip(again.parts.model.parameters(), parts.model.parameters(), strict=True):
+    for ours, theirs in zip(
+        again.components.model.parameters(), components.model.parameters(), strict=True
+    ):
         assert torch.equal(ours, theirs)
 
 

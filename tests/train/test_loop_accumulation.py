@@ -62,24 +62,24 @@ def job_of(tmp_path: Path, portion: tuple[int, int], *flags: str) -> Job:
 
 def accumulated(job: Job, dtype: torch.dtype, weighted: bool) -> tuple[Components, float]:
     """The gradients of one update, left in the parameters, and its loss."""
-    parts = build_components(job)
-    parts.model.to(dtype)
-    loop = Loop(job, parts, [], StopRequest(), Position())
-    batches = list(parts.feed.take().batches)
+    components = build_components(job)
+    components.model.to(dtype)
+    loop = Loop(job, components, [], StopRequest(), Position())
+    batches = list(components.feed.take().batches)
     if weighted:
         batches = [
             # Like nothing else, and often 0.
             replace(batch, weights=(batch.inputs % 5 * (batch.targets % 3)).float())
             for batch in batches
         ]
-    counts = [parts.objective.count(batch) for batch in batches]
+    counts = [components.objective.count(batch) for batch in batches]
     whole = total_count(counts)
     sums = loop.engine.forward_backward(StepBatch(batches, counts, whole), whole)
-    return parts, float(sums.losses[0])
+    return components, float(sums.losses[0])
 
 
-def gradients(parts: Components) -> dict[str, torch.Tensor]:
-    return {name: p.grad for name, p in parts.model.named_parameters() if p.grad is not None}
+def gradients(components: Components) -> dict[str, torch.Tensor]:
+    return {name: p.grad for name, p in components.model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     with liger_stand_in():
         for portion in PORTIONS:
             job = job_of(tmp_path, portion, *JOBS[name])
-            parts, loss = accumulated(job, dtype, weighted=False)
-            found.append(gradients(parts))
+            components, loss = accumulated(job, dtype, weighted=False)
+            found.append(gradients(components))
             losses.append(loss)
     assert losses == pytest.approx([losses[0]] * len(PORTIONS), rel=1e-6)
     largest = max(float(gradient.abs().max()) for gradient in found[0].values())
@@ -118,7 +118,7 @@ def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
 )
 def test_weights_from_the_data(tmp_path: Path, loss: str, portion: tuple[int, int]) -> None:
     """Against the definition over the whole batch: sum of w * cross-entropy / sum of w."""
-    parts, found = accumulated(
+    components, found = accumulated(
         job_of(tmp_path, portion, f"loss={loss}"), torch.float64, weighted=True
     )
     whole = build_components(job_of(tmp_path, (8, 1)))
@@ -131,7 +131,7 @@ def test_weights_from_the_data(tmp_path: Path, loss: str, portion: tuple[int, in
     expected.backward()
     assert found == pytest.approx(float(expected.detach()), rel=1e-6)
     theirs = gradients(whole)
-    for name, gradient in gradients(parts).items():
+    for name, gradient in gradients(components).items():
         torch.testing.assert_close(gradient, theirs[name], rtol=0, atol=1e-12)
 
 
@@ -153,10 +153,10 @@ def test_a_run(tmp_path: Path, name: str) -> None:
     with liger_stand_in():
         for portion in PORTIONS[:2]:
             job = job_of(tmp_path, portion, *JOBS[name], "optimizer.clip_norm=0.3")
-            parts, updates = build_components(job), Updates()
-            parts.model.to(dtype)
-            Loop(job, parts, [updates], StopRequest(), Position()).run()
-            runs.append((updates.seen, parts.model.state_dict()))
+            components, updates = build_components(job), Updates()
+            components.model.to(dtype)
+            Loop(job, components, [updates], StopRequest(), Position()).run()
+            runs.append((updates.seen, components.model.state_dict()))
     (whole, theirs), (portions, ours) = runs
     assert len(whole) == 5 and whole[-1].loss < whole[0].loss
     for ours_at, theirs_at in zip(portions, whole, strict=True):

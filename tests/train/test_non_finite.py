@@ -37,13 +37,13 @@ def test_a_rollback_goes_on_behind_the_bad_batch(tmp_path: Path, poison: Poison)
     expected, results = by_hand(job, 4, -3, 8)
     poison(7)
     ended = train(job)
-    assert same(ended.parts, expected)
+    assert same(ended.components, expected)
     check_rows(ended.directory, results)
     (event,) = events(ended.directory, "rollback")
     assert (event["step"], event["failed"], event["rollbacks"]) == (4, 7, 1)
     assert event["dropped"]["steps"] == 2 and event["dropped"]["seconds"] > 0
     assert event["loss"] == "NaN" and event["data"]["index"] == 7 * SEQUENCES
-    assert ended.parts.feed.state_dict()["index"] == 15 * SEQUENCES
+    assert ended.components.feed.state_dict()["index"] == 15 * SEQUENCES
 
 
 def test_several_rollbacks_and_a_gradient_that_is_not_finite(
@@ -66,14 +66,14 @@ def test_several_rollbacks_and_a_gradient_that_is_not_finite(
     ended = train(more)
     assert [(e["failed"], e["rollbacks"]) for e in events(run, "rollback")][2:] == [(5, 3), (9, 1)]
     whole = train(more, tmp_path / "whole")
-    assert rows(run) == rows(whole.directory) and same(ended.parts, whole.parts)
+    assert rows(run) == rows(whole.directory) and same(ended.components, whole.components)
     poison(5, 7, 13, value=math.inf)
     other = small_job(tmp_path, *FLAGS, *flags, "name=other")
     # Step 5 to 8 take batches 8 to 11; step 8 is saved; 12 is step 9, and 13 fails as step 10.
     expected, results = by_hand(other, 4, -3, 4, -2, 4)
     ended = train(other)
     assert [e["step"] for e in events(ended.directory, "rollback")] == [4, 4, 8]
-    assert same(ended.parts, expected)
+    assert same(ended.components, expected)
     check_rows(ended.directory, results)
 
 
@@ -134,7 +134,7 @@ def test_killed_in_the_middle_of_a_rollback(
             train(job)
     ended = train(job)
     assert ended.started.step == 4
-    assert same(ended.parts, expected)
+    assert same(ended.components, expected)
     check_rows(ended.directory, results)
 
 
@@ -185,17 +185,17 @@ def test_a_skipped_step_counts_and_changes_nothing(
     tmp_path: Path, poison: Poison, value: float
 ) -> None:
     job = small_job(tmp_path, *FLAGS, "resilience.non_finite=skip")
-    parts = build_components(job)
-    loop, results = Loop(job, parts, [], StopRequest(), Position()), []
+    components = build_components(job)
+    loop, results = Loop(job, components, [], StopRequest(), Position()), []
     for step in range(1, 13):
         if step in (3, 8, 9):
-            tokens = parts.feed.take().whole.tokens
+            tokens = components.feed.take().whole.tokens
             loop.advance(tokens, 0.0)
         else:
             results.append(loop.step())
     poison(3, 8, 9, value=value)
     ended = train(job)
-    assert same(ended.parts, parts)
+    assert same(ended.components, components)
     found = [row for row in rows(ended.directory) if row["kind"] == "train"]
     assert [row["loss"] for row in found if row["step"] not in (3, 8, 9)] == [
         result.loss for result in results
@@ -248,10 +248,10 @@ def test_a_step_that_is_not_taken_leaves_no_copy_of_the_weights(tmp_path: Path) 
     job = small_job(
         tmp_path, "resilience.non_finite=skip", "tracking.metrics.update_ratios=[model]"
     )
-    parts = build_components(job)
-    objective: Any = Poisoned(parts, {1})
-    parts.objective = objective
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components = build_components(job)
+    objective: Any = Poisoned(components, {1})
+    components.objective = objective
+    loop = Loop(job, components, [], StopRequest(), Position())
     assert loop.step().verdict is Verdict.SKIPPED
     assert loop.engine.norms is not None and not loop.engine.norms.before
 
@@ -260,22 +260,22 @@ def test_skipping_with_master_weights(tmp_path: Path, poison: Poison) -> None:
     poison(2)
     flags = ("precision.compute=bf16", "precision.params=bf16", "precision.master=fp32")
     ended = train(small_job(tmp_path, *FLAGS, *flags, "resilience.non_finite=skip"))
-    assert all(bool(weight.isfinite().all()) for weight in weights(ended.parts))
+    assert all(bool(weight.isfinite().all()) for weight in weights(ended.components))
 
 
 def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path) -> None:
     """A skipped step of fp16 is one whose gradients overflow, so that the next one may not."""
     job = small_job(tmp_path)
-    parts = build_components(job)
-    parts.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)))
-    poisoned: Any = Poisoned(parts, range(9))
-    parts.objective = poisoned
-    engine, step = PlainEngine(job, parts), parts.feed.take()
+    components = build_components(job)
+    components.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)))
+    poisoned: Any = Poisoned(components, range(9))
+    components.objective = poisoned
+    engine, step = PlainEngine(job, components), components.feed.take()
     for expected in (512.0, 256.0):
         ended = engine.update(engine.forward_backward(step, step.whole), Rates(1e-3, 0.0))()
         assert ended.verdict is Verdict.REFUSED
-        assert parts.scaler.get_scale() == expected
-        assert all(parameter.grad is None for parameter in parts.model.parameters())
+        assert components.scaler.get_scale() == expected
+        assert all(parameter.grad is None for parameter in components.model.parameters())
 
 
 def test_ranks_decide_alike(run_module: Callable[[str], None]) -> None:

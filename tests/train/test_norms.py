@@ -31,13 +31,13 @@ SHORT = ("model.layers=2", "model.dropout=0", "evaluation=null")
 def test_norms_are_those_of_torch(tmp_path: Path) -> None:
     """Also where gradients are clipped, and over the micro-batches of a step."""
     job = small_job(tmp_path, *SHORT, *ALL, "optimizer.clip_norm=0.01")
-    parts = build_components(job)
-    before = {name: each.detach().clone() for name, each in parts.model.named_parameters()}
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components = build_components(job)
+    before = {name: each.detach().clone() for name, each in components.model.named_parameters()}
+    loop = Loop(job, components, [], StopRequest(), Position())
     assert loop.engine.norms is not None
     result = loop.step()
     found = loop.engine.norms.columns()
-    after = dict(parts.model.named_parameters())
+    after = dict(components.model.named_parameters())
 
     def norm(tensors: Mapping[str, torch.Tensor], start: str = "") -> float:
         chosen = [each for name, each in tensors.items() if name.startswith(start)]

@@ -55,8 +55,8 @@ class Rows:
 
     epoch = 0.0
 
-    def __init__(self, parts: Components, batch: Batch, size: int) -> None:
-        self.parts, self.batches = parts, tuple(self.split(batch, size))
+    def __init__(self, components: Components, batch: Batch, size: int) -> None:
+        self.components, self.batches = components, tuple(self.split(batch, size))
 
     def split(self, batch: Batch, size: int) -> Iterator[Batch]:
         for first in range(0, ROWS, size):
@@ -65,7 +65,7 @@ class Rows:
             yield make_batch(batch.inputs[at], batch.targets[at], weights=weights)
 
     def take(self) -> StepBatch:
-        counts = [self.parts.objective.count(batch) for batch in self.batches]
+        counts = [self.components.objective.count(batch) for batch in self.batches]
         return StepBatch(self.batches, counts, total_count(counts))
 
 
@@ -77,16 +77,16 @@ def one_update(
         folder, f"batch.micro_size={micro}", f"batch.accumulation={ROWS // micro}",
         "model.dropout=0", "optimizer.clip_norm=null", *flags,
     )  # fmt: skip
-    parts = build_components(job)
-    parts.model.to(torch.float64)
-    parts.feed = Rows(parts, batch, micro)  # pyright: ignore[reportAttributeAccessIssue]
+    components = build_components(job)
+    components.model.to(torch.float64)
+    components.feed = Rows(components, batch, micro)  # pyright: ignore[reportAttributeAccessIssue]
     kept: list[Tensor] = []
 
     def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        kept.extend(p.grad.clone() for p in parts.model.parameters() if p.grad is not None)
+        kept.extend(p.grad.clone() for p in components.model.parameters() if p.grad is not None)
 
-    parts.optimizer.register_step_pre_hook(keep)
-    result = Loop(job, parts, [], StopRequest(), Position()).step()
+    components.optimizer.register_step_pre_hook(keep)
+    result = Loop(job, components, [], StopRequest(), Position()).step()
     return (result.loss, result.nats, result.tokens), kept
 
 
@@ -151,15 +151,15 @@ def test_the_scale_of_fp16_is_taken_back(tmp_path: Path, kind: str) -> None:
     job = small_job(tmp_path, f"loss={kind}", "model.dropout=0")
     gradients: list[list[Tensor]] = []
     for enabled in (False, True):
-        parts = build_components(job)
-        parts.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)), enabled=enabled)
-        loop = Loop(job, parts, [], StopRequest(), Position())
-        batch = parts.feed.take().batches[0]
-        count = parts.objective.count(batch)
+        components = build_components(job)
+        components.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)), enabled=enabled)
+        loop = Loop(job, components, [], StopRequest(), Position())
+        batch = components.feed.take().batches[0]
+        count = components.objective.count(batch)
         loop.engine.forward_backward(StepBatch([batch], [count], count), count)
-        raw = [p.grad.clone() for p in parts.model.parameters() if p.grad is not None]
-        parts.scaler.unscale_(parts.optimizer)
-        gradients.append([p.grad for p in parts.model.parameters() if p.grad is not None])
+        raw = [p.grad.clone() for p in components.model.parameters() if p.grad is not None]
+        components.scaler.unscale_(components.optimizer)
+        gradients.append([p.grad for p in components.model.parameters() if p.grad is not None])
         assert torch.equal(raw[0], gradients[-1][0] * (1024.0 if enabled else 1.0))
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-8)
 
@@ -187,12 +187,12 @@ def test_what_the_model_adds_is_a_mean_over_the_global_batch(tmp_path: Path) -> 
     """All tokens that the model reads weigh the same, whether their targets count or not."""
     batch = rows_of(weighted=False)
     job = small_job(tmp_path, "batch.micro_size=2", "batch.accumulation=4")
-    parts = build_components(job)
-    parts.model = Told()
-    parts.objective = Objective(parts.model, resolve(CrossEntropy()).build())
-    parts.optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.0)
-    parts.feed = Rows(parts, batch, 2)  # pyright: ignore[reportAttributeAccessIssue]
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components = build_components(job)
+    components.model = Told()
+    components.objective = Objective(components.model, resolve(CrossEntropy()).build())
+    components.optimizer = torch.optim.SGD(components.model.parameters(), lr=0.0)
+    components.feed = Rows(components, batch, 2)  # pyright: ignore[reportAttributeAccessIssue]
+    loop = Loop(job, components, [], StopRequest(), Position())
     result = loop.step()
     valid = (batch.targets != IGNORE_INDEX).sum(1).view(4, 2).sum(1)
     assert len(valid.unique()) > 1
@@ -231,10 +231,10 @@ def test_a_dense_model_has_no_routing(tmp_path: Path) -> None:
 
 
 def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:
-    parts = build_components(small_job(tmp_path))
+    components = build_components(small_job(tmp_path))
     # Not what the targets say: nothing is counted anew where nothing is left out.
-    batch = replace(parts.feed.take().batches[0], target_tokens=5)
-    count = parts.objective.count(batch)
+    batch = replace(components.feed.take().batches[0], target_tokens=5)
+    count = components.objective.count(batch)
     assert count == (batch.inputs.numel(), 5, 5.0, None)
     assert total_count([count, count])[1:3] == (10, 10.0)
 
@@ -263,11 +263,11 @@ class TestEvaluation:
     @pytest.mark.parametrize("flag", ["loss.ignore_index=33", "loss.token_weights={33: 0}"])
     def test_what_is_left_out_does_not_count(self, tmp_path: Path, flag: str) -> None:
         """Neither among the tokens nor among the bytes."""
-        job, parts = self.parts(tmp_path, flag, "evaluation.sequences=null")
-        for parameter in parts.model.parameters():
+        job, components = self.parts(tmp_path, flag, "evaluation.sequences=null")
+        for parameter in components.model.parameters():
             nn.init.zeros_(parameter)
-        score = evaluate(job, parts)[HELD_OUT]
-        tokens = torch.from_numpy(parts.held_out.corpus.tokens.astype("int64"))[1:]
+        score = evaluate(job, components)[HELD_OUT]
+        tokens = torch.from_numpy(components.held_out.corpus.tokens.astype("int64"))[1:]
         counted = tokens[tokens != 33]
         bits = torch.tensor(VOCAB).log2().item()
         assert score.tokens == len(counted) < len(tokens)

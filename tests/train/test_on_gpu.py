@@ -245,12 +245,12 @@ class Poison(Callback):
     def before_update(self, loop: Loop) -> None:
         """See `Callback.before_update`."""
         if loop.position.step == 1:
-            next(loop.parts.model.parameters()).grad.fill_(math.inf)  # pyright: ignore[reportOptionalMemberAccess]
+            next(loop.components.model.parameters()).grad.fill_(math.inf)  # pyright: ignore[reportOptionalMemberAccess]
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """See `Callback.after_step`."""
-        self.weights.append([p.detach().clone() for p in loop.parts.model.parameters()])
-        state = next(iter(loop.parts.optimizer.state.values()))
+        self.weights.append([p.detach().clone() for p in loop.components.model.parameters()])
+        state = next(iter(loop.components.optimizer.state.values()))
         self.counts.append(float(state["step"]))
 
 
@@ -265,7 +265,7 @@ def test_found_inf_skips_a_step_of_the_fused_optimizer(device: str, tmp_path: Pa
     assert not any(map(torch.equal, two, three))
     assert poison.counts == [1, 1, 2]
     if device == "cuda":
-        assert all(group["fused"] for group in run.parts.optimizer.param_groups)
+        assert all(group["fused"] for group in run.components.optimizer.param_groups)
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ def test_any_step_is_reached_from_a_checkpoint_also_behind_a_rollback(
         assert done.found == done.recorded == recorded(run, step)
         assert done.start == (step - 1) // 4 * 4 and not done.is_kept and not done.first
     kept = read_bad_batch(run, 7)
-    parts = build_components(job)
-    taken = [parts.feed.take() for _ in range(7)][-1]
+    components = build_components(job)
+    taken = [components.feed.take() for _ in range(7)][-1]
     assert kept is not None and kept.facts["cause"] == "non_finite"
     ((_, batches),) = kept.shares
     for one, other in zip(batches, taken.batches, strict=True):

@@ -44,9 +44,9 @@ class Counts(Callback):
 
 def balanced(job: Job) -> tuple[list[Tensor], Tensor]:
     """The counts of all updates, and the biases at the end."""
-    parts, counts = build_components(job), Counts()
-    Loop(job, parts, [counts], StopRequest(), Position()).run()
-    state = parts.model.state_dict()
+    components, counts = build_components(job), Counts()
+    Loop(job, components, [counts], StopRequest(), Position()).run()
+    state = components.model.state_dict()
     return counts.seen, torch.stack(
         [t for name, t in state.items() if name.endswith("router.bias")]
     )
@@ -91,7 +91,7 @@ def test_evaluation_does_not_count(tmp_path: Path) -> None:
     flags = (*SIGMOID, "duration=6 steps", "model.moe.capacity_factor=1.0")
     often = train(small_job(tmp_path, *flags, "evaluation.every=1 steps", "name=often"))
     never = train(small_job(tmp_path, *flags, "evaluation=null", "name=never"))
-    state, other = often.parts.model.state_dict(), never.parts.model.state_dict()
+    state, other = often.components.model.state_dict(), never.components.model.state_dict()
     assert all(torch.equal(tensor, other[name]) for name, tensor in state.items())
     trained = [row for row in rows(often.directory) if row["kind"] == "train"]
     assert trained == rows(never.directory)
@@ -130,21 +130,21 @@ def test_two_ranks_balance_as_one_would(run_module: Callable[[str], None]) -> No
 
 def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
     job = small_job(tmp_path, *SIGMOID, "duration=2 steps")
-    parts, counts = build_components(job), list[StepResult]()
-    parts.scaler = LossScaler("cpu", resolve(LossScale(initial=2.0**127, backoff=2.0**-100)))
-    before = {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
+    components, counts = build_components(job), list[StepResult]()
+    components.scaler = LossScaler("cpu", resolve(LossScale(initial=2.0**127, backoff=2.0**-100)))
+    before = {name: tensor.clone() for name, tensor in components.model.state_dict().items()}
 
     class Updates(Callback):
         def after_step(self, loop: Loop, result: StepResult) -> None:
             counts.append(result)
             if result.routing is None:
-                now = parts.model.state_dict()
+                now = components.model.state_dict()
                 assert all(torch.equal(now[name], before[name]) for name in before)
 
-    Loop(job, parts, [Updates()], StopRequest(), Position()).run()
+    Loop(job, components, [Updates()], StopRequest(), Position()).run()
     assert [result.routing is None for result in counts] == [True, False]
-    assert parts.scaler.metrics() == {"loss_scale": 2.0**27, "skipped_steps": 1}
-    now = parts.model.state_dict()
+    assert components.scaler.metrics() == {"loss_scale": 2.0**27, "skipped_steps": 1}
+    now = components.model.state_dict()
     moved = {name for name in before if not torch.equal(now[name], before[name])}
     assert any(name.endswith("router.bias") for name in moved)
     # The position goes on, and with it the learning rate.

@@ -179,10 +179,10 @@ def test_checkpoints_serve_both(tmp_path: Path) -> None:
     theirs = [row["loss"] for row in rows(whole.directory) if row["kind"] == "train"]
     assert losses == pytest.approx(theirs, rel=1e-5)
     start = f"model.pretrained={first.directory}"
-    parts = build_components(job_of(tmp_path / "next", *COMPILED, start, "seed=7"))
-    assert parts.pretrained is not None
-    tensors = torch.cat([p.detach().flatten() for p in parts.model.parameters()])
-    ended = torch.cat([p.detach().flatten() for p in third.parts.model.parameters()])
+    components = build_components(job_of(tmp_path / "next", *COMPILED, start, "seed=7"))
+    assert components.pretrained is not None
+    tensors = torch.cat([p.detach().flatten() for p in components.model.parameters()])
+    ended = torch.cat([p.detach().flatten() for p in third.components.model.parameters()])
     assert torch.equal(tensors, ended)
 
 
@@ -252,9 +252,9 @@ def test_a_graph_that_must_be_whole_and_is_not(tmp_path: Path) -> None:
 def test_a_step_is_one_graph_whose_backward_is_one_node(tmp_path: Path) -> None:
     """Between the loss and the weights there is nothing but what was compiled."""
     job = job_of(tmp_path, *AOT, "compile.scope=graph", "evaluation=null")
-    parts = build_components(job)
-    step = parts.feed.take()
-    share = parts.objective.share(step.batches[0], *torch.ones(3).unbind())
+    components = build_components(job)
+    step = components.feed.take()
+    share = components.objective.share(step.batches[0], *torch.ones(3).unbind())
     assert share.loss.grad_fn is not None
     assert "CompiledFunction" in type(share.loss.grad_fn).__name__
     nodes = {type(edge[0]).__name__ for edge in share.loss.grad_fn.next_functions if edge[0]}
@@ -331,7 +331,7 @@ def test_the_next_job_is_not_compiled_and_finds_nothing_changed(tmp_path: Path) 
     assert dict(os.environ) == environment
     outcome = train(job_of(tmp_path / "b"))
     assert events(outcome.directory, "compile") == []
-    assert outcome.parts.compiled is None
+    assert outcome.components.compiled is None
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
     again = train(small_job(tmp_path, "duration=6 steps", *flags))
     assert (again.status, again.ended.step) == (0, 6)
     for one, two in zip(
-        again.parts.model.parameters(), outcome.parts.model.parameters(), strict=True
+        again.components.model.parameters(), outcome.components.model.parameters(), strict=True
     ):
         assert one.equal(two)
     with pytest.raises(SetpointError, match="holds the weights alone"):

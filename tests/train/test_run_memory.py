@@ -35,8 +35,8 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 def learned(job: Job, path: Path) -> dict[str, Tensor]:
     with spared_device():
-        parts = train(job, path).parts
-    return {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
+        components = train(job, path).components
+    return {name: tensor.clone() for name, tensor in components.model.state_dict().items()}
 
 
 @pytest.fixture(scope="module")

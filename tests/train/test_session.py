@@ -29,7 +29,7 @@ class Watch(Callback):
         every: int = field(default=2, ge=1)
         """Updates from one line to the next."""
 
-    def __init__(self, config: Watch.Config, *, job: Job, parts: Any, run: Any) -> None:
+    def __init__(self, config: Watch.Config, *, job: Job, components: Any, run: Any) -> None:
         self.every = config.every
         self.path = run.path / "watch.txt"
 
@@ -106,7 +106,7 @@ class Failing(Callback):
         how: str
         """Error, secret or exit."""
 
-    def __init__(self, config: Failing.Config, *, job: Job, parts: Any, run: Any) -> None:
+    def __init__(self, config: Failing.Config, *, job: Job, components: Any, run: Any) -> None:
         self.how = config.how
 
     def after_step(self, loop: Loop, result: StepResult) -> None:

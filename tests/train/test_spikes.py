@@ -56,7 +56,7 @@ def test_a_skipped_spike_changes_nothing_also_after_a_resume(
     poison(10, value=5.0)
     train(resolve(job.evolve(duration="8 steps")), tmp_path / "run")
     ended = train(job, tmp_path / "run")
-    assert ended.started.step == 8 and same(ended.parts, expected)
+    assert ended.started.step == 8 and same(ended.components, expected)
     found = [row for row in rows(ended.directory) if row["kind"] == "train"]
     assert [row["skipped_steps"] for row in found] == [0] * 9 + [1] * 5
     # Step 10 is row 10 all the same, whose loss is that of the batch.
@@ -70,7 +70,7 @@ def test_a_rollback_goes_on_behind_a_spike(tmp_path: Path, poison: Poison) -> No
     expected, results = by_hand(job, 8, -2, 6)
     poison(10, value=5.0)
     ended = train(job)
-    assert same(ended.parts, expected)
+    assert same(ended.components, expected)
     check_rows(ended.directory, results)
     (event,) = events(ended.directory, "rollback")
     assert (event["step"], event["failed"], event["cause"]) == (8, 10, "spike")

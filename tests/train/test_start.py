@@ -31,8 +31,13 @@ class Notes(Progress):
 def built(job: Job, directory: Path, notes: Progress) -> Run:
     """A run whose components are built, and of which nothing is written."""
     run = compare(job, directory, ())
-    run.parts = build_components(run.job)
-    run.world, run.stop, run.shown, run.began = run.parts.world, StopRequest(), notes, time.time()
+    run.components = build_components(run.job)
+    run.world, run.stop, run.shown, run.began = (
+        run.components.world,
+        StopRequest(),
+        notes,
+        time.time(),
+    )
     return run
 
 

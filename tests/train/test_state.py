@@ -23,11 +23,11 @@ from .small import small_job, states
 
 
 def advance(
-    job: Job, parts: Components, position: Position, steps: int
+    job: Job, components: Components, position: Position, steps: int
 ) -> tuple[Position, list[float]]:
-    loop = Loop(job, parts, [], StopRequest(), position)
+    loop = Loop(job, components, [], StopRequest(), position)
     losses: list[float] = []
-    parts.model.train()
+    components.model.train()
     for _ in range(steps):
         loop.launched = loop.take_step()
         result = loop.settle()
@@ -40,13 +40,13 @@ def advance(
 def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
     """The oracle is the continuation of the very objects that were saved."""
     job = small_job(tmp_path, f"precision.compute={compute}")
-    parts = build_components(job)
-    position, _ = advance(job, parts, Position(), 5)
+    components = build_components(job)
+    position, _ = advance(job, components, Position(), 5)
     store = CheckpointStore(tmp_path / "checkpoints")
-    with snapshot(states(job, parts), position) as taken:
+    with snapshot(states(job, components), position) as taken:
         store.save(position.step, taken.tensors, taken.state)
     state = taken.state
-    expected = advance(job, parts, position, 4)
+    expected = advance(job, components, position, 4)
     noise = (random.random(), numpy.random.rand(), torch.rand(1).item())
 
     torch.manual_seed(99)
@@ -65,7 +65,7 @@ def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
             assert again[stem][name].dtype == tensor.dtype
     assert advance(job, fresh, restored, 4) == expected
     assert (random.random(), numpy.random.rand(), torch.rand(1).item()) == noise
-    for ours, theirs in zip(fresh.model.parameters(), parts.model.parameters(), strict=True):
+    for ours, theirs in zip(fresh.model.parameters(), components.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -81,10 +81,10 @@ def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, flag: str, words: str) -> None:
     job = small_job(tmp_path)
-    parts = build_components(job)
+    components = build_components(job)
     store = CheckpointStore(tmp_path / "checkpoints")
-    with snapshot(states(job, parts), Position()) as taken:
+    with snapshot(states(job, components), Position()) as taken:
         store.save(0, taken.tensors, taken.state)
     with pytest.raises(SetpointError, match=words):
-        parts = build_components(small_job(tmp_path, flag))
-        restore(job, states(job, parts), store.load("latest"))
+        components = build_components(small_job(tmp_path, flag))
+        restore(job, states(job, components), store.load("latest"))

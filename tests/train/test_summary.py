@@ -29,14 +29,14 @@ def test_a_finished_run(tmp_path: Path) -> None:
     last = rows(outcome.directory)[-1]
     assert {"state finished", "steps 6", f"held-out loss {last['held_out_loss']:.4f}"} < set(lines)
     # The baselines are judged on the very text that the model is judged on.
-    parts = outcome.parts
+    components = outcome.components
     end = 12 * 16 + 1
     assert f"tokens {6 * 64}" in lines
     model = f"this model after 6 steps {last['held_out_bits_per_byte']:.3f}"
     assert model in lines
     assert any(line.startswith("unigram (how frequent is the byte) ") for line in lines)
-    assert parts.held_out.identity.tokens > end
-    whole = ngram_baselines(parts.corpora, parts.held_out.corpus)
+    assert components.held_out.identity.tokens > end
+    whole = ngram_baselines(components.corpora, components.held_out.corpus)
     assert 2.5 < whole.unigram < 3.5
     assert whole.bigram < 2.0
 

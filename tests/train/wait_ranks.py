@@ -63,7 +63,7 @@ def trained(folder: Path, *flags: str) -> tuple[dict[str, float], list[Any]]:
     loop = Loop(job, build_components(job), [], StopRequest(), Position())
     before = loop.times.read()
     loop.run()
-    weights = [getattr(each, "_local_tensor", each) for each in loop.parts.model.parameters()]
+    weights = [getattr(each, "_local_tensor", each) for each in loop.components.model.parameters()]
     now = loop.times.read()
     return {part: now[part] - before[part] for part in now}, weights
 

@@ -19,7 +19,7 @@ def run(work: Work, turns: Turns) -> list[float]:
     Returns:
         the loss of each update.
     """
-    model, device = work.parts.model, work.device
+    model, device = work.components.model, work.device
     parameters = list(model.parameters())
     optimizer = work.optimizer(parameters)
     windows, size, peak = work.windows, work.batch_size, work.optimizer_options.lr

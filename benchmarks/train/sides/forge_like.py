@@ -69,7 +69,7 @@ def run(work: Work, turns: Turns) -> list[float]:
     Returns:
         the loss of each update.
     """
-    model = WithLoss(work.parts.model).train()
+    model = WithLoss(work.components.model).train()
     parameters = list(model.parameters())
     optimizer = work.optimizer(parameters)
     scheduler = work.scheduler(optimizer)

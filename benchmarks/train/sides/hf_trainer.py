@@ -58,7 +58,7 @@ def run(work: Work, turns: Turns) -> list[float]:
     Returns:
         the loss of each update.
     """
-    model = Named(work.parts.model)
+    model = Named(work.components.model)
     optimizer = work.optimizer(model.parameters())
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(

@@ -25,7 +25,7 @@ class Module(LightningModule):
 
     def __init__(self, work: Work) -> None:
         super().__init__()
-        self.work, self.inner = work, WithLoss(work.parts.model)
+        self.work, self.inner = work, WithLoss(work.components.model)
 
     def training_step(self, windows: torch.Tensor, _: int) -> torch.Tensor:
         """See `LightningModule`."""

@@ -36,7 +36,7 @@ def run(work: Work, turns: Turns) -> list[float]:
         the loss of each update.
     """
     warnings.filterwarnings("ignore", module="lightning")
-    plain = WithLoss(work.parts.model)
+    plain = WithLoss(work.components.model)
     with tempfile.TemporaryDirectory() as folder:
         fabric: Any = Fabric(
             accelerator="cpu" if work.device.type == "cpu" else "gpu",

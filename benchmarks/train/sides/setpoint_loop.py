@@ -50,7 +50,7 @@ def run(work: Work, turns: Turns) -> list[float]:
         settings_of(work.job),
         tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as nowhere,
-        training_loop(work.job, work.parts, Path(folder) / "run", nowhere, [turn]) as loop,
+        training_loop(work.job, work.components, Path(folder) / "run", nowhere, [turn]) as loop,
     ):
         loop.run()
     return turn.losses

@@ -144,17 +144,17 @@ def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Me
             stack.enter_context(metering(meter))
             materialize(model, device, dtype)
 
-        parts = build_trained(job, Components(world), vocabulary, empty=empty)
-        even_loads(parts.model)
+        components = build_trained(job, Components(world), vocabulary, empty=empty)
+        even_loads(components.model)
         stack.enter_context(plain_products())
         converter.tensor_memo = memo
-        buckets = _buckets(parts)
+        buckets = _buckets(components)
         if not meter.now:
             raise SetpointError(
-                f"model: a {type(parts.model).__name__} is built with its weights, so that no step "
-                f"of it can be planned\nValid: a model of type = transformer"
+                f"model: a {type(components.model).__name__} is built with its weights, so that no "
+                f"step of it can be planned\nValid: a model of type = transformer"
             )
-        found = _measured(job, world, parts, meter, is_fake=True, whole=whole)
+        found = _measured(job, world, components, meter, is_fake=True, whole=whole)
         del buckets
     return found
 
@@ -181,13 +181,13 @@ def _run_of(
 
 
 def _measured(
-    job: Job, world: World, parts: Components, meter: Meter, is_fake: bool, whole: bool
+    job: Job, world: World, components: Components, meter: Meter, is_fake: bool, whole: bool
 ) -> Measured:
     count = job.batch.accumulation
-    if parts.pipeline is None and not whole:
+    if components.pipeline is None and not whole:
         count = min(count, MICRO_BATCHES)
     if is_fake:
-        _mark_layers(meter, parts.model)
+        _mark_layers(meter, components.model)
     marks: list[Counts] = []
     batches = _batches(job)  # all of them are there
     counts = [
@@ -195,13 +195,13 @@ def _measured(
     ]
     given = Marked(batches[:count], lambda: marks.append(Counts.of(meter.flops, meter.traffic())))
     step = StepBatch(given, counts, total_count(counts))
-    take = _stepping(job, world, parts, step, meter, is_fake)
-    _mark_gradients(meter, parts)
+    take = _stepping(job, world, components, step, meter, is_fake)
+    _mark_gradients(meter, components)
     for _ in range(WARM):
         meter.begin()
         take()
     held = meter.now
-    fixed = _fixed(parts)
+    fixed = _fixed(components)
     meter.begin()
     marks.clear()
     take()
@@ -233,14 +233,14 @@ def _mark_layers(meter: Meter, model: nn.Module) -> None:
         mark(layer, number)
 
 
-def _buckets(parts: Components) -> list[Tensor]:
+def _buckets(components: Components) -> list[Tensor]:
     """The memory into which DDP gathers gradients for its sums, for as long as there is a run.
 
     DDP itself would read values of the weights, and is not built among fake tensors.
     """
-    if not parts.replicas.sums_by_hand:
+    if not components.replicas.sums_by_hand:
         return []
-    trained = [each for each in parts.model.parameters() if each.requires_grad]
+    trained = [each for each in components.model.parameters() if each.requires_grad]
     if any(each.grad_dtype != each.dtype for each in trained):  # no DDP in a run, either
         return []
     return [torch.empty_like(each) for each in trained]
@@ -378,21 +378,24 @@ def _naming(world: World) -> Callable[[ProcessGroup | None], tuple[str, int]]:
     return name_of
 
 
-def _fixed(parts: Components) -> dict[str, int]:
+def _fixed(components: Components) -> dict[str, int]:
     """Bytes of what is there between steps, by part."""
-    model = parts.model
+    model = components.model
     held = list(model.parameters())
     own = {id(each) for each in held}
-    masters = [each for each in parts.weights.parameters() if id(each) not in own]
-    of_optimizer = parts.optimizer.state.values()
+    masters = [each for each in components.weights.parameters() if id(each) not in own]
+    of_optimizer = components.optimizer.state.values()
     states = [each for of in of_optimizer for each in of.values() if isinstance(each, Tensor)]
     fixed = {"weights": held, "masters": masters, "optimizer": states, "buffers": model.buffers()}
     return {name: size_of(tensors) for name, tensors in fixed.items()}
 
 
-def _mark_gradients(meter: Meter, parts: Components) -> None:
+def _mark_gradients(meter: Meter, components: Components) -> None:
     """Let the meter find gradients."""
-    held = {id(each): each for each in (*parts.model.parameters(), *parts.weights.parameters())}
+    held = {
+        id(each): each
+        for each in (*components.model.parameters(), *components.weights.parameters())
+    }
     trained = [each for each in held.values() if each.requires_grad]
     meter.gradients = lambda: size_of(each.grad for each in trained if each.grad is not None)
 

@@ -169,7 +169,7 @@ def html_of(page: Page) -> str:
         f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in page.facts
     )
     whole = sum(page.parts.values()) or 1.0
-    parts = "".join(
+    components = "".join(
         f'<tr><td>{escape(name)}</td><td class="number">{escape(seconds(each))}</td>'
         f'<td class="number">{each / whole:.1%}</td></tr>'
         for name, each in page.parts.items()
@@ -194,7 +194,7 @@ def html_of(page: Page) -> str:
             f"<title>{escape(page.title)}</title><style>{STYLE}</style></head><body>",
             f"<h1>{escape(page.title)}</h1>",
             f'<section><div class="tables"><table>{facts}</table>'
-            f"<table>{parts}</table></div></section>",
+            f"<table>{components}</table></div></section>",
             f"<section><h2>One step</h2><p>{keys}</p>"
             f'<p class="soft">{escape(note)}</p><div class="wide">{drawing}</div></section>',
             f"<section><h2>Assumed</h2><ul>{assumed}</ul></section>",

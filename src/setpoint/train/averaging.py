@@ -32,36 +32,36 @@ class Averages(Protocol):
 
 
 @contextmanager
-def evaluation_point(parts: Components) -> Iterator[dict[str, Tensor]]:
+def evaluation_point(components: Components) -> Iterator[dict[str, Tensor]]:
     """Give the model the weights that it is evaluated, saved and used with.
 
     Arguments:
-        parts: the objects of a job; for most optimizers nothing is done.
+        components: the objects of a job; for most optimizers nothing is done.
 
     Returns:
         a context, after which all weights are what they were, bit for bit. It gives the weights
         that are trained, by their names, where they are others.
     """
-    optimizer = parts.optimizer
+    optimizer = components.optimizer
     if not isinstance(optimizer, Averages):
         yield {}
         return
     try:
         with optimizer.averaged() as kept:
-            parts.weights.master_to_params()
-            named = parts.weights.named_parameters()
+            components.weights.master_to_params()
+            named = components.weights.named_parameters()
             yield {name: kept[held] for name, held in named if held in kept}
     finally:
-        parts.weights.master_to_params()
+        components.weights.master_to_params()
 
 
-def go_on_from(parts: Components, training: Named) -> None:
+def go_on_from(components: Components, training: Named) -> None:
     """Bring the weights back that are trained, after a model was loaded as it is evaluated.
 
     Arguments:
         training: what `evaluation_point` gave when it was saved.
     """
-    for name, held in parts.weights.named_parameters():
+    for name, held in components.weights.named_parameters():
         if name in training:
             put(held, training[name])
-    parts.weights.master_to_params()
+    components.weights.master_to_params()

@@ -55,12 +55,12 @@ class BadBatches:
     def save(self, loop: Loop, batch: StepBatch, whole: Count, result: StepResult) -> None:
         """Keep a step; where the disk refuses it, that is said, and what follows goes on."""
         step = result.step
-        if loop.parts.groups is not None:
+        if loop.components.groups is not None:
             self.progress.note(
                 f"the batch of step {step} is not kept: this replica group has a part of it"
             )
             return
-        data = loop.parts.feed.state_dict()
+        data = loop.components.feed.state_dict()
         attempt = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
         folder = self.root / directory_name(step)
         facts = {

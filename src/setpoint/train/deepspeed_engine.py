@@ -38,25 +38,25 @@ class ZeroEngine(PlainEngine):
     finite: that is known to all ranks before they agree on the step.
     """
 
-    def __init__(self, job: Job, parts: Components) -> None:
-        super().__init__(job, parts)
-        assert isinstance(parts.replicas, ZeroReplicas)
-        self.zero = parts.replicas
+    def __init__(self, job: Job, components: Components) -> None:
+        super().__init__(job, components)
+        assert isinstance(components.replicas, ZeroReplicas)
+        self.zero = components.replicas
         self.is_ahead = False  # DeepSpeed reads the norm
 
     def _backward(self, batch: Batch, count: Count, whole: Count) -> Share:
         """Forward and backward of one micro-batch; gradients add up."""
-        parts, formats = self.parts, self.job.precision
-        computing = compute_in(formats.compute, formats.params, parts.device)
+        components, formats = self.components, self.job.precision
+        computing = compute_in(formats.compute, formats.params, components.device)
         with self.span("forward"), computing, collecting(self.metrics):
-            share = parts.objective.share(batch, *self._numbers(count, whole))
+            share = components.objective.share(batch, *self._numbers(count, whole))
         with self.span("backward"):
             self.zero.backward(share.loss)
         return share
 
     def update(self, sums: Sums, rates: Rates) -> Finish:
         """See `Engine.update`."""
-        for group in self.parts.optimizer.param_groups:
+        for group in self.components.optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         with self.span("optimizer step"), stepping(self.job.optimizer):
             norm = self.zero.update()
@@ -105,7 +105,7 @@ class ZeroTraining:
     """
 
     zero: ZeroReplicas
-    parts: Components
+    components: Components
     other_frozen: bool = False
     trained: bool = True
 
@@ -124,8 +124,8 @@ class ZeroTraining:
             weight: {key: kept(value) for key, value in state.items()}
             for weight, state in self.zero.states()
         }
-        named = self.parts.weights.named_parameters()
-        tensors, state = capture_optimizer(self.zero.twin(states), named, self.parts.options)
+        named = self.components.weights.named_parameters()
+        tensors, state = capture_optimizer(self.zero.twin(states), named, self.components.options)
         own = {name: each for name, each in tensors.items() if not each.is_meta}
         into.tensors["optimizer"], into.state["optimizer"] = own, state
 
@@ -140,7 +140,7 @@ class ZeroTraining:
         if state is None and saved.partial:
             return
         assert state is not None
-        named = dict(self.parts.weights.named_parameters())
+        named = dict(self.components.weights.named_parameters())
         files, partial = saved.tensors["optimizer"], saved.partial or self.other_frozen
         states = saved_states(zero.twin({}), named.items(), files, state, partial)
         trained = {name: zero.shape_of(held) for name, held in named.items() if held.requires_grad}

@@ -109,35 +109,35 @@ class Engine(Protocol):
 class PlainEngine:
     """The default `Engine`: a model that is replicated, sharded or split by tensor parallelism."""
 
-    def __init__(self, job: Job, parts: Components) -> None:
-        self.job, self.parts = job, parts
+    def __init__(self, job: Job, components: Components) -> None:
+        self.job, self.components = job, components
         self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self.norms: NormMetrics | None = None
         self.metrics: MetricLog | None = None
         self.clip_norm = job.optimizer.clip_norm
         self.clip_value = job.optimizer.clip_value
         self.is_graph = job.compile is not None and job.compile.scope == "graph"
-        self.parameters = parts.weights.parameters()
+        self.parameters = components.weights.parameters()
         self.elsewhere: frozenset[Tensor] = frozenset()
         """Those that the norm counts on another rank."""
-        self.stages = parts.world.group("pipeline")
-        self.sources = len(parts.train.sources)
+        self.stages = components.world.group("pipeline")
+        self.sources = len(components.train.sources)
         self.to_host: Callable[[Tensor], Callable[[], list[float]]] = HostCopy()
         """Brings numbers of the device to the host; what it returns waits for them."""
         self.is_ahead = (
-            takes_flag(parts.optimizer)
-            and parts.groups is None
-            and parts.spikes is None
-            and not parts.non_finite.rolls_back
+            takes_flag(components.optimizer)
+            and components.groups is None
+            and components.spikes is None
+            and not components.non_finite.rolls_back
         )
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
         """See `Engine.forward_backward`."""
-        losses, routing = torch.zeros(2, device=self.parts.device), None
+        losses, routing = torch.zeros(2, device=self.components.device), None
         by_source: Tensor | None = None
         for number, (batch, count) in enumerate(zip(step.batches, step.counts, strict=True), 1):
-            batch = self.parts.sequence.cut(batch.to(self.parts.device))
-            with self.parts.replicas.micro_batch(last=number == len(step.batches)):
+            batch = self.components.sequence.cut(batch.to(self.components.device))
+            with self.components.replicas.micro_batch(last=number == len(step.batches)):
                 _, share, chosen, each = self._backward(batch, count, whole)
             losses += share
             if chosen is not None:
@@ -149,13 +149,13 @@ class PlainEngine:
 
     def _backward(self, batch: Batch, count: Count, whole: Count) -> Share:
         """Forward and backward of one micro-batch; gradients add up."""
-        parts, formats = self.parts, self.job.precision
-        computing = compute_in(formats.compute, formats.params, parts.device)
+        components, formats = self.components, self.job.precision
+        computing = compute_in(formats.compute, formats.params, components.device)
         numbers = self._numbers(count, whole)
         with self.span("forward"), computing, collecting(self.metrics):
-            share = parts.objective.share(batch, *numbers)
+            share = components.objective.share(batch, *numbers)
         with self.span("backward"):
-            parts.scaler.scale(share.loss).backward()
+            components.scaler.scale(share.loss).backward()
         return share
 
     def _numbers(self, count: Count, whole: Count) -> Sequence[float | Tensor]:
@@ -163,22 +163,28 @@ class PlainEngine:
         numbers = (whole.weight, whole.targets, whole.weight * count.tokens / whole.tokens)
         if not self.is_graph:
             return numbers
-        return torch.tensor(numbers).to(self.parts.device, non_blocking=True).unbind()
+        return torch.tensor(numbers).to(self.components.device, non_blocking=True).unbind()
 
     def update(self, sums: Sums, rates: Rates) -> Finish:
         """See `Engine.update`."""
-        parts, scaler, optimizer = self.parts, self.parts.scaler, self.parts.optimizer
+        components, scaler, optimizer = (
+            self.components,
+            self.components.scaler,
+            self.components.optimizer,
+        )
         for group in optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
-        parts.weights.grads_to_master()
-        if parts.groups is not None:
+        components.weights.grads_to_master()
+        if components.groups is not None:
             with self.span("communication"):
                 like = (
-                    None if sums.routing is not None else no_routing(self.job.model, parts.device)
+                    None
+                    if sums.routing is not None
+                    else no_routing(self.job.model, components.device)
                 )
-                sums = sum_over_groups(parts.groups, self.parameters, sums, self.sources, like)
-        for name in rates.frozen & parts.weights.held.keys():
-            parts.weights.held[name].grad = None
+                sums = sum_over_groups(components.groups, self.parameters, sums, self.sources, like)
+        for name in rates.frozen & components.weights.held.keys():
+            components.weights.held[name].grad = None
         scaler.unscale_(optimizer)
         if self.norms is not None:
             self.norms.gradients()
@@ -186,7 +192,7 @@ class PlainEngine:
             grad_norm = clip_gradients(
                 self.parameters, self.clip_norm, self.clip_value, self.stages, self.elsewhere
             )
-        if parts.groups is not None and not parts.groups.commits():
+        if components.groups is not None and not components.groups.commits():
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
             if self.norms is not None:
@@ -198,10 +204,10 @@ class PlainEngine:
             with self.span("optimizer step"):
                 with stepping(self.job.optimizer):
                     step_unless(numbers.stays if self.is_ahead else None, optimizer)
-                parts.weights.master_to_params()
+                components.weights.master_to_params()
             if numbers.routing is not None:
                 counts, stays = numbers.routing.counts, numbers.stays
-                update_biases(parts.model, counts, rates.done, rates.frozen, stays)
+                update_biases(components.model, counts, rates.done, rates.frozen, stays)
         if self.norms is not None and (self.is_ahead or finish().policy is None):
             self.norms.updated()
         scaler.update()
@@ -210,7 +216,7 @@ class PlainEngine:
 
     def _gather(self, sums: Sums, norm: Tensor, overflows: list[Tensor]) -> _Numbers:
         """Bring the numbers of all ranks together, and let them go to the host."""
-        world, scaled = self.parts.world, self.parts.scaler.is_enabled()
+        world, scaled = self.components.world, self.components.scaler.is_enabled()
         losses, routing, by_source = sums.losses.double(), sums.routing, sums.by_source
         broken = (~norm.isfinite()).to(losses.device)
         over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
@@ -234,7 +240,9 @@ class PlainEngine:
             broken, over = broken[0] > 0, over[0] > 0
             for flag in overflows:  # by which the scale of the loss follows
                 flag.copy_(over)
-        scale = [self.parts.scaler.scale(torch.ones((), device=losses.device))] if scaled else []
+        scale = (
+            [self.components.scaler.scale(torch.ones((), device=losses.device))] if scaled else []
+        )
         logged = None if self.metrics is None else self.metrics.cut()
         device = [] if logged is None else logged.on_device
         singles = [*scale, norm, broken, over, *device]
@@ -246,7 +254,7 @@ class PlainEngine:
 
     def _finish(self, numbers: _Numbers, undo: Undo) -> Finish:
         """What reads the numbers of a step, judges it, and counts on the host what came of it."""
-        parts, known = self.parts, list[StepResult]()
+        components, known = self.components, list[StepResult]()
 
         def finish() -> StepResult:
             if known:
@@ -254,13 +262,13 @@ class PlainEngine:
             with self.span("device"):
                 loss, nats, *rest = numbers.read()
             by_source, rest = rest[: numbers.sources], rest[numbers.sources :]
-            scaled = parts.scaler.is_enabled()
+            scaled = components.scaler.is_enabled()
             scale = rest.pop(0) if scaled else 1.0
             norm, broken, over, *logged = rest
             if self.metrics is not None and numbers.logged is not None:
                 self.metrics.settle(numbers.logged, logged)
             verdict, policy = judge(
-                loss, broken > 0, over > 0, scaled, parts.non_finite, parts.spikes
+                loss, broken > 0, over > 0, scaled, components.non_finite, components.spikes
             )
             taken = verdict is Verdict.TAKEN
             known.append(
@@ -272,7 +280,7 @@ class PlainEngine:
             if not taken:
                 undo()
                 if policy is None:
-                    parts.scaler.skip(scale)
+                    components.scaler.skip(scale)
                 elif self.norms is not None:
                     self.norms.pass_over()
             return known[0]

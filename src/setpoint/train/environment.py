@@ -40,31 +40,31 @@ LISTED_PREPARED = 1_000
 """The same of prepared data, whose files are known: listing 90,000 takes half a second."""
 
 
-def write_data(run: RunDirectory, parts: Components) -> None:
+def write_data(run: RunDirectory, components: Components) -> None:
     """Bring the record of the data up to the documents that are trained on now.
 
     Raises:
         RunError: if it cannot be written.
     """
-    facts = {**_read(run), "data": {side: describe(data) for side, data in _sides(parts)}}
+    facts = {**_read(run), "data": {side: describe(data) for side, data in _sides(components)}}
     run.write_json(ENVIRONMENT, facts)
 
 
-def write_environment(run: RunDirectory, parts: Components, job: Job) -> None:
+def write_environment(run: RunDirectory, components: Components, job: Job) -> None:
     """Write down where, with what and on what data a run began.
 
     Raises:
         RunError: if it cannot be written.
     """
     facts = environment(secrets=declared_secrets(job))
-    facts["data"] = {side: describe(data) for side, data in _sides(parts)}
+    facts["data"] = {side: describe(data) for side, data in _sides(components)}
     run.write_json(ENVIRONMENT, facts)
 
 
 def compare_with_record(
     run: RunDirectory,
     accepted: Accepted,
-    parts: Components,
+    components: Components,
     job: Job,
     accept: Sequence[str] = (),
 ) -> tuple[Accepted, dict[str, Any]]:
@@ -83,7 +83,7 @@ def compare_with_record(
         SetpointError: if the data differs and is not accepted, or a path to accept has no effect.
     """
     recorded = _read(run)
-    data = compare_data(recorded["data"], parts)
+    data = compare_data(recorded["data"], components)
     asked = [path for path in accept if any(within(path.strip(), each) for each in OF_DOCUMENTS)]
     if not asked and "data" not in accept:
         refuse_data(str(run.path), data, accept)
@@ -132,11 +132,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _sides(parts: Components) -> Iterator[tuple[str, DataIdentity]]:
+def _sides(components: Components) -> Iterator[tuple[str, DataIdentity]]:
     """The sides of the data that there are."""
-    yield "train", parts.train.identity
-    if parts.held_out is not None:
-        yield "held_out", parts.held_out.identity
+    yield "train", components.train.identity
+    if components.held_out is not None:
+        yield "held_out", components.held_out.identity
 
 
 def describe(data: DataIdentity) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _inputs(data: DataIdentity) -> list[str]:
     return found if len(found) <= LISTED else []
 
 
-def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[str, Any]]:
+def compare_data(recorded: Mapping[str, Any], components: Components) -> list[dict[str, Any]]:
     """Compare today's documents with those that a run was trained on.
 
     Returns:
@@ -171,7 +171,7 @@ def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[st
         `gone`, `new` or `changed`.
     """
     found: list[dict[str, Any]] = []
-    for side, data in _sides(parts):
+    for side, data in _sides(components):
         entry = recorded.get(side)
         if entry is None or entry["digest"] == data.digest:
             continue

@@ -128,7 +128,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     rows = [
         ("state", state),
         ("fingerprint", fingerprint(run.identity)[:SHORT]),
-        ("parameters", f"{run.parts.parameter_count:,}"),
+        ("parameters", f"{run.components.parameter_count:,}"),
         *adapter_rows(run),
         ("steps", f"{at.step:,}"),
         ("tokens", f"{at.tokens:,}"),
@@ -165,15 +165,15 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
 
 def adapter_rows(run: Run) -> list[tuple[str, str]]:
     """What is adapted, trained and frozen; nothing without an adapter."""
-    found = run.parts.adapter
+    found = run.components.adapter
     return [] if found is None else [("adapter", found.line())]
 
 
 def _print_baselines(run: Run, bits: float, stream: TextIO | None) -> None:
-    parts = run.parts
-    assert parts.held_out is not None
-    corpora = [corpus for corpus in parts.corpora if isinstance(corpus, Corpus)]
-    counted = ngram_baselines(corpora, eval_slice(run.job, parts.held_out))
+    components = run.components
+    assert components.held_out is not None
+    corpora = [corpus for corpus in components.corpora if isinstance(corpus, Corpus)]
+    counted = ngram_baselines(corpora, eval_slice(run.job, components.held_out))
     rows = [
         ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
         ("bigram (given the byte before)", f"{counted.bigram:.3f}"),

@@ -29,11 +29,11 @@ class FrozenParameters:
     Every rank calls every method.
 
     Arguments:
-        job, parts: of the run; the model is not compared before `decide`.
+        job, components: of the run; the model is not compared before `decide`.
     """
 
-    def __init__(self, job: Job, parts: Components) -> None:
-        self.job, self.parts = job, parts
+    def __init__(self, job: Job, components: Components) -> None:
+        self.job, self.components = job, components
         self.left_out: Base | None = None
         self._loaded: tuple[Base, Place] | None = None
         self._from: Path | None = None
@@ -51,10 +51,10 @@ class FrozenParameters:
         known = self._loaded
         if known is None or known[0].files != base.files:
             pretrained = self.job.model.pretrained
-            place = self.parts.world.on_main(lambda: find_base(found.path, base, pretrained))
+            place = self.components.world.on_main(lambda: find_base(found.path, base, pretrained))
             known = base, place
         self._loaded = base, known[1]
-        words, outline = self.parts.tokenizer.vocab_size, self._outline()
+        words, outline = self.components.tokenizer.vocab_size, self._outline()
         return completed(found, known[1], self.job.model, words, outline)
 
     def decide(self) -> str | None:
@@ -72,7 +72,7 @@ class FrozenParameters:
         section, pretrained = self.job.checkpoint, self.job.model.pretrained
         if section.save_frozen or not section.save or pretrained is None:
             return None
-        world = self.parts.world
+        world = self.components.world
         base, place = self._loaded or world.on_main(lambda: _found(pretrained))
         here = self._frozen_here()
         equal = self._equal(here, base, place)
@@ -92,13 +92,13 @@ class FrozenParameters:
         adapter, config = self.job.adapter, self.job.model
         if adapter is None or adapter.quantize is None or not isinstance(config, Transformer):
             return None
-        model = skeleton(config, self.parts.tokenizer.vocab_size)
+        model = skeleton(config, self.components.tokenizer.vocab_size)
         add_adapter(self.job, model)
         return model
 
     def _frozen_here(self) -> dict[str, Tensor]:
         """The frozen parameters that this rank holds a part of, as checkpoints name them."""
-        held = self.parts.model.state_dict(keep_vars=True)
+        held = self.components.model.state_dict(keep_vars=True)
         return {
             name: each.detach()
             for name, each in held.items()
@@ -107,9 +107,9 @@ class FrozenParameters:
 
     def _equal(self, here: dict[str, Tensor], base: Base, place: Place) -> set[str]:
         """Those that equal, bit by bit, what the weights have."""
-        config, size = self.job.model, self.parts.tokenizer.vocab_size
+        config, size = self.job.model, self.components.tokenizer.vocab_size
         known = set(base.tensors) & here.keys()
-        if self._from is None and self.parts.pretrained is not None:
+        if self._from is None and self.components.pretrained is not None:
             # They have just come from there, but for what is no part of the model by itself, and
             # what adapters of PEFT have changed.
             if not isinstance(config, Transformer):
@@ -117,7 +117,7 @@ class FrozenParameters:
             if not config.adapters:
                 known = here.keys() & skeleton(config, size).state_dict().keys()
         unsure = {n: (DTYPES[each.dtype],) for n, each in here.items() if n not in known}
-        if not unsure or self.parts.replicas.holds_state:
+        if not unsure or self.components.replicas.holds_state:
             return known
         of = self._from or place.directory
         found = tensors_at(place, unsure, config, size, of, self._outline())

@@ -194,8 +194,8 @@ class Loop:
     """Takes steps until the duration is over or a stop is requested.
 
     What happens every so often is a callback's business; the callbacks run after each step, by
-    their phases, and see the loop's `before`, `position`, `last` and `parts`. Without any, the same
-    model is trained.
+    their phases, and see the loop's `before`, `position`, `last` and `components`. Without any, the
+    same model is trained.
 
     Arguments:
         ended: why nothing is left to train although the duration is not over; None where it is.
@@ -210,7 +210,7 @@ class Loop:
     def __init__(
         self,
         job: Job,
-        parts: Components,
+        components: Components,
         callbacks: Sequence[Callback],
         stop: StopRequest,
         position: Position,
@@ -222,7 +222,7 @@ class Loop:
         metrics: MetricLog | None = None,
     ) -> None:
         self.job = job
-        self.parts = parts
+        self.components = components
         self.callbacks = sorted(callbacks, key=lambda callback: callback.phase)
         self.stop = stop
         self.position = self.before = position
@@ -232,13 +232,13 @@ class Loop:
         self.liveness = liveness
         self.keep_bad = keep_bad
         self.until = until
-        self.engine: Engine = engine_of(job, parts)
+        self.engine: Engine = engine_of(job, components)
         measured = job.tracking.metrics.step_time
         self.times = StepTimes(measured != "none", measured == "device")
         self.engine.span = self.times
         self.metrics = self.engine.metrics = MetricLog() if metrics is None else metrics
-        self.ranks = StepSync(parts.world, stop, self.metrics, self.times)
-        names = [name for name, held in parts.weights.named_parameters() if held.requires_grad]
+        self.ranks = StepSync(components.world, stop, self.metrics, self.times)
+        names = [name for name, held in components.weights.named_parameters() if held.requires_grad]
         self.freezing = Freezing(job.optimizer.frozen_spans, names)
         # The phase that is being done, and whether a row for the present step is still to come.
         self.doing, self.logs = Phase.STEP, False
@@ -296,7 +296,7 @@ class Loop:
         # A device that is ahead knows the verdict itself, and the host reads it later.
         verdict = Verdict.TAKEN if self.engine.is_ahead else launched.finish().verdict
         if verdict is Verdict.RETAKEN:
-            self.parts.feed.load_state_dict(launched.data)
+            self.components.feed.load_state_dict(launched.data)
             self.metrics.drop()
             self.ranks.retake_step()
             return
@@ -305,7 +305,7 @@ class Loop:
             return
         self.stop.busy = True
         self.advance(launched.whole.tokens, self.ranks.end_step())
-        merge_if_due(self.job, self.parts, self.before, self.position)
+        merge_if_due(self.job, self.components, self.before, self.position)
         for callback in self.callbacks:
             callback.after_launch(self)
 
@@ -316,26 +316,26 @@ class Loop:
             RunError: if no target counts; an optimizer of the user's own fails; or as `settle`
                 does, of the step before.
         """
-        parts, at, groups = self.parts, self.position, self.parts.groups
+        components, at, groups = self.components, self.position, self.components.groups
         assert self.job.seed is not None
         data: dict[str, Any] = {}
         if groups is not None:
             groups.begin(at.step)
-            parts.feed.divide(groups.rank, groups.size)
-            data = parts.feed.state_dict()
-        replica = 0 if groups is None else groups.rank * parts.world.size
-        seed_step(self.job.seed, at.step, parts.world.noise_rank + replica)
-        if parts.noise is not None:
-            parts.noise.step = at.step
-        lr = self.job.optimizer.lr * parts.schedule.factor(at)
+            components.feed.divide(groups.rank, groups.size)
+            data = components.feed.state_dict()
+        replica = 0 if groups is None else groups.rank * components.world.size
+        seed_step(self.job.seed, at.step, components.world.noise_rank + replica)
+        if components.noise is not None:
+            components.noise.step = at.step
+        lr = self.job.optimizer.lr * components.schedule.factor(at)
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.
         with self.times("data"):
             asked = time.perf_counter()
-            batch = parts.feed.take()
+            batch = components.feed.take()
             self.waited += time.perf_counter() - asked
         with self.times("communication"):
-            whole, by_source = count_over_ranks(batch, parts.world, groups)
+            whole, by_source = count_over_ranks(batch, components.world, groups)
         # All ranks are here now, whatever each has done since the last step.
         step_begins(first=not self.stepping)
         if groups is not None and groups.breaks:
@@ -348,7 +348,7 @@ class Loop:
         for callback in self.callbacks:
             callback.before_update(self)
         after = replace(
-            at, step=at.step + 1, tokens=at.tokens + whole.tokens, epochs=parts.feed.epoch
+            at, step=at.step + 1, tokens=at.tokens + whole.tokens, epochs=components.feed.epoch
         )
         done = 0.0 if sums.routing is None else share_done(self.job.horizon(), after)
         if self.engine.norms is not None:
@@ -378,15 +378,15 @@ class Loop:
             RunError: the loss or the norm is not finite or the loss a spike, and their policy does
                 not go on from that; no weight was changed by the step.
         """
-        launched, spikes = self.launched, self.parts.spikes
+        launched, spikes = self.launched, self.components.spikes
         assert launched is not None
         self.launched = None
         result = launched.finish()
         wrong = ""
-        if result.policy is self.parts.non_finite:
+        if result.policy is self.components.non_finite:
             wrong = f"the loss is {result.loss:.6g} and the gradient norm {result.grad_norm:.6g}"
         else:
-            self.parts.non_finite.reset()
+            self.components.non_finite.reset()
             if spikes is not None and result.policy is spikes:
                 wrong = spikes.describe(result.loss)
         if spikes is not None and math.isfinite(result.loss):
@@ -416,7 +416,7 @@ class Loop:
         assert self.roll_back is not None
         self.logs = False
         self.go_on_at(self.roll_back(self, result))
-        self.rewound = {"step": self.position.step, "data": self.parts.feed.state_dict()}
+        self.rewound = {"step": self.position.step, "data": self.components.feed.state_dict()}
 
     def go_on_at(self, position: Position) -> None:
         """Go on from a state that the components have now, before a step."""
@@ -432,7 +432,7 @@ class Loop:
         self.position = Position(
             step=at.step + 1,
             tokens=at.tokens + tokens,
-            epochs=self.parts.feed.epoch,
+            epochs=self.components.feed.epoch,
             seconds=at.seconds + seconds,
         )
         self.last = self.is_over
@@ -519,20 +519,20 @@ class Loop:
     @contextmanager
     def _begun(self) -> Iterator[None]:
         """Start the callbacks, and close them however the loop is left."""
-        self.parts.model.train()
+        self.components.model.train()
         # A rank that left in the middle of a step would leave the others waiting for it.
         self.stop.defers = self.ranks.is_shared
         # Callbacks may be on some ranks only.
-        self.metrics.always = self.parts.world.any(
+        self.metrics.always = self.components.world.any(
             any(not _is_ours(callback) for callback in self.callbacks)
         )
         with ExitStack() as ending:
-            ending.callback(self.parts.feed.close)
+            ending.callback(self.components.feed.close)
             measured = self.job.tracking.metrics.step_time
             if self.ranks.is_shared and measured in ("waits", "device"):
                 ending.enter_context(measuring_waits(self.times))
-                if isinstance(self.parts.replicas, Replicas):
-                    self.parts.replicas.on_last = self.times.waits_until_end
+                if isinstance(self.components.replicas, Replicas):
+                    self.components.replicas.on_last = self.times.waits_until_end
             for callback in self.callbacks:
                 ending.callback(callback.close, self)
                 with self._part_of(callback):

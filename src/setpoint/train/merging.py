@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 
-def merge_if_due(job: Job, parts: Components, before: Position, now: Position) -> bool:
+def merge_if_due(job: Job, components: Components, before: Position, now: Position) -> bool:
     """Merge the adapter after a step whose number is a multiple of `adapter.merge.every`.
 
     Returns:
@@ -33,16 +33,16 @@ def merge_if_due(job: Job, parts: Components, before: Position, now: Position) -
     if section is None or not is_due(section.every, before, now, last=False):
         return False
     assert job.seed is not None
-    merge_adapters(parts, job.seed, now.step)
+    merge_adapters(components, job.seed, now.step)
     if section.optimizer_state == "drop":
-        for name, held in parts.weights.named_parameters():
+        for name, held in components.weights.named_parameters():
             if f".{CHILD}." in name:
-                parts.optimizer.state.pop(held, None)
+                components.optimizer.state.pop(held, None)
     return True
 
 
 @torch.no_grad()
-def merge_adapters(parts: Components, seed: int, step: int) -> None:
+def merge_adapters(components: Components, seed: int, step: int) -> None:
     """Let weights be the merged ones, and adapters begin again, so that the function is the same.
 
     W becomes W + scale * B A, with a magnitude m / |W + scale * B A| times that, row by row. A is
@@ -50,9 +50,9 @@ def merge_adapters(parts: Components, seed: int, step: int) -> None:
     the merged rows have. Where ranks hold parts, all of them take part; a weight is held whole at
     a time.
     """
-    rules = adapter_rules(parts.model, after_merge=True)
-    masters = dict(parts.weights.named_parameters())
-    for path, (adapter, weight, found) in held_by_adapters(parts.model).items():
+    rules = adapter_rules(components.model, after_merge=True)
+    masters = dict(components.weights.named_parameters())
+    for path, (adapter, weight, found) in held_by_adapters(components.model).items():
         # The optimizer's own, which may be more exact than the model's.
         held = {name: masters.get(f"{path}.{name}", each) for name, each in found.items()}
         merged = whole_base(weight) + whole_update(adapter, held)
@@ -68,4 +68,4 @@ def merge_adapters(parts: Components, seed: int, step: int) -> None:
         if "magnitude" in held:
             # Of the rounded weights, so that the factor is 1.
             put(held["magnitude"], torch.linalg.vector_norm(rounded, dim=adapter.row_dim))
-    parts.weights.master_to_params()
+    components.weights.master_to_params()

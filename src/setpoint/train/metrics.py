@@ -136,21 +136,21 @@ class NormMetrics:
     """
 
     def __init__(
-        self, section: Metrics, parts: Components, elsewhere: frozenset[Tensor] = frozenset()
+        self, section: Metrics, components: Components, elsewhere: frozenset[Tensor] = frozenset()
     ) -> None:
         self.is_on = False
-        self.stages = parts.world.group("pipeline")
-        held = dict(parts.weights.named_parameters())
+        self.stages = components.world.group("pipeline")
+        held = dict(components.weights.named_parameters())
         groups = {
             f"_{group.get('name', number)}": list[str]()
-            for number, group in enumerate(parts.optimizer.param_groups)
+            for number, group in enumerate(components.optimizer.param_groups)
         }
-        for name, group in zip(groups, parts.optimizer.param_groups, strict=False):
+        for name, group in zip(groups, components.optimizer.param_groups, strict=False):
             groups[name] += group["param_names"]
-        if parts.described is None:
+        if components.described is None:
             known = [name for name, each in held.items() if each.requires_grad]
         else:
-            known = [each.name for each in parts.described]
+            known = [each.name for each in components.described]
         by: dict[str, Sets] = {"model": {"": known}, "groups": groups, "layers": _layers(known)}
         wanted = (section.grad_norms, section.param_norms, section.update_ratios)
         self.sets: dict[str, Sets] = {

@@ -32,37 +32,37 @@ class PipelineEngine(PlainEngine):
     All ranks of a pipeline read the same batches: what is handed on is the residual stream alone.
     """
 
-    def __init__(self, job: Job, parts: Components) -> None:
-        super().__init__(job, parts)
-        assert parts.pipeline is not None
-        self.pipeline: Pipeline = parts.pipeline
-        loss, sources = parts.objective.loss, self.sources
+    def __init__(self, job: Job, components: Components) -> None:
+        super().__init__(job, components)
+        assert components.pipeline is not None
+        self.pipeline: Pipeline = components.pipeline
+        loss, sources = components.objective.loss, self.sources
         self.objectives = {
             stage: Objective(stage.model, loss, sources) for stage in self.pipeline.stages
         }
         # Of matrices that several ranks hold, such as tied embeddings, the norm counts one.
-        held = parts.weights.held
+        held = components.weights.held
         self.elsewhere = frozenset(held[name] for name in self.pipeline.counted_elsewhere)
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
         """See `Engine.forward_backward`."""
-        parts, formats, scaler = self.parts, self.job.precision, self.parts.scaler
-        losses = torch.zeros(2, device=parts.device)
+        components, formats, scaler = self.components, self.job.precision, self.components.scaler
+        losses = torch.zeros(2, device=components.device)
         scaler.scale(losses)  # makes its tensors, on ranks without a loss, too
-        whole_rows = at_one_length([batch.to(parts.device) for batch in step.batches])
-        batches = [parts.sequence.cut(batch) for batch in whole_rows]
+        whole_rows = at_one_length([batch.to(components.device) for batch in step.batches])
+        batches = [components.sequence.cut(batch) for batch in whole_rows]
         routing: Routing | None = None
         by_source: Tensor | None = None
-        loss = parts.objective.loss
+        loss = components.objective.loss
         if isinstance(loss, PerToken) and loss.per_token and batches[0].source is not None:
-            by_source = torch.zeros(self.sources, dtype=torch.float64, device=parts.device)
+            by_source = torch.zeros(self.sources, dtype=torch.float64, device=components.device)
 
         def compute(stage: Stage, number: int, x: Tensor | None) -> Tensor:
             nonlocal routing, by_source
             batch, count = batches[number], step.counts[number]
             if x is not None:
                 batch = replace(batch, inputs=x)
-            computing = compute_in(formats.compute, formats.params, parts.device)
+            computing = compute_in(formats.compute, formats.params, components.device)
             span = self.span(f"forward of stage {stage.number}")
             with span, computing, collecting(self.metrics):
                 output, auxiliary, chosen = self.objectives[stage](batch)
@@ -83,7 +83,7 @@ class PipelineEngine(PlainEngine):
             return scaler.scale(share)
 
         rows, length = batches[0].inputs.shape
-        with self.span("pipeline"), parts.replicas.micro_batch(last=True):
+        with self.span("pipeline"), components.replicas.micro_batch(last=True):
             self.pipeline.run((rows, length), compute)
         self.pipeline.sum_shared()
         return Sums(losses, routing, by_source)
@@ -99,12 +99,16 @@ def at_one_length(batches: Sequence[Batch]) -> list[Batch]:
     return [batch.padded(length - batch.inputs.shape[1]) for batch in batches]
 
 
-def engine_of(job: Job, parts: Components) -> Engine:
+def engine_of(job: Job, components: Components) -> Engine:
     """The engine that takes the steps of a job."""
-    if isinstance(parts.replicas, ZeroReplicas):
-        return ZeroEngine(job, parts)
-    engine = PlainEngine(job, parts) if parts.pipeline is None else PipelineEngine(job, parts)
+    if isinstance(components.replicas, ZeroReplicas):
+        return ZeroEngine(job, components)
+    engine = (
+        PlainEngine(job, components)
+        if components.pipeline is None
+        else PipelineEngine(job, components)
+    )
     metrics = job.tracking.metrics
     if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
-        engine.norms = NormMetrics(metrics, parts, engine.elsewhere)
+        engine.norms = NormMetrics(metrics, components, engine.elsewhere)
     return engine

@@ -86,7 +86,7 @@ def recorded(run: Run) -> Iterator[None]:
         run.files, run.environment = files, {}
         if run.accepted is not None:
             run.accepted, run.environment = compare_with_record(
-                files, run.accepted, run.parts, job, run.accept
+                files, run.accepted, run.components, job, run.accept
             )
         run.events = EventLog(files.events) if world.is_main else NoEvents()
         ending.callback(run.events.close)
@@ -120,10 +120,10 @@ def recorded(run: Run) -> Iterator[None]:
             on_set_aside=set_aside,
             on_sealed=lambda step, manifest: run.chain.seal((step, manifest)),
         )
-        run.store, run.frozen = _shared(world, store, job), FrozenParameters(job, run.parts)
+        run.store, run.frozen = _shared(world, store, job), FrozenParameters(job, run.components)
         run.record = record_files(job)
-        words, count = run.parts.tokenizer.vocab_size, run.parts.parameter_count
-        run.utilization = utilization_of(job, run.parts.model, words, world.device, count)
+        words, count = run.components.tokenizer.vocab_size, run.components.parameter_count
+        run.utilization = utilization_of(job, run.components.model, words, world.device, count)
         try:
             yield
         except Exception as error:
@@ -292,7 +292,7 @@ def write_start(run: Run) -> None:
             run.progress.note(f"dropped: {value}")
         run.events.write("start", step=run.started.step, **facts)
         _write_loaded(run)
-        write_environment(run.files, run.parts, run.job)
+        write_environment(run.files, run.components, run.job)
         _write_config(run)
         return
     accepted = run.accepted
@@ -308,7 +308,7 @@ def write_start(run: Run) -> None:
         "resume",
         step=run.started.step,
         **lost_since(run, run.started, run.trackers.states[JSONL]["offset"]),
-        data_position=where_in_data(run.job, run.parts.feed.state_dict()),
+        data_position=where_in_data(run.job, run.components.feed.state_dict()),
         **facts,
         accepted=[difference.to_json() for difference in kept],
         **({"data": list(accepted.data)} if accepted.data else {}),
@@ -351,7 +351,7 @@ def change_record(run: Run) -> None:
 
 def _write_changed(run: Run) -> None:
     if run.accepted is not None and run.accepted.data:
-        write_data(run.files, run.parts)
+        write_data(run.files, run.components)
     _write_config(run)
 
 
@@ -401,13 +401,14 @@ def _facts(run: Run) -> dict[str, Any]:
         "fingerprint": fingerprint(run.identity),
         "version": __version__,
     }
-    if run.parts.pretrained is not None:
-        facts["pretrained"] = run.parts.pretrained
+    if run.components.pretrained is not None:
+        facts["pretrained"] = run.components.pretrained
     facts["groups"] = [
-        row.to_json() for row in rows_of(run.job.optimizer, run.parts.model, run.parts.described)
+        row.to_json()
+        for row in rows_of(run.job.optimizer, run.components.model, run.components.described)
     ]
-    if run.parts.adapter is not None:
-        facts["adapter"] = run.parts.adapter.to_json()
+    if run.components.adapter is not None:
+        facts["adapter"] = run.components.adapter.to_json()
     facts["utilization"] = run.utilization.record()
     if run.objects:
         facts["callbacks"] = list(run.objects)
@@ -419,14 +420,14 @@ def _facts(run: Run) -> dict[str, Any]:
 
 def _notes(run: Run) -> Iterator[str]:
     """What people should know of the job before it trains."""
-    grown = (run.parts.pretrained or {}).get("grown")
+    grown = (run.components.pretrained or {}).get("grown")
     if grown is not None:
         yield (
             f"model: the vocabulary grows from {grown['from']} to {grown['to']} tokens; new rows "
             f"begin as the mean of those of {run.job.model.pretrained}"
         )
-    if run.parts.adapter is not None:
-        yield f"adapter: {run.parts.adapter.line()}"
+    if run.components.adapter is not None:
+        yield f"adapter: {run.components.adapter.line()}"
     use = run.utilization
     if use.unknown is not None and use.peak is not None:
         yield f"mfu will be null: {use.unknown}"

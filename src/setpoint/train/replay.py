@@ -113,24 +113,24 @@ def replay(
     with settings_of(job):
         kept, load = kept_files(job, run.path), job.checkpoint.load
         fresh = checkpoint is None and (load is None or job.checkpoint.excludes_weights)
-        parts = build_components(job, fresh, no_work, *kept)
-        states = states_of(job, parts, best_metric_of(job, parts), LossMean(), Trackers())
-        position, frozen = Position(), FrozenParameters(job, parts)
+        components = build_components(job, fresh, no_work, *kept)
+        states = states_of(job, components, best_metric_of(job, components), LossMean(), Trackers())
+        position, frozen = Position(), FrozenParameters(job, components)
         if checkpoint is not None:
             position = restore(job, states, frozen.completed(checkpoint))
         elif load is not None:
             with TemporaryDirectory() as folder:
-                _, position = load_other(job, parts, states, frozen, into=Path(folder))
-        loop = Loop(job, parts, [], StopRequest(), position)
+                _, position = load_other(job, components, states, frozen, into=Path(folder))
+        loop = Loop(job, components, [], StopRequest(), position)
         assert isinstance(loop.engine, PlainEngine)
         try:
             _go_on_with_data(run, loop, saved)
-            parts.model.train()
+            components.model.train()
             _take_steps(loop, step)
-            shares = [(0, list(parts.feed.take().batches))] if saved is None else saved.shares
+            shares = [(0, list(components.feed.take().batches))] if saved is None else saved.shares
         finally:
-            parts.feed.close()
-        _require_tokens(parts, shares)
+            components.feed.close()
+        _require_tokens(components, shares)
         found, watch, anomaly = _run(loop, loop.engine, shares, saved)
     return Replayed(
         step=step,
@@ -197,7 +197,7 @@ def _go_on_with_data(run: RunDirectory, loop: Loop, saved: SavedStep | None) -> 
             if row.get("event") == "rollback" and row.get("step") == at:
                 data = row["data"]
     if data is not None:
-        loop.parts.feed.load_state_dict(data)
+        loop.components.feed.load_state_dict(data)
 
 
 def _take_steps(loop: Loop, step: int) -> None:
@@ -211,9 +211,9 @@ def _take_steps(loop: Loop, step: int) -> None:
             ) from error
 
 
-def _require_tokens(parts: Components, shares: list[tuple[int, list[Batch]]]) -> None:
+def _require_tokens(components: Components, shares: list[tuple[int, list[Batch]]]) -> None:
     """Refuse kept tokens that the model has no rows for."""
-    size = parts.tokenizer.vocab_size
+    size = components.tokenizer.vocab_size
     for _, batches in shares:
         for batch in batches:
             most, least = int(batch.inputs.max()), int(batch.inputs.min())
@@ -227,16 +227,16 @@ def _require_tokens(parts: Components, shares: list[tuple[int, list[Batch]]]) ->
 def _run(
     loop: Loop, engine: PlainEngine, shares: list[tuple[int, list[Batch]]], saved: SavedStep | None
 ) -> tuple[Numbers, ModuleWatch, Anomaly | None]:
-    parts, seed = loop.parts, loop.job.seed
+    components, seed = loop.components, loop.job.seed
     assert seed is not None
-    counted = [[parts.objective.count(batch) for batch in batches] for _, batches in shares]
+    counted = [[components.objective.count(batch) for batch in batches] for _, batches in shares]
     whole = total_count([count for counts in counted for count in counts])
     if saved is not None:
         tokens, targets, weight = saved.facts["whole"]
         whole = Count(tokens, targets, weight)
 
     def gradients() -> Tensor:
-        losses = torch.zeros(2, device=parts.device)
+        losses = torch.zeros(2, device=components.device)
         for (noise, batches), counts in zip(shares, counted, strict=True):
             # As each rank drew its own; one after another, gradients add up as they did over ranks.
             seed_step(seed, loop.position.step, noise)
@@ -244,14 +244,14 @@ def _run(
             losses += engine.forward_backward(given, whole).losses
         return losses
 
-    with ModuleWatch(parts.model) as watch:
+    with ModuleWatch(components.model) as watch:
         engine.span = lambda name: _phase(watch, name)
         loss, nats = gradients().tolist()
-    parts.weights.grads_to_master()
-    parts.scaler.unscale_(parts.optimizer)
-    watch.count_weights({name: held.grad for name, held in parts.weights.named_parameters()})
+    components.weights.grads_to_master()
+    components.scaler.unscale_(components.optimizer)
+    watch.count_weights({name: held.grad for name, held in components.weights.named_parameters()})
     norm = float(clip_gradients(engine.parameters, None))
-    parts.optimizer.zero_grad(set_to_none=True)
+    components.optimizer.zero_grad(set_to_none=True)
     found = Numbers(loss, nats, norm)
     return found, watch, _detect(gradients) if watch.first else None
 

@@ -60,13 +60,13 @@ def resume(run: Run) -> None:
         SetpointError: if the checkpoint does not belong to this job.
         RunError: if all checkpoints are damaged, or the record cannot be written.
     """
-    job, parts, note = run.job, run.parts, run.progress.note
-    run.best, run.mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
+    job, components, note = run.job, run.components, run.progress.note
+    run.best, run.mean = best_metric_of(job, components), LossMean(job.tracking.metrics.ema)
     run.metrics, run.identity, run.started = MetricLog(), job, Position()
     refrozen = run.accepted is not None and run.accepted.has("optimizer.frozen")
     # The data has been compared with the record: a kill may lie between it and a checkpoint.
     run.states = states_of(
-        job, parts, run.best, run.mean, run.trackers, True, refrozen, run.metrics
+        job, components, run.best, run.mean, run.trackers, True, refrozen, run.metrics
     )
     checkpoint = _newest_checkpoint(run)
     if checkpoint is None and run.accepted is not None:
@@ -75,9 +75,9 @@ def resume(run: Run) -> None:
         checkpoint = _after_rollbacks(run, checkpoint)
         run.resumed_at, run.started = checkpoint.step, restore(job, run.states, checkpoint)
         # What the run began with; files may have moved or changed since.
-        parts.companions = companions_in(checkpoint.path) or parts.companions
+        components.companions = companions_in(checkpoint.path) or components.companions
         run.store.set_aside_after(checkpoint.step)
-        for line in other_frozen(parts, checkpoint) if refrozen else ():
+        for line in other_frozen(components, checkpoint) if refrozen else ():
             note(line)
     elif job.checkpoint.load is not None:
         _load(run)
@@ -97,9 +97,9 @@ def resume(run: Run) -> None:
         # What was accepted by name is not trained with any more.
         run.identity = resolve(read_record(Job, str(run.directory))[0])
     if not run.is_over:
-        note(data_line(job, parts))
+        note(data_line(job, components))
         if run.started.step:
-            note(f"data position: {where_in_data(job, parts.feed.state_dict())}")
+            note(f"data position: {where_in_data(job, components.feed.state_dict())}")
     run.world.on_main(lambda: write_start(run))
     run.world.on_main(lambda: _open_trackers(run))
     if not run.is_over and run.best.changed:
@@ -113,10 +113,10 @@ def resume(run: Run) -> None:
 
 def _after_rollbacks(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """Go on behind the data of steps that were rolled back to a checkpoint, and count them."""
-    parts, step, path = run.parts, checkpoint.step, run.files.events
+    components, step, path = run.components, checkpoint.step, run.files.events
     state = checkpoint.state
     for cause, event in run.world.on_main(lambda: rollbacks_to(read_jsonl(path, []), step)).items():
-        policy = parts.spikes if cause == "spike" else parts.non_finite
+        policy = components.spikes if cause == "spike" else components.non_finite
         if policy is not None:
             policy.resume_after_rollbacks(step, event["rollbacks"])
         state = {**state, "loader": event["data"]}
@@ -125,12 +125,12 @@ def _after_rollbacks(run: Run, checkpoint: Checkpoint) -> Checkpoint:
 
 def _load(run: Run) -> None:
     """Start from `checkpoint.load`."""
-    job, parts = run.job, run.parts
+    job, components = run.job, run.components
     with _fetching(run) as folder:
-        run.loaded, run.started = load_other(job, parts, run.states, run.frozen, folder)
-        if job.model.pretrained is not None and parts.pretrained is None:
+        run.loaded, run.started = load_other(job, components, run.states, run.frozen, folder)
+        if job.model.pretrained is not None and components.pretrained is None:
             run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
-        parts.companions = companions_in(run.loaded.path) or parts.companions
+        components.companions = companions_in(run.loaded.path) or components.companions
     refuse_changed(run.files.events, run.loaded)
 
 
@@ -247,7 +247,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     states = {name: each for name, each in run.states.items() if name != "data"}
     position = restore(run.job, states, run.frozen.completed(found))
     lost: dict[str, Any] = {}
-    if loop.parts.world.is_main:
+    if loop.components.world.is_main:
         offset = run.trackers.states[JSONL]["offset"]
         lost = lost_since(run, position, offset, reached=loop.position)
     run.events.write(
@@ -258,7 +258,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
         loss=failed.loss,
         grad_norm=failed.grad_norm,
         rollbacks=count,
-        data=loop.parts.feed.state_dict(),
+        data=loop.components.feed.state_dict(),
         seconds=round(position.seconds, 3),
         **lost,
     )
@@ -369,6 +369,6 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
         )
 
     groups.capture, groups.restore, groups.retaken = capture, heal, retaken
-    run.parts.groups = groups
+    run.components.groups = groups
     with groups:
         yield

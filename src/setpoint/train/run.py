@@ -90,7 +90,7 @@ def train(
         run.began = stop.began or began
         run.objects = tuple(named(callback) for callback in objects)
         with failures_logged(run):
-            run.parts = build_components(
+            run.components = build_components(
                 run.job, run.begins_anew, run.shown.work, *run.kept, run.world
             )
         with recorded(run), ExitStack() as within:
@@ -115,8 +115,8 @@ def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
         keep = BadBatches(run.files, number, run.world, run.events, run.progress).save
     back = partial(roll_back, run)
     return Loop(
-        job, run.parts, callbacks, run.stop, run.started, run.reason, back, liveness, keep, until,
-        run.metrics,
+        job, run.components, callbacks, run.stop, run.started, run.reason, back, liveness, keep,
+        until, run.metrics,
     )  # fmt: skip
 
 
@@ -154,31 +154,31 @@ def rehearse(
         shown = progress_of(job, World(choose_device(job.parallel)))
         ending.callback(shown.stop)
         with explain_oom(job):
-            parts = build_components(job, run.begins_anew, shown.work, *run.kept)
+            components = build_components(job, run.begins_anew, shown.work, *run.kept)
         if accepted is not None:
-            accepted, _ = compare_with_record(run.files, accepted, parts, job, run.accept)
+            accepted, _ = compare_with_record(run.files, accepted, components, job, run.accept)
         newest = CheckpointStore(run.files.checkpoints).load_newest(
             lambda where, why: damaged.append(f"{where.name}: {why}")
         )
         at, loaded = Position(), None
-        best, mean = best_metric_of(job, parts), LossMean(job.tracking.metrics.ema)
+        best, mean = best_metric_of(job, components), LossMean(job.tracking.metrics.ema)
         refrozen = accepted is not None and accepted.has("optimizer.frozen")
         # Other data has been accepted, or refused, by the record.
-        states = states_of(job, parts, best, mean, Trackers(), True, refrozen)
-        frozen = FrozenParameters(job, parts)
+        states = states_of(job, components, best, mean, Trackers(), True, refrozen)
+        frozen = FrozenParameters(job, components)
         if newest is not None:
             at = restore(job, states, frozen.completed(newest))
         elif job.checkpoint.load is not None:
             fetch = Path(ending.enter_context(TemporaryDirectory()))
-            loaded, at = load_other(job, parts, states, frozen, into=fetch)
+            loaded, at = load_other(job, components, states, frozen, into=fetch)
     rows = [("state", _would(job, at, newest is not None))]
-    rows.append(("device", device_line(job, parts.device).removeprefix("device: ")))
-    rows.append(("data", data_line(job, parts).removeprefix("data: ")))
+    rows.append(("device", device_line(job, components.device).removeprefix("device: ")))
+    rows.append(("data", data_line(job, components).removeprefix("data: ")))
     rows += [row for row in rehearsed if row is not None]
-    if planned := planned_in_words(job, parts.train):
+    if planned := planned_in_words(job, components.train):
         rows.append(("planned", planned))
     if at.step:
-        rows.append(("data position", where_in_data(job, parts.feed.state_dict())))
+        rows.append(("data position", where_in_data(job, components.feed.state_dict())))
     rows += [("duration", str(job.duration))]
     if accepted is not None:
         rows += [("changed", line) for line in describe_accepted(accepted)]

@@ -81,7 +81,7 @@ class Run:
     """Classes of the callbacks that are objects of a program, and in no record."""
 
     # Set by `build_components`.
-    parts: Components = field(init=False)
+    components: Components = field(init=False)
 
     # Set by `recorded`, which locks the directory.
     record: Mapping[str, str] = field(init=False)

@@ -114,7 +114,7 @@ class Loaded:
 
 def load_other(
     job: Job,
-    parts: Components,
+    components: Components,
     states: States,
     frozen: FrozenParameters,
     into: Path | None = None,
@@ -135,35 +135,35 @@ def load_other(
     saved: Checkpoint | None = None
     found: tuple[Checkpoint, Loaded] | None = None
     refused: SetpointError | None = None
-    trained = _trained(parts)
+    trained = _trained(components)
     name = job.checkpoint.load
     if is_url(name) and into is not None:
         place = into
         try:
-            name = str(parts.world.on_main(lambda: FETCH.load()(name, place)))
+            name = str(components.world.on_main(lambda: FETCH.load()(name, place)))
         except SetpointError as error:
             raise _named(job, error) from error
     try:
-        saved = load_directory(checkpoint_to_load(name), world=parts.world)
+        saved = load_directory(checkpoint_to_load(name), world=components.world)
     except SetpointError as error:
         refused = _named(job, error)
-    agree(parts.world, refused)
+    agree(components.world, refused)
     assert saved is not None
     try:
         saved = frozen.completed(saved)
     except SetpointError as error:
         raise _named(job, error) from error
     try:
-        found = _select(job, parts, trained, saved)
+        found = _select(job, components, trained, saved)
     except SetpointError as error:
         refused = _named(job, error)
-    agree(parts.world, refused)
+    agree(components.world, refused)
     assert found is not None
     checkpoint, loaded = found
     taken = {name: each for name, each in states.items() if name not in NOT_OF_THE_RUN}
     del taken["data"]
     try:
-        Data(job, parts, other_data=False).restore(checkpoint)
+        Data(job, components, other_data=False).restore(checkpoint)
     except SetpointError as error:
         text = f"{error}\nTo begin at the start of the data: --checkpoint.exclude.append loader"
         raise _named(job, SetpointError(text)) from error
@@ -180,9 +180,9 @@ def load_other(
     return loaded, position
 
 
-def other_frozen(parts: Components, checkpoint: Checkpoint) -> Iterator[str]:
+def other_frozen(components: Components, checkpoint: Checkpoint) -> Iterator[str]:
     """Say what the optimizer does with parameters that are frozen now, or were; all ranks ask."""
-    own = dict.fromkeys(_trained(parts), "frozen before")
+    own = dict.fromkeys(_trained(components), "frozen before")
     groups = checkpoint.state["optimizer"]["groups"]
     held = {name: "frozen now" for group in groups for name in group["parameters"]}
     if anew := {name: why for name, why in own.items() if name not in held}:
@@ -218,16 +218,16 @@ def _named(job: Job, error: SetpointError) -> SetpointError:
     return RunError(text) if isinstance(error, RunError) else SetpointError(text)
 
 
-def _trained(parts: Components) -> list[str]:
+def _trained(components: Components) -> list[str]:
     """The names of all parameters that are trained, where other ranks have some of them."""
-    own = [name for name, held in parts.weights.named_parameters() if held.requires_grad]
-    if parts.pipeline is None:
+    own = [name for name, held in components.weights.named_parameters() if held.requires_grad]
+    if components.pipeline is None:
         return own
-    return list(dict.fromkeys(name for each in parts.pipeline.all_of(own) for name in each))
+    return list(dict.fromkeys(name for each in components.pipeline.all_of(own) for name in each))
 
 
 def _select(
-    job: Job, parts: Components, trained: list[str], saved: Checkpoint
+    job: Job, components: Components, trained: list[str], saved: Checkpoint
 ) -> tuple[Checkpoint, Loaded]:
     """Leave out of a checkpoint what the job does; no rank waits for another."""
     path = saved.path
@@ -241,7 +241,7 @@ def _select(
             f"{path} holds the weights alone (checkpoint.last = weights).\nValid: optimizer among "
             f"checkpoint.exclude, which begins with a new one"
         )
-    kind = type(parts.optimizer).__name__
+    kind = type(components.optimizer).__name__
     if "optimizer" not in entries and saved.state["optimizer"]["type"] != kind:
         raise SetpointError(
             f"it holds the state of {saved.state['optimizer']['type']}, and the optimizer is "
@@ -251,7 +251,7 @@ def _select(
         raise SetpointError(others)
     if "loader" not in entries:
         _refuse_rows(job, path, differences)
-    left = _left_weights(job, parts, saved)
+    left = _left_weights(job, components, saved)
     state: dict[str, Any] = {k: v for k, v in saved.state.items() if k not in entries}
     state.pop(WEIGHTS_ONLY, None)
     if "position" in entries:
@@ -293,15 +293,15 @@ def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
         )
 
 
-def _left_weights(job: Job, parts: Components, saved: Checkpoint) -> dict[str, str]:
+def _left_weights(job: Job, components: Components, saved: Checkpoint) -> dict[str, str]:
     """The weights that the job excludes, with what there is to say of each.
 
     Raises:
         SetpointError: a pattern is found in no name, or weights that are not excluded do not fit
             the model.
     """
-    theirs, own = saved.tensors["model"], parts.shapes
-    elsewhere = frozenset() if parts.pipeline is None else parts.pipeline.elsewhere
+    theirs, own = saved.tensors["model"], components.shapes
+    elsewhere = frozenset() if components.pipeline is None else components.pipeline.elsewhere
     names = list(dict.fromkeys([*own, *theirs, *sorted(elsewhere)]))
     left: dict[str, str] = {}
     misfits: list[str] = []

@@ -110,34 +110,34 @@ class Data:
     """Where in the training data the run is."""
 
     job: Job
-    parts: Components
+    components: Components
     other_data: bool
     trained: bool = True
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
-        place = self.parts.feed.state_dict()
+        place = self.components.feed.state_dict()
         into.state["loader"], into.state["data"] = place, where_in_data(self.job, place)
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
         if "loader" in saved.state or not saved.partial:
-            self.parts.feed.load_state_dict(saved.state["loader"], self.other_data)
+            self.components.feed.load_state_dict(saved.state["loader"], self.other_data)
 
 
 @dataclass(slots=True)
 class Model:
     """The weights that the model is evaluated, saved and used with."""
 
-    parts: Components
+    components: Components
     trained: bool = False
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """Take them, and the weights that are trained where they are others."""
-        training = within.enter_context(evaluation_point(self.parts))
-        into.tensors["model"] = self.parts.weights.model_state()
-        into.still += self.parts.model.parameters()
-        if master := self.parts.weights.state():
+        training = within.enter_context(evaluation_point(self.components))
+        into.tensors["model"] = self.components.weights.model_state()
+        into.still += self.components.model.parameters()
+        if master := self.components.weights.state():
             # The model is never evaluated with these, so that they can be those that are trained.
             into.tensors["master"] = {**master, **training}
             into.still += master.values()
@@ -146,9 +146,9 @@ class Model:
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
-        pipeline = self.parts.pipeline
+        pipeline = self.components.pipeline
         elsewhere = () if pipeline is None else pipeline.elsewhere
-        load_weights(self.parts.model, saved, elsewhere)
+        load_weights(self.components.model, saved, elsewhere)
 
 
 @dataclass(slots=True)
@@ -160,36 +160,36 @@ class Training:
     """
 
     job: Job
-    parts: Components
+    components: Components
     other_frozen: bool = False
     trained: bool = True
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
-        parts = self.parts
+        components = self.components
         into.tensors["optimizer"], state = capture_optimizer(
-            parts.optimizer, parts.weights.named_parameters(), parts.options
+            components.optimizer, components.weights.named_parameters(), components.options
         )
         into.still += into.tensors["optimizer"].values()
-        if parts.pipeline is not None:
-            state = join_states(parts.pipeline.all_of(state))
+        if components.pipeline is not None:
+            state = join_states(components.pipeline.all_of(state))
         into.state["optimizer"] = state
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on; options and formats are those of the configuration."""
-        parts, state = self.parts, saved.state.get("optimizer")
+        components, state = self.components, saved.state.get("optimizer")
         weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
-        parts.weights.load(weights, saved.partial)
+        components.weights.load(weights, saved.partial)
         if state is None and saved.partial:
             return
         assert state is not None
-        if parts.pipeline is not None:
-            own = {name for name, _ in parts.weights.named_parameters()}
-            state = part_of_state(state, parts.pipeline.elsewhere - own)
-        go_on_from(parts, saved.tensors.get(TRAINING, {}))
+        if components.pipeline is not None:
+            own = {name for name, _ in components.weights.named_parameters()}
+            state = part_of_state(state, components.pipeline.elsewhere - own)
+        go_on_from(components, saved.tensors.get(TRAINING, {}))
         restore_optimizer(
-            parts.optimizer,
-            parts.weights.named_parameters(),
+            components.optimizer,
+            components.weights.named_parameters(),
             saved.tensors["optimizer"],
             state,
             partial=saved.partial or self.other_frozen,
@@ -198,9 +198,9 @@ class Training:
         if title_of(self.job.optimizer) is not None:
             others = {
                 held: weights[name].dtype if name in weights else held.dtype
-                for name, held in parts.weights.named_parameters()
+                for name, held in components.weights.named_parameters()
             }
-        convert_state(self.job.precision, parts.optimizer, others)
+        convert_state(self.job.precision, components.optimizer, others)
 
 
 @dataclass(slots=True)
@@ -246,7 +246,7 @@ States = dict[str, Stateful]
 
 def states_of(
     job: Job,
-    parts: Components,
+    components: Components,
     best: BestMetric,
     mean: LossMean,
     trackers: Trackers,
@@ -261,22 +261,28 @@ def states_of(
         other_data: whether other documents than those of the checkpoint are fine.
         other_frozen: whether other parameters than there may be frozen.
     """
-    spikes = {} if parts.spikes is None else {"spikes": Values("spikes", parts.spikes)}
-    weights: States = {"model": Model(parts), "training": Training(job, parts, other_frozen)}
-    if isinstance(zero := parts.replicas, ZeroReplicas):
-        weights = {"model": ZeroModel(zero), "training": ZeroTraining(zero, parts, other_frozen)}
+    spikes = {} if components.spikes is None else {"spikes": Values("spikes", components.spikes)}
+    weights: States = {
+        "model": Model(components),
+        "training": Training(job, components, other_frozen),
+    }
+    if isinstance(zero := components.replicas, ZeroReplicas):
+        weights = {
+            "model": ZeroModel(zero),
+            "training": ZeroTraining(zero, components, other_frozen),
+        }
     return {
         # First: it refuses other data before anything has been changed.
-        "data": Data(job, parts, other_data),
+        "data": Data(job, components, other_data),
         **weights,
-        "schedule": Values("schedule", parts.schedule),
-        "scaler": Values("scaler", parts.scaler),
-        "non_finite": Values("non_finite", parts.non_finite, rare=True),
+        "schedule": Values("schedule", components.schedule),
+        "scaler": Values("scaler", components.scaler),
+        "non_finite": Values("non_finite", components.non_finite, rare=True),
         **spikes,
         "rows": Rows(trackers),
         "evaluation": Values("evaluation", best, trained=False),
         "log": Values("log", mean, trained=False),
-        "metrics": Logged(MetricLog() if metrics is None else metrics, parts.world),
+        "metrics": Logged(MetricLog() if metrics is None else metrics, components.world),
     }
 
 

@@ -43,12 +43,12 @@ QUANTIZED = "adapter={{type: qlora, rank: 4, quantize: {{type: {}, group_size: {
 def stepped(folder: Path, *flags: str) -> tuple[Components, float]:
     """The parts of a job after its steps, and the loss of the last one."""
     job = small_job(folder, *FLAGS, *flags)
-    parts = build_components(job)
-    loop = Loop(job, parts, [], StopRequest(), Position())
+    components = build_components(job)
+    loop = Loop(job, components, [], StopRequest(), Position())
     loss = 0.0
     while loop.position.step < job.duration.limits[0].count:
         loss = loop.step().loss
-    return parts, loss
+    return components, loss
 
 
 def test_a_quantized_base_learns_what_a_dense_one_does(tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_a_quantized_base_learns_what_a_dense_one_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("experts", [0, 4])
 def test_bytes_are_those_that_the_report_says(tmp_path: Path, experts: int) -> None:
     flags = (QUANTIZED.format("nf4", 16), *([f"model.moe.experts={experts}"] * bool(experts)))
-    parts, _ = stepped(tmp_path, *flags, "duration=2 steps")
-    report = parts.adapter
+    components, _ = stepped(tmp_path, *flags, "duration=2 steps")
+    report = components.adapter
     assert report is not None
-    weights = list(parts.model.parameters())
+    weights = list(components.model.parameters())
     frozen = [each for each in weights if not each.requires_grad]
     trained = [each for each in weights if each.requires_grad]
     assert sum(each.nbytes for each in frozen) == report.frozen_bytes
@@ -74,7 +74,7 @@ def test_bytes_are_those_that_the_report_says(tmp_path: Path, experts: int) -> N
     planned = update_memory(Workload.of(job, 257), Topology.of(job))
     assert planned.weights == report.frozen_bytes + report.trained_bytes
     assert planned.gradients == report.trained_bytes
-    state = [v for of in parts.optimizer.state.values() for v in of.values() if v.ndim]
+    state = [v for of in components.optimizer.state.values() for v in of.values() if v.ndim]
     assert sum(each.nbytes for each in state) == 2 * report.trained_bytes
     # Codes of half a byte, scales of one for 16 weights, and two in fp32 for each matrix.
     matrices = 2 * (4 + 3 * max(1, experts))
@@ -108,11 +108,11 @@ def test_a_run_resumes_bit_for_bit_with_noise_and_merges(tmp_path: Path) -> None
 
 
 def test_a_merge_quantizes_the_base_again(tmp_path: Path) -> None:
-    parts, _ = stepped(tmp_path, QUANTIZED.format("nvfp4", 16), "duration=4 steps")
-    module: Any = parts.model.get_submodule("layers.0.attention.query")
+    components, _ = stepped(tmp_path, QUANTIZED.format("nvfp4", 16), "duration=4 steps")
+    module: Any = components.model.get_submodule("layers.0.attention.query")
     merged, codes = module.adapted_weight().detach(), module.quantized.codes.clone()
     scale = module.quantized.scale.item()
-    merge_adapters(parts, 7, 3)
+    merge_adapters(components, 7, 3)
     assert not module.adapter.b.any() and not torch.equal(module.quantized.codes, codes)
     assert (module.weight - merged).norm() < 0.12 * merged.norm()
     new = merged.abs().max().item() / (6 * 448)
@@ -120,8 +120,8 @@ def test_a_merge_quantizes_the_base_again(tmp_path: Path) -> None:
 
 
 def test_merged_equals_unmerged_on_a_quantized_base(tmp_path: Path) -> None:
-    parts, _ = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=2 steps")
-    model, tokens = parts.model.eval(), torch.arange(14)[None]
+    components, _ = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=2 steps")
+    model, tokens = components.model.eval(), torch.arange(14)[None]
     with torch.no_grad():
         expected = model(tokens)
         merge_all(model)

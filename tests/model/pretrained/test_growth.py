@@ -78,9 +78,9 @@ def test_new_rows_are_the_mean_and_old_logits_stay(tmp_path: Path, name: str, ro
     weights = base(tmp_path, name)
     job = ours(tmp_path, weights, f"model.vocab_multiple_of={rounded}")
     assert not preflight(job).problems
-    parts = build_components(job)
-    model: Any = parts.model.eval()
-    assert parts.tokenizer.vocab_size == model.vocab_size == TOKENS + 2
+    components = build_components(job)
+    model: Any = components.model.eval()
+    assert components.tokenizer.vocab_size == model.vocab_size == TOKENS + 2
     before: Any = transformers.AutoModelForCausalLM.from_pretrained(weights).eval()
     old = before.get_input_embeddings().weight.detach()
     matrices = {"embedding.weight": old, "output.weight": before.lm_head.weight.detach()}
@@ -116,7 +116,7 @@ def test_a_run_with_new_tokens_is_what_transformers_loads(
     assert start["pretrained"]["grown"] == {"from": TOKENS, "to": TOKENS + 2}
     started = dict(build_components(job).model.named_parameters())
     changed = {
-        name for name, each in run.parts.model.named_parameters()
+        name for name, each in run.components.model.named_parameters()
         if not torch.equal(each, started[name])
     }  # fmt: skip
     assert {"embedding.weight", "output.weight"} <= changed
@@ -132,7 +132,7 @@ def test_a_run_with_new_tokens_is_what_transformers_loads(
     tokens = torch.tensor([[5, TOKENS, 7, TOKENS + 1, 9]])
     again = load_pretrained(tmp_path / "merged")
     with torch.no_grad():
-        wanted = run.parts.model.eval()(tokens)
+        wanted = run.components.model.eval()(tokens)
         torch.testing.assert_close(made(tokens).logits, wanted, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(again(tokens), wanted, rtol=1e-4, atol=1e-5)
     # PEFT's form belongs to the base with rows for the tokens.
@@ -208,7 +208,7 @@ def test_a_model_of_transformers_grows(tmp_path: Path, name: str) -> None:
     more = f"model.pretrained={run.directory}", f"model.config={weights}"
     again = theirs(tmp_path, weights, *more, "model.overrides.vocab_size=300")
     grown: Any = build_components(again).model
-    trained: Any = run.parts.model
+    trained: Any = run.components.model
     assert grown.vocab_size == 300
     assert torch.equal(
         grown.model.get_input_embeddings().weight[: TOKENS + 2],

@@ -23,7 +23,7 @@ def test_a_run_comes_back_with_all_that_it_has_learned(tmp_path: Path) -> None:
     for name, tensor in again.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor)
     last = load_pretrained(str(outcome.directory / "checkpoints/latest"), dtype="bf16")
-    trained = outcome.parts.model.state_dict()
+    trained = outcome.components.model.state_dict()
     for name, tensor in last.state_dict().items():
         kind = torch.float32 if name.endswith("router.bias") else torch.bfloat16
         assert tensor.dtype == kind

@@ -47,9 +47,9 @@ def test_a_run_starts_from_a_run_a_checkpoint_and_a_directory(tmp_path: Path) ->
     ours = parameters(load_pretrained(run))
     places = [run, run / "checkpoints/latest", run / "checkpoints/step-00000004"]
     for place in [*places, tmp_path / "exported"]:
-        parts = build_components(job_from(tmp_path, place))
-        assert same(parameters(parts.model), ours), place
-        assert all(p.dtype == torch.float32 for p in parts.model.parameters())
+        components = build_components(job_from(tmp_path, place))
+        assert same(parameters(components.model), ours), place
+        assert all(p.dtype == torch.float32 for p in components.model.parameters())
     assert not same(parameters(build_components(small_job(tmp_path, *SHORT)).model), ours)
 
 
@@ -68,9 +68,9 @@ def test_it_is_part_of_what_is_learned_and_recorded(tmp_path: Path) -> None:
 def test_weights_in_half_precision_train_in_fp32(tmp_path: Path) -> None:
     run = trained(tmp_path)
     save_pretrained(load_pretrained(run), tmp_path / "half", dtype="bf16")
-    parts = build_components(job_from(tmp_path, tmp_path / "half"))
+    components = build_components(job_from(tmp_path, tmp_path / "half"))
     half = parameters(load_pretrained(tmp_path / "half"))
-    for name, parameter in parts.model.named_parameters():
+    for name, parameter in components.model.named_parameters():
         assert parameter.dtype == torch.float32
         assert torch.equal(parameter, half[name].float())
 
@@ -95,9 +95,9 @@ def test_other_models_of_the_users_start_from_checkpoints_only(tmp_path: Path) -
     flags = ("model=import", "model.target=torch.nn.Embedding", "model.num_embeddings=257")
     flags = (*flags, "model.embedding_dim=257")
     run = trained(tmp_path, *flags)
-    parts = build_components(job_from(tmp_path, run, *flags))
+    components = build_components(job_from(tmp_path, run, *flags))
     saved = load_pretrained(run)
-    assert same(parameters(parts.model), parameters(saved))
+    assert same(parameters(components.model), parameters(saved))
     folder = save_pretrained(load_pretrained(trained(tmp_path)), tmp_path / "exported")
     refused = job_from(tmp_path, folder, *flags)
     with pytest.raises(SetpointError, match="a model of type = import can start from a run"):

@@ -30,30 +30,30 @@ FLAGS = (
 
 def plain_loop(job: Job) -> list[torch.Tensor]:
     """The same run in plain torch: two micro-batches, clipping, a schedule, Adagrad."""
-    parts = build_components(job)
-    optimizer = torch.optim.Adagrad(parts.model.parameters(), lr=0.05, lr_decay=0.1)
+    components = build_components(job)
+    optimizer = torch.optim.Adagrad(components.model.parameters(), lr=0.05, lr_decay=0.1)
     for step in range(6):
         for group in optimizer.param_groups:
-            group["lr"] = 0.05 * parts.schedule.factor(Position(step=step))
-        batches = parts.feed.take().batches
+            group["lr"] = 0.05 * components.schedule.factor(Position(step=step))
+        batches = components.feed.take().batches
         tokens = sum(batch.target_tokens for batch in batches)
         optimizer.zero_grad()
         for batch in batches:
-            logits = parts.model(batch.inputs).flatten(0, 1)
+            logits = components.model(batch.inputs).flatten(0, 1)
             total = F.cross_entropy(logits, batch.targets.flatten(), reduction="sum")
             (total / tokens).backward()
-        clip_grad_norm_(parts.model.parameters(), 0.5)
+        clip_grad_norm_(components.model.parameters(), 0.5)
         optimizer.step()
-    return [parameter.detach() for parameter in parts.model.parameters()]
+    return [parameter.detach() for parameter in components.model.parameters()]
 
 
 def test_adagrad_by_its_path_learns_what_a_plain_loop_learns(tmp_path: Path) -> None:
     job = small_job(tmp_path, *FLAGS)
     expected = plain_loop(job)
-    parts = build_components(job)
-    assert isinstance(parts.optimizer, torch.optim.Adagrad)
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    for ours, theirs in zip(parts.model.parameters(), expected, strict=True):
+    components = build_components(job)
+    assert isinstance(components.optimizer, torch.optim.Adagrad)
+    Loop(job, components, [], StopRequest(), Position()).run()
+    for ours, theirs in zip(components.model.parameters(), expected, strict=True):
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-6, atol=1e-7)
 
 
@@ -65,7 +65,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
     resumed = train(small_job(tmp_path / "b", *flags, "duration=8 steps"))
     assert resumed.started.step == 4
     for ours, theirs in zip(
-        resumed.parts.model.parameters(), whole.parts.model.parameters(), strict=True
+        resumed.components.model.parameters(), whole.components.model.parameters(), strict=True
     ):
         assert torch.equal(ours, theirs)
     losses = [row["loss"] for row in rows(whole.directory) if "loss" in row]

@@ -65,20 +65,20 @@ def test_what_is_frozen_stays_through_a_run_and_its_resume(tmp_path: Path, case:
     (run / "checkpoints" / "latest").write_text("step-00000004\n")
     resumed = train(half, run)
     assert resumed.started.step == 4
-    found, again = whole.parts.model.state_dict(), resumed.parts.model.state_dict()
-    names = {n for n, p in whole.parts.model.named_parameters() if not p.requires_grad}
+    found, again = whole.components.model.state_dict(), resumed.components.model.state_dict()
+    names = {n for n, p in whole.components.model.named_parameters() if not p.requires_grad}
     assert names
     for name, tensor in found.items():
         assert torch.equal(tensor, again[name]), name
         if name in names or (case == "experts" and "router" in name):
             assert torch.equal(tensor, start[name]), name
-        elif name in dict(whole.parts.model.named_parameters()):
+        elif name in dict(whole.components.model.named_parameters()):
             assert not torch.equal(tensor, start[name]), name
     # Neither masters nor optimizer state are made or saved of them.
     state = json.loads((run / "checkpoints/step-00000006/state.json").read_text())
     assert not names & state["optimizer"]["parameters"].keys()
-    assert not names & whole.parts.weights.state().keys()
-    assert all(p.grad is None for p in whole.parts.model.parameters() if not p.requires_grad)
+    assert not names & whole.components.weights.state().keys()
+    assert all(p.grad is None for p in whole.components.model.parameters() if not p.requires_grad)
 
 
 @pytest.mark.parametrize("flags", [("optimizer.weight_decay=0.5",), CASES["masters"]])
@@ -87,8 +87,8 @@ def test_what_is_frozen_for_a_while_stays_for_as_long(
 ) -> None:
     spans = "optimizer.frozen_spans=[{pattern='query|router', start=1, stop=3}]"
     common = (*SIGMOID, *flags, "evaluation=null", "schedule=constant", spans)
-    parts = build_components(small_job(tmp_path, *common, "duration=5 steps"))
-    held = {n: t for n, t in parts.model.state_dict().items() if "query" in n or "router" in n}
+    components = build_components(small_job(tmp_path, *common, "duration=5 steps"))
+    held = {n: t for n, t in components.model.state_dict().items() if "query" in n or "router" in n}
     seen: list[dict[str, torch.Tensor]] = []
 
     class Seen(Callback):
@@ -96,7 +96,7 @@ def test_what_is_frozen_for_a_while_stays_for_as_long(
             seen.append({name: tensor.clone() for name, tensor in held.items()})
 
     job = small_job(tmp_path, *common, "duration=5 steps")
-    Loop(job, parts, [Seen()], StopRequest(), Position()).run()
+    Loop(job, components, [Seen()], StopRequest(), Position()).run()
     assert held
     for name in held:
         moved = [not torch.equal(*pair) for pair in zip(*(
@@ -104,15 +104,15 @@ def test_what_is_frozen_for_a_while_stays_for_as_long(
         ), strict=False)]  # fmt: skip
         assert moved == [False, False, True, True], name
     # A step that it was left out of is none of its own.
-    named: dict[torch.Tensor, str] = {p: name for name, p in parts.weights.named_parameters()}
-    steps = {named[p]: int(of["step"]) for p, of in parts.optimizer.state.items()}
+    named: dict[torch.Tensor, str] = {p: name for name, p in components.weights.named_parameters()}
+    steps = {named[p]: int(of["step"]) for p, of in components.optimizer.state.items()}
     assert {count for name, count in steps.items() if name in held} == {3}
     assert {count for name, count in steps.items() if name not in held} == {5}
     # A run that stops in the middle of it goes on as if it had not.
     for steps_of_run in (2, 5):
         done = train(small_job(tmp_path, *common, f"duration={steps_of_run} steps"), tmp_path / "r")
-    found = done.parts.model.state_dict()
-    assert all(torch.equal(t, found[name]) for name, t in parts.model.state_dict().items())
+    found = done.components.model.state_dict()
+    assert all(torch.equal(t, found[name]) for name, t in components.model.state_dict().items())
 
 
 def test_spans_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_spans_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
 
 def test_plans_count_what_is_trained(tmp_path: Path) -> None:
     plain, frozen = small_job(tmp_path), small_job(tmp_path, DENSE)
-    parts = build_components(frozen)
-    numbers = sum(p.numel() for p in parts.model.parameters())
-    trained = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+    components = build_components(frozen)
+    numbers = sum(p.numel() for p in components.model.parameters())
+    trained = sum(p.numel() for p in components.model.parameters() if p.requires_grad)
     listed, others = trained_and_frozen(frozen, BYTES_VOCABULARY)
     assert {each.name for each in listed} == {
-        name for name, p in parts.model.named_parameters() if p.requires_grad
+        name for name, p in components.model.named_parameters() if p.requires_grad
     }
     assert others == numbers - trained > 0
     plan, before = (

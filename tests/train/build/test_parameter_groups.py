@@ -27,10 +27,12 @@ RULES = (
 
 def test_without_rules_old_checkpoints_fit(tmp_path: Path) -> None:
     """What has two dimensions and more decays, as it did before there were kinds."""
-    parts = build_components(small_job(tmp_path, "model.norm=layer_norm", "model.qkv_bias=true"))
-    decay, rest = parts.optimizer.param_groups
+    components = build_components(
+        small_job(tmp_path, "model.norm=layer_norm", "model.qkv_bias=true")
+    )
+    decay, rest = components.optimizer.param_groups
     assert [decay["name"], rest["name"]] == ["decay", "no_decay"]
-    named = list(parts.model.named_parameters())
+    named = list(components.model.named_parameters())
     assert decay["param_names"] == [name for name, p in named if p.ndim >= 2]
     assert rest["param_names"] == [name for name, p in named if p.ndim < 2]
     assert "lr_multiplier" not in decay
@@ -51,9 +53,9 @@ def test_rates_of_mup_and_of_groups_are_multiplied(tmp_path: Path) -> None:
 
 def test_the_loop_multiplies_the_rate_of_the_schedule(tmp_path: Path) -> None:
     job = small_job(tmp_path, RULES, "schedule=constant", "schedule.warmup=0")
-    parts = build_components(job)
-    result = Loop(job, parts, [], StopRequest(), Position()).step()
-    rates = {group["name"]: group["lr"] for group in parts.optimizer.param_groups}
+    components = build_components(job)
+    result = Loop(job, components, [], StopRequest(), Position()).step()
+    rates = {group["name"]: group["lr"] for group in components.optimizer.param_groups}
     assert result.lr == 0.01
     assert rates == {
         "decay": 0.01,
@@ -69,10 +71,10 @@ def test_a_rate_of_zero_leaves_parameters_alone(tmp_path: Path) -> None:
         "duration=3 steps",
     )
     job = small_job(tmp_path, *flags)
-    parts = build_components(job)
-    before = {name: p.detach().clone() for name, p in parts.model.named_parameters()}
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    still = {n for n, p in parts.model.named_parameters() if torch.equal(p, before[n])}
+    components = build_components(job)
+    before = {name: p.detach().clone() for name, p in components.model.named_parameters()}
+    Loop(job, components, [], StopRequest(), Position()).run()
+    still = {n for n, p in components.model.named_parameters() if torch.equal(p, before[n])}
     assert still == {name for name in before if name.startswith("embedding") or "norm" in name}
 
 

@@ -47,17 +47,17 @@ class Speaking(Table):
 
 
 def used(job: Job) -> Utilization:
-    parts = build_components(job)
-    return utilization_of(job, parts.model, parts.tokenizer.vocab_size, CPU)
+    components = build_components(job)
+    return utilization_of(job, components.model, components.tokenizer.vocab_size, CPU)
 
 
 def test_palm_is_what_torch_counts(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.dropout=0")
-    parts = build_components(job)
+    components = build_components(job)
     tokens = torch.zeros(2, 16, dtype=torch.int64)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        parts.model(tokens).sum().backward()
-    found = utilization_of(job, parts.model, parts.tokenizer.vocab_size, CPU)
+        components.model(tokens).sum().backward()
+    found = utilization_of(job, components.model, components.tokenizer.vocab_size, CPU)
     assert found.flops_per_token is not None
     assert found.flops_per_token * tokens.numel() == counter.get_total_flops()
 
@@ -130,27 +130,27 @@ def test_a_gpu_has_the_peak_its_maker_promises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = small_job(tmp_path)
-    parts = build_components(job)
+    components = build_components(job)
     name = "NVIDIA H200"
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
     gpu: Any = torch.device("cuda")
-    found = utilization_of(job, parts.model, 257, gpu)
+    found = utilization_of(job, components.model, 257, gpu)
     assert found.peak == 989.5e12
     assert found.source is not None and "H200 datasheet" in found.source
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU of tomorrow")
-    assert utilization_of(job, parts.model, 257, gpu).peak is None
+    assert utilization_of(job, components.model, 257, gpu).peak is None
     # What is given beats what is known.
     given = small_job(tmp_path, "tracking.peak_flops=5e14")
-    assert utilization_of(given, parts.model, 257, gpu).source == "tracking.peak_flops"
+    assert utilization_of(given, components.model, 257, gpu).source == "tracking.peak_flops"
 
 
 def test_models_of_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("duration=1 steps", "model.overrides.vocab_size=257", *GPT2)
     job = small_job(tmp_path, *flags, "tracking.flops=all_parameters", without=NO_MODEL)
-    parts = build_components(job)
-    found = utilization_of(job, parts.model, 257, CPU)
+    components = build_components(job)
+    found = utilization_of(job, components.model, 257, CPU)
     # 12 L H Q S with 2 layers of width 24.
-    assert found.flops_per_token == 6 * count_parameters(parts.model) + 12 * 2 * 24 * 16
+    assert found.flops_per_token == 6 * count_parameters(components.model) + 12 * 2 * 24 * 16
     loud = ("tracking.peak_flops=1e12", "tracking.progress=lines")
     run = train(small_job(tmp_path, *flags, *loud, without=NO_MODEL)).directory
     (start,) = events(run, "start")

@@ -43,7 +43,7 @@ class Steps:
         self.stepping = self.waited = 0.0
         self.position = Position()
         self.spent = Spent()
-        self.parts = SimpleNamespace(feed=SimpleNamespace(spent=self.spent))
+        self.components = SimpleNamespace(feed=SimpleNamespace(spent=self.spent))
         self.heard = Heard()
         section = resolve(Loader(workers=workers))
         self.callback = DataWaitCallback(section, cast(Any, self.heard), self.heard)

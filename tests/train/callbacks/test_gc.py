@@ -59,11 +59,11 @@ class Watch(Callback):
 def run(folder: Path, *flags: str, watch: Watch, start: int = 0) -> None:
     job = small_job(folder, "duration=7 steps", *flags)
     assert job.resilience.gc is not None
-    parts = build_components(job)
+    components = build_components(job)
     collect = CollectCallback(job.resilience.gc)
     position = Position(step=start, tokens=start * 64)
     # The one that counts comes after, so that it sees what a step has collected.
-    Loop(job, parts, [collect, watch], StopRequest(), position).run()
+    Loop(job, components, [collect, watch], StopRequest(), position).run()
 
 
 @pytest.mark.parametrize("generation", [0, 1, 2])

@@ -23,7 +23,7 @@ def test_a_session_tells_once_where_the_memory_went(
     outcome = train(job)
     found = [event for event in events(outcome.directory) if event["event"] == "memory"]
     assert len(found) == 1
-    size = 4 * sum(p.numel() for p in outcome.parts.model.parameters())
+    size = 4 * sum(p.numel() for p in outcome.components.model.parameters())
     report = found[0]
     assert (report["step"], report["parameters"], report["gradients"]) == (1, size, size)
     assert 2 * size < report["optimizer_state"] < 2.1 * size

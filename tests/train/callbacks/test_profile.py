@@ -179,7 +179,7 @@ def test_only_the_ranks_that_are_asked_for(tmp_path: Path, monkeypatch: pytest.M
 def test_the_loop_is_as_before(tmp_path: Path) -> None:
     """Spans are set only while something may be recorded."""
     job = small_job(tmp_path, "duration=6 steps", *WINDOW)
-    parts = build_components(job)
+    components = build_components(job)
     assert job.profiling is not None
     seen: list[bool] = []
 
@@ -192,6 +192,6 @@ def test_the_loop_is_as_before(tmp_path: Path) -> None:
         def note(self, _: str) -> None: ...
 
     nothing: Any = Nothing()
-    profiler = ProfileCallback(job.profiling, tmp_path, 0, parts.device, nothing, nothing)
-    Loop(job, parts, [profiler, Look()], StopRequest(), Position()).run()
+    profiler = ProfileCallback(job.profiling, tmp_path, 0, components.device, nothing, nothing)
+    Loop(job, components, [profiler, Look()], StopRequest(), Position()).run()
     assert seen == [True, True, True, False, False, False]

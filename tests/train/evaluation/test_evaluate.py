@@ -50,9 +50,9 @@ def held_out(job: Job) -> Score:
 
 def learned(job: Job) -> Components:
     """What is right now and then."""
-    parts = build_components(job)
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    return parts
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).run()
+    return components
 
 
 def computed(
@@ -85,37 +85,39 @@ def test_equal_to_a_direct_computation(
     job = small_job(
         tmp_path, f"evaluation.sequences={sequences}", f"batch.sequence_length={sequence_length}"
     )
-    parts = build_components(job)
-    score = evaluate(job, parts)["held_out"]
+    components = build_components(job)
+    score = evaluate(job, components)["held_out"]
     limit = None if sequences == "null" else int(sequences)
-    nats, count, size, _ = computed(parts.model, parts.held_out.corpus, sequence_length, limit)
+    nats, count, size, _ = computed(
+        components.model, components.held_out.corpus, sequence_length, limit
+    )
     assert score.tokens == count
     assert score.loss == pytest.approx(nats / count, rel=1e-6)
     assert score.perplexity == pytest.approx(np.exp(nats / count), rel=1e-6)
     assert score.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
     assert score.accuracy is None
-    part = eval_slice(job, parts.held_out)
+    part = eval_slice(job, components.held_out)
     assert (part.byte_count, len(part.tokens)) == (size, count + 1)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_named_data_sets_and_accuracy(tmp_path: Path, loss: str) -> None:
     job = small_job(tmp_path, WEB, "evaluation.accuracy=true", loss)
-    parts = learned(job)
-    scores = evaluate(job, parts)
+    components = learned(job)
+    scores = evaluate(job, components)
     assert list(scores) == ["held_out", "web"]
-    assert len(parts.eval_sets["web"].identity.files) == 11
+    assert len(components.eval_sets["web"].identity.files) == 11
     for name, corpus, sequences in (
-        ("held_out", parts.held_out.corpus, 12),
-        ("web", parts.eval_sets["web"].corpus, 5),
+        ("held_out", components.held_out.corpus, 12),
+        ("web", components.eval_sets["web"].corpus, 5),
     ):
-        nats, count, size, right = computed(parts.model, corpus, 16, sequences)
+        nats, count, size, right = computed(components.model, corpus, 16, sequences)
         score = scores[name]
         assert score.tokens == count == 16 * sequences
         assert score.loss == pytest.approx(nats / count, rel=1e-6)
         assert score.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
         assert score.accuracy == right / count and right > 0
-    assert evaluate(job, parts) == scores, "the same sequences each time"
+    assert evaluate(job, components) == scores, "the same sequences each time"
 
 
 def write_chats(path: Path, seed: int) -> list[tuple[str, str]]:
@@ -166,9 +168,9 @@ def test_conversations_as_they_are_trained(tmp_path: Path, method: str) -> None:
         tmp_path, *chat_flags(tmp_path, method), "optimizer.lr=3e-2", "evaluation.every=5 steps",
         "checkpoint.every=5 steps", "checkpoint.keep=null",
     )  # fmt: skip
-    parts = build_components(job)
+    components = build_components(job)
     # Whether training reads a token in front of a conversation.
-    first = parts.feed.take().batches[0].inputs[0, :1].tolist()
+    first = components.feed.take().batches[0].inputs[0, :1].tolist()
     front = first if first == [256] else []
     run = train(job).directory
     measured = {row["step"]: row for row in rows(run) if row["kind"] == "evaluation"}
@@ -210,17 +212,17 @@ def test_plain_documents_as_they_are_trained(tmp_path: Path, method: str, isolat
         tmp_path, *flags, f"data.sources={source}", f"data.validation={source}",
         "data.packing.too_long=truncate", "evaluation.sequences=null",
     )  # fmt: skip
-    parts = learned(job)
+    components = learned(job)
     nats, count = 0.0, 0
     for text in ("abcab", "hello", "abcabcabcabcabcabcabcabc", "x"):
         tokens = torch.tensor([256, *text.encode(), 256][:17])
         with torch.no_grad():
-            logits = parts.model.eval()(tokens[None, :-1])[0]
+            logits = components.model.eval()(tokens[None, :-1])[0]
         nats += float(F.cross_entropy(logits.double(), tokens[1:], reduction="sum"))
         count += len(tokens) - 1
-    score = evaluate(job, parts)["held_out"]
+    score = evaluate(job, components)["held_out"]
     assert (score.tokens, score.loss) == (count, pytest.approx(nats / count, abs=1e-5))
-    assert re.search(r"held-out: 1 .*\(9 tokens in no row\);", data_line(job, parts))
+    assert re.search(r"held-out: 1 .*\(9 tokens in no row\);", data_line(job, components))
 
 
 def test_conversations_beside_a_stream_of_text(tmp_path: Path) -> None:
@@ -229,13 +231,13 @@ def test_conversations_beside_a_stream_of_text(tmp_path: Path) -> None:
     source = f"{{type=conversations, template=plain, paths=[{tmp_path / 'train.jsonl'}]}}"
     flags = (f"evaluation.datasets=[{{name=chats, sources=[{source}]}}]", "model.dropout=0")
     job = small_job(tmp_path, *flags, "batch.sequence_length=32")
-    parts = learned(job)
-    score = evaluate(job, parts)["chats"]
-    batch = parts.eval_sets["chats"].rows(np.array([0]))
+    components = learned(job)
+    score = evaluate(job, components)["chats"]
+    batch = components.eval_sets["chats"].rows(np.array([0]))
     front = [256] if int(batch.inputs[0, 0]) == 256 else []
-    nats, count, _ = of_answers(parts.model, chats, front)
+    nats, count, _ = of_answers(components.model, chats, front)
     assert (score.tokens, score.loss) == (count, pytest.approx(nats / count, abs=1e-5))
-    measure = measure_of(job, parts)
+    measure = measure_of(job, components)
     assert measure["rows"] == "windows"
 
 
@@ -243,10 +245,10 @@ def test_baselines_predict_the_targets_of_the_model(tmp_path: Path) -> None:
     for seed, name in enumerate(("train", "held")):
         write_chats(tmp_path / f"{name}.jsonl", seed)
     job = small_job(tmp_path, *chat_flags(tmp_path, "next_fit"), "loss.ignore_index=65")
-    parts = build_components(job)
-    score = evaluate(job, parts)["held_out"]
-    assert parts.held_out is not None
-    part = eval_slice(job, parts.held_out)
+    components = build_components(job)
+    score = evaluate(job, components)["held_out"]
+    assert components.held_out is not None
+    part = eval_slice(job, components.held_out)
     assert part.trained is not None
     assert (int(part.trained[:].sum()), part.byte_count) == (score.tokens, score.bytes)
     assert not np.isin(part.tokens[:][part.trained[:]], [65]).any()
@@ -259,14 +261,14 @@ def test_baselines_predict_the_targets_of_the_model(tmp_path: Path) -> None:
 def test_accuracy_of_what_counts(tmp_path: Path, loss: str, flag: str) -> None:
     job = small_job(tmp_path, loss, flag, "evaluation.accuracy=true", "evaluation.sequences=null")
     plain = small_job(tmp_path, "evaluation.accuracy=true", "evaluation.sequences=null")
-    parts = build_components(job)
+    components = build_components(job)
     # A model that is right about what is left out as well, since it learned from it.
-    parts.model.load_state_dict(learned(plain).model.state_dict())
-    score = evaluate(job, parts)["held_out"]
+    components.model.load_state_dict(learned(plain).model.state_dict())
+    score = evaluate(job, components)["held_out"]
     right, tokens, size, left_out = 0, 0, 0, 0
-    for batch in EvaluationFeed({"t": (parts.held_out, None)}, micro_size=1).batches("t"):
+    for batch in EvaluationFeed({"t": (components.held_out, None)}, micro_size=1).batches("t"):
         with torch.no_grad():
-            guesses = parts.model.eval()(batch.inputs).argmax(-1)
+            guesses = components.model.eval()(batch.inputs).argmax(-1)
         counts = (batch.targets != -100) & (batch.targets != 33)
         right += int((guesses == batch.targets)[counts].sum())
         tokens += int(counts.sum())
@@ -277,7 +279,9 @@ def test_accuracy_of_what_counts(tmp_path: Path, loss: str, flag: str) -> None:
     bits = score.loss * tokens / math.log(2)
     assert score.bits_per_byte == pytest.approx(bits / size, rel=1e-6), "of what counts"
     # Of all targets, among them those that are left out, another share is right.
-    assert evaluate(plain, parts)["held_out"].tokens == tokens, "the loss of these parts decides"
+    assert evaluate(plain, components)["held_out"].tokens == tokens, (
+        "the loss of these parts decides"
+    )
     assert held_out(plain).tokens > tokens
 
 
@@ -315,14 +319,14 @@ class Follows(torch.nn.Module):
 def test_a_model_that_knows_nothing(tmp_path: Path) -> None:
     """Uniform over 257 tokens: log2(257) bits a token, and separators are no bytes."""
     job = small_job(tmp_path, "evaluation.sequences=null")
-    parts = build_components(job)
-    for parameter in parts.model.parameters():
+    components = build_components(job)
+    for parameter in components.model.parameters():
         torch.nn.init.zeros_(parameter)
-    score = evaluate(job, parts)["held_out"]
+    score = evaluate(job, components)["held_out"]
     assert score.loss == pytest.approx(math.log(257), rel=1e-6)
-    separators = score.tokens - parts.held_out.identity.bytes
-    assert separators == len(parts.held_out.identity.files)
-    expected = math.log2(257) * score.tokens / parts.held_out.identity.bytes
+    separators = score.tokens - components.held_out.identity.bytes
+    assert separators == len(components.held_out.identity.files)
+    expected = math.log2(257) * score.tokens / components.held_out.identity.bytes
     assert score.bits_per_byte == pytest.approx(expected, rel=1e-6)
 
 
@@ -336,15 +340,15 @@ def test_independent_of_the_portions(tmp_path: Path, micro: int) -> None:
 
 def test_nothing_of_the_state_changes(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.dropout=0.5")
-    parts = build_components(job)
-    parts.model.train()
-    noise, loader = torch.get_rng_state(), parts.feed.state_dict()
-    first = evaluate(job, parts)
-    assert evaluate(job, parts) == first, "dropout is off"
+    components = build_components(job)
+    components.model.train()
+    noise, loader = torch.get_rng_state(), components.feed.state_dict()
+    first = evaluate(job, components)
+    assert evaluate(job, components) == first, "dropout is off"
     assert torch.equal(torch.get_rng_state(), noise)
-    assert parts.feed.state_dict() == loader
-    assert all(module.training for module in parts.model.modules())
-    assert all(parameter.grad is None for parameter in parts.model.parameters())
+    assert components.feed.state_dict() == loader
+    assert all(module.training for module in components.model.modules())
+    assert all(parameter.grad is None for parameter in components.model.parameters())
 
 
 def test_bf16_is_used(tmp_path: Path) -> None:

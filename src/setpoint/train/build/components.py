@@ -212,53 +212,55 @@ def build_components(
         SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
             does not fit the tokenizer or the model.
     """
-    parts = Components(world or world_of(job.parallel))
+    components = Components(world or world_of(job.parallel))
     assert job.seed is not None
     # Models that initialize themselves do it alike on all ranks; each step draws by its own seed.
     seed_everything(job.seed)
     from_files = {} if tokenizer_files is None else {"directory": tokenizer_files}
-    parts.tokenizer = job.tokenizer.build(**from_files)
-    require_tokens(job.loss, parts.tokenizer.vocab_size)
-    sampler = _build_rows(job, parts, show)
+    components.tokenizer = job.tokenizer.build(**from_files)
+    require_tokens(job.loss, components.tokenizer.vocab_size)
+    sampler = _build_rows(job, components, show)
     keys = None if model_files is None else read_keys(model_files, DESCRIPTION)
-    build_trained(job, parts, parts.tokenizer.vocab_size, len(parts.train.sources), fresh, keys)
-    if job.data.packing.isolate and not parts.objective.takes_documents:
+    build_trained(
+        job, components, components.tokenizer.vocab_size, len(components.train.sources), fresh, keys
+    )
+    if job.data.packing.isolate and not components.objective.takes_documents:
         raise SetpointError(
             f"data.packing.isolate: true needs a model that takes documents, and a "
-            f"{type(parts.model).__name__} takes tokens alone.\nValid: false, or a model with "
+            f"{type(components.model).__name__} takes tokens alone.\nValid: false, or a model with "
             "takes_documents = True."
         )
-    _build_feeds(job, parts, sampler)
-    parts.schedule = _build_schedule(job, parts.train)
-    parts.companions = companions_of(
-        job.model, parts.tokenizer, parts.pretrained, keys, job.data.sources
+    _build_feeds(job, components, sampler)
+    components.schedule = _build_schedule(job, components.train)
+    components.companions = companions_of(
+        job.model, components.tokenizer, components.pretrained, keys, job.data.sources
     )
-    return parts
+    return components
 
 
-def _build_rows(job: Job, parts: Components, show: Work) -> Sampler:
+def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
     """Read the data, and cut it into rows of training and evaluation."""
-    parts.corpora, kept_back = job.data.build(
-        tokenizer=parts.tokenizer, mixed=job.data.is_mixture, show=show
+    components.corpora, kept_back = job.data.build(
+        tokenizer=components.tokenizer, mixed=job.data.is_mixture, show=show
     )
     if job.evaluation is not None:
         assert kept_back is not None, "the configuration is refused otherwise"
         texts = job.data.validation or job.data.sources
-        parts.held_out = build_evaluation_rows(job, kept_back, texts)
+        components.held_out = build_evaluation_rows(job, kept_back, texts)
     elif kept_back is not None:  # for records: nothing reads its rows
-        parts.held_out = evaluation_windows(kept_back, job.batch.sequence_length)
-    parts.eval_sets = build_datasets(job, parts.tokenizer, show)
-    parts.train, sampler = build_training_data(job, parts.corpora)
+        components.held_out = evaluation_windows(kept_back, job.batch.sequence_length)
+    components.eval_sets = build_datasets(job, components.tokenizer, show)
+    components.train, sampler = build_training_data(job, components.corpora)
     return sampler
 
 
-def _build_feeds(job: Job, parts: Components, sampler: Sampler) -> None:
+def _build_feeds(job: Job, components: Components, sampler: Sampler) -> None:
     """Make what gives each step, and each evaluation, its micro-batches."""
-    world, loader = parts.world, job.data.loader
-    parts.feed = Feed(
-        parts.train,
+    world, loader = components.world, job.data.loader
+    components.feed = Feed(
+        components.train,
         sampler,
-        parts.objective.count,
+        components.objective.count,
         micro_size=job.batch.micro_size,
         accumulation=job.batch.accumulation,
         data_rank=world.data_rank,
@@ -267,9 +269,9 @@ def _build_feeds(job: Job, parts: Components, sampler: Sampler) -> None:
     )
     if job.evaluation is None:
         return
-    assert parts.held_out is not None
-    texts: dict[str, CountedSequences] = {HELD_OUT: parts.held_out, **parts.eval_sets}
-    parts.eval_feed = EvaluationFeed(
+    assert components.held_out is not None
+    texts: dict[str, CountedSequences] = {HELD_OUT: components.held_out, **components.eval_sets}
+    components.eval_feed = EvaluationFeed(
         {name: (text, job.evaluation.sequences_of(name)) for name, text in texts.items()},
         micro_size=job.batch.micro_size,
         data_rank=world.data_rank,
@@ -293,7 +295,7 @@ def _build_schedule(job: Job, train: Sequences) -> LearningRate:
 
 def build_trained(
     job: Job,
-    parts: Components,
+    components: Components,
     vocab_size: int,
     sources: int = 1,
     fresh: bool = True,
@@ -303,7 +305,7 @@ def build_trained(
     """Build the model of a job, its loss and its optimizer, which need no data.
 
     Arguments:
-        parts: with the world alone; takes what is built.
+        components: with the world alone; takes what is built.
         sources: of the training data.
         fresh, keys, empty: see `build_model_parts`.
 
@@ -311,9 +313,9 @@ def build_trained(
         SetpointError: the model cannot be built, divided or stored as the job says.
     """
     assert job.seed is not None
-    world, device = parts.world, parts.device
-    full, stages = build_model_parts(job, parts, vocab_size, fresh, keys, empty)
-    model, parallel = parts.model, job.parallel
+    world, device = components.world, components.device
+    full, stages = build_model_parts(job, components, vocab_size, fresh, keys, empty)
+    model, parallel = components.model, job.parallel
     layers = layers_of(model)
     has_layers = bool(layers) or not stages  # the last stage may be the output alone
     if has_layers:
@@ -321,46 +323,48 @@ def build_trained(
     is_graph = job.compile is not None and job.compile.scope == "graph"
     if job.compile is not None and has_layers and not is_graph:
         splits = parallel.splits_backward
-        parts.compiled = job.compile.build(model=model, layers=layers, splits_backward=splits)
+        components.compiled = job.compile.build(model=model, layers=layers, splits_backward=splits)
     if parallel.uses_fsdp:
         _set_gathers(job, model, stages)
-    parts.weights = build_weights(job.precision, model, full, parallel.uses_fsdp)
-    named = parts.weights.named_parameters()
-    groups = groups_of(job.optimizer, model, named, parts.described)
-    parts.optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
-    save_state(job.memory, parts.optimizer, device)
+    components.weights = build_weights(job.precision, model, full, parallel.uses_fsdp)
+    named = components.weights.named_parameters()
+    groups = groups_of(job.optimizer, model, named, components.described)
+    components.optimizer = build_optimizer(
+        job.optimizer, groups, state_dtype(job.precision), job.seed
+    )
+    save_state(job.memory, components.optimizer, device)
     if parallel.uses_deepspeed:
-        parts.described = trained_parameters(model)
-    parts.options = options_of(parts.optimizer)
+        components.described = trained_parameters(model)
+    components.options = options_of(components.optimizer)
     settings = zero_settings(job)
     if settings is not None and world.size > 1:
         computing = partial(compute_in, job.precision.compute, job.precision.params, device)
-        parts.replicas = ZeroReplicas(settings, world, model, parts.optimizer, computing)
+        components.replicas = ZeroReplicas(settings, world, model, components.optimizer, computing)
     else:
         # DDP would read values of the weights.
         by_hand = is_graph or empty is not None
-        parts.replicas = TorchReplicas(parallel, world, model, by_hand)
+        components.replicas = TorchReplicas(parallel, world, model, by_hand)
     loss = job.loss.build()
     if parallel.splits_backward and hasattr(loss, "retains"):
         loss.retains = True
     if stages:
-        parts.pipeline = build_pipeline(job, world, model, stages)
-        parts.objective = PipelineObjective(model, loss, sources, parts.pipeline)
+        components.pipeline = build_pipeline(job, world, model, stages)
+        components.objective = PipelineObjective(model, loss, sources, components.pipeline)
     else:
-        parts.objective = Objective(model, loss, sources, parts.replicas.model)
+        components.objective = Objective(model, loss, sources, components.replicas.model)
     if job.compile is not None and is_graph:
-        parts.compiled = compile_step(job.compile, parts.objective)
-    parts.sequence, parts.noise = sequence_parts(parallel, world), noise_of(model)
-    parts.scaler = build_scaler(job.precision, device)
-    parts.non_finite = NonFiniteSteps(job.resilience.non_finite)
+        components.compiled = compile_step(job.compile, components.objective)
+    components.sequence, components.noise = sequence_parts(parallel, world), noise_of(model)
+    components.scaler = build_scaler(job.precision, device)
+    components.non_finite = NonFiniteSteps(job.resilience.non_finite)
     if job.resilience.spike is not None:
-        parts.spikes = SpikedSteps(job.resilience.spike)
-    return parts
+        components.spikes = SpikedSteps(job.resilience.spike)
+    return components
 
 
 def build_model_parts(
     job: Job,
-    parts: Components,
+    components: Components,
     vocab_size: int,
     fresh: bool = True,
     keys: Mapping[str, Any] | None = None,
@@ -386,7 +390,7 @@ def build_model_parts(
         SetpointError: the model cannot be built, or the weights to start from do not fit it.
     """
     assert job.seed is not None
-    world, device = parts.world, parts.device
+    world, device = components.world, components.device
     one = reader_of(job.parallel, world)
     offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
     begins = torch.device("cpu") if offload or job.parallel.init_device == "cpu" else device
@@ -396,14 +400,14 @@ def build_model_parts(
         model = skeleton(job.model, vocab_size)
         _use_float8(job, model, device)
         adapted = add_adapter(job, model)
-        parts.described = trained_parameters(model) if cut else None
+        components.described = trained_parameters(model) if cut else None
         stages = divide_model(job, world, model)
         # Masters are taken from the weights before these are rounded.
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
             has_more = cut or job.adapter is not None
             whole = skeleton(job.model, vocab_size) if has_more else None
-            parts.pretrained = start_from(job.model, model, begins, dtype, whole, one)
+            components.pretrained = start_from(job.model, model, begins, dtype, whole, one)
             materialize_adapter(model, begins, dtype)
             start_adapter(model, job.seed)
         else:
@@ -419,12 +423,12 @@ def build_model_parts(
         if empty is None and isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:
-            parts.pretrained = start_from(job.model, model, one=one)
+            components.pretrained = start_from(job.model, model, one=one)
         _use_float8(job, model, device)
         adapted = add_adapter(job, model)
         if empty is None:
             start_adapter(model, job.seed)
-        parts.described = trained_parameters(model) if cut else None
+        components.described = trained_parameters(model) if cut else None
         stages = divide_model(job, world, model if is_planned else model.to(begins))
         if empty is not None and is_planned:
             empty(model, begins, DType(job.precision.params).torch())
@@ -432,14 +436,14 @@ def build_model_parts(
         from setpoint.precision.float8 import require_parts_fit
 
         require_parts_fit(job.precision.float8, model, job.parallel.degrees["tensor"])
-    freeze(job.optimizer, model, parts.described)
+    freeze(job.optimizer, model, components.described)
     full = store_in(job.precision, model, _shards(job, model, stages))
     if offload:
         move_buffers(model, device)
     elif begins != device:
         model.to(device)
-    parts.model = model
-    parts.adapter = None if adapted is None else adapter_report(job, adapted)
+    components.model = model
+    components.adapter = None if adapted is None else adapter_report(job, adapted)
     return full, stages
 
 
@@ -498,13 +502,13 @@ def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Para
     return [weight.shard for weight in sharded_weights(stages or [model])]
 
 
-def data_line(job: Job, parts: Components) -> str:
+def data_line(job: Job, components: Components) -> str:
     """What the data is, and how often the duration goes through it."""
-    corpora = [corpus for corpus in parts.corpora if isinstance(corpus, Corpus)]
-    found, held_out = streamed_sources(parts.corpora), ""
-    if parts.held_out is not None:
+    corpora = [corpus for corpus in components.corpora if isinstance(corpus, Corpus)]
+    found, held_out = streamed_sources(components.corpora), ""
+    if components.held_out is not None:
         tokens = "" if corpora else " tokens"
-        held_out = f", {short_count(len(parts.held_out.corpus.tokens))}{tokens} held out"
+        held_out = f", {short_count(len(components.held_out.corpus.tokens))}{tokens} held out"
     if corpora:
         train = DataIdentity.joined([corpus.identity for corpus in corpora])
         count = len(train.files)
@@ -515,19 +519,19 @@ def data_line(job: Job, parts: Components) -> str:
         )
     else:
         found[-1] += held_out
-    notes = [f"data: {', '.join(found)}", *notes_of(parts.train)]
+    notes = [f"data: {', '.join(found)}", *notes_of(components.train)]
     notes += [
         f"{rows.identity.side.replace('_', '-')}: {rows.note}"
-        for rows in (parts.held_out, *parts.eval_sets.values())
+        for rows in (components.held_out, *components.eval_sets.values())
         if isinstance(rows, DocumentRows) and rows.note
     ]
     lines = [note for corpus in corpora for note in corpus.notes]
-    if parts.held_out is not None:
-        lines += parts.held_out.corpus.notes
+    if components.held_out is not None:
+        lines += components.held_out.corpus.notes
         if corpora and not job.data.validation:
-            lines += uneven_split(corpora, parts.held_out.corpus, job.data.held_out)
+            lines += uneven_split(corpora, components.held_out.corpus, job.data.held_out)
     # An epoch is all windows once, each of which is a sequence of a step.
-    per_epoch = (parts.train.epoch_rows or 0) / job.batch.global_size
+    per_epoch = (components.train.epoch_rows or 0) / job.batch.global_size
     for limit in job.duration.limits if per_epoch else ():
         if limit.unit == "epochs":
             notes.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")

@@ -31,14 +31,14 @@ from setpoint.train.session import Run
 
 def build_callbacks(run: Run) -> list[Callback]:
     """Build Setpoint's own callbacks; their phases say in which order they run."""
-    job, parts, events, progress = run.job, run.parts, run.events, run.progress
+    job, components, events, progress = run.job, run.components, run.events, run.progress
     use, trackers = run.utilization, run.trackers
     evaluation = EvaluateCallback(trackers, progress, events, run.best)
     export = None
     if job.checkpoint.export is not None:
         export = ExportCallback(
             job.checkpoint.export,
-            parts.world,
+            components.world,
             run.store.root,
             run.directory / FOLDER,
             events,
@@ -49,13 +49,13 @@ def build_callbacks(run: Run) -> list[Callback]:
     if run.accepted is not None and not run.is_over:
         callbacks.append(RecordCallback(partial(change_record, run)))
     section = job.profiling
-    rank = parts.world.rank
+    rank = components.world.rank
     if section is not None and (section.ranks is None or rank in section.ranks):
         place = run.directory
-        callbacks.append(ProfileCallback(section, place, rank, parts.device, events, progress))
+        callbacks.append(ProfileCallback(section, place, rank, components.device, events, progress))
     if job.compile is not None:
         # Where a fallback ends the run, its step is neither logged, evaluated nor saved.
-        callbacks.append(watch_compiler(job, parts, events, progress))
+        callbacks.append(watch_compiler(job, components, events, progress))
     callbacks += [
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, run.mean),
         DataWaitCallback(job.data.loader, events, progress),
@@ -78,9 +78,9 @@ def build_callbacks(run: Run) -> list[Callback]:
     ]
     if export is not None:
         callbacks.append(export)
-    if parts.world.is_main:
+    if components.world.is_main:
         callbacks.append(SealCallback(run.chain))
-    if run.system is not None and parts.world.is_main:
+    if run.system is not None and components.world.is_main:
         callbacks.append(SystemCallback(run.system, trackers))
     if run.alerts is not None:
         callbacks.append(AlertCallback(run.alerts))
@@ -114,7 +114,7 @@ def added_callbacks(run: Run) -> list[Callback]:
     """
     built: list[Callback] = []
     for name, section in added_sections(run.job).items():
-        callback = section.build(job=run.job, parts=run.parts, run=run.files)
+        callback = section.build(job=run.job, components=run.components, run=run.files)
         if not isinstance(callback, Callback):
             raise SetpointError(
                 f"{name}: an added section must build a setpoint.train.callback.Callback; "

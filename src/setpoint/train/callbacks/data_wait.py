@@ -56,11 +56,11 @@ class DataWaitCallback(Callback):
 
     def _begin(self, loop: Loop) -> None:
         self.steps, self.stepping, self.waited = 0, loop.stepping, loop.waited
-        self.spent = replace(loop.parts.feed.spent)
+        self.spent = replace(loop.components.feed.spent)
 
     def _warn(self, loop: Loop, waited: float, seconds: float) -> None:
         step, share = loop.position.step, waited / seconds
-        spent = loop.parts.feed.spent.since(self.spent)
+        spent = loop.components.feed.spent.since(self.spent)
         self.events.write(
             "data_wait",
             step=step,

@@ -53,11 +53,11 @@ class EvaluateCallback(Callback):
             self.made_up = self.best.due is None
         if loop.is_over:
             return
-        apart = dict(loop.parts.eval_sets)
-        streamed = loop.parts.train.identity.tokens is None
-        if loop.parts.held_out is not None and (loop.job.data.validation or not streamed):
-            apart[HELD_OUT] = loop.parts.held_out
-        for line in trained_on(loop.parts.train, apart):
+        apart = dict(loop.components.eval_sets)
+        streamed = loop.components.train.identity.tokens is None
+        if loop.components.held_out is not None and (loop.job.data.validation or not streamed):
+            apart[HELD_OUT] = loop.components.held_out
+        for line in trained_on(loop.components.train, apart):
             self.progress.note(line)
         if section.before_training and loop.position.step == 0 and self.best.step < 0:
             self.evaluate(loop, counts=True)
@@ -90,8 +90,8 @@ class EvaluateCallback(Callback):
 
     def close(self, loop: Loop) -> None:
         """End the worker processes."""
-        if loop.parts.eval_feed is not None:
-            loop.parts.eval_feed.close()
+        if loop.components.eval_feed is not None:
+            loop.components.eval_feed.close()
 
     def evaluate(self, loop: Loop, counts: bool) -> None:
         """Evaluate, write a row, and end the loop where patience is over."""
@@ -99,7 +99,7 @@ class EvaluateCallback(Callback):
         assert section is not None
         began = time.perf_counter()
         try:
-            loop.scores = evaluate(loop.job, loop.parts, loop.check, self.progress.work)
+            loop.scores = evaluate(loop.job, loop.components, loop.check, self.progress.work)
         except Abandoned:
             self.best.due = counts
             self.progress.note(f"step {step}: its evaluation is left to the next start of the run")
@@ -118,7 +118,7 @@ class EvaluateCallback(Callback):
             self.progress.note(f"step {step}: {name.replace('_', '-')} {score.format_line()}")
         if not counts:
             return
-        loop.parts.schedule.observe(loop.scores)
+        loop.components.schedule.observe(loop.scores)
         stopping = section.early_stopping
         self.best.observe(
             value_of(section, loop.scores), stopping.least_gain if stopping is not None else 0.0

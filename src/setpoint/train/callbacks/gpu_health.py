@@ -32,7 +32,7 @@ class GpuHealthCallback(Callback):
         Raises:
             SetpointError: NVML, or its Python package, is not there.
         """
-        uuid = str(torch.cuda.get_device_properties(loop.parts.device).uuid)
+        uuid = str(torch.cuda.get_device_properties(loop.components.device).uuid)
         self.health = GpuHealth(uuid, self.config.max_temperature)
         self.look(loop)
 
@@ -50,7 +50,7 @@ class GpuHealthCallback(Callback):
         """Write an event and a line for each that is new, of all ranks."""
         assert self.health is not None
         step = loop.position.step
-        for rank, problems in enumerate(loop.parts.world.all_of(self.health.look())):
+        for rank, problems in enumerate(loop.components.world.all_of(self.health.look())):
             for problem in problems:
                 self.events.write("gpu_health", step=step, rank=rank, problem=problem)
                 self.progress.note(f"step {step}: the GPU of rank {rank}: {problem}")

@@ -117,7 +117,7 @@ class LogCallback(Callback):
             more["loss_ema"] = self.mean.ema
         if loop.engine.norms is not None:
             more |= loop.engine.norms.columns()
-        meet(loop.metrics, loop.parts.world)
+        meet(loop.metrics, loop.components.world)
         more |= loop.metrics.take()
         row = self.row(at, result, more, self._waited(loop), due)
         self.start(loop)
@@ -145,7 +145,7 @@ class LogCallback(Callback):
         if not loop.times.is_on:
             return {}
         now, whole = loop.times.read(), time.perf_counter() - self.began
-        device = loop.parts.device.type != "cpu" and not loop.times.on_device
+        device = loop.components.device.type != "cpu" and not loop.times.on_device
         idle = {"communication": loop.ranks.is_shared, "device": device}
         spent = {
             part: now[part] - before for part, before in self.parts.items() if idle.get(part, True)
@@ -157,7 +157,7 @@ class LogCallback(Callback):
 
     def _by_source(self, loop: Loop) -> dict[str, Any]:
         """What came of each source since the last row, where there are several."""
-        names, (sequences, targets, nats) = loop.parts.train.sources, self.mean.by_source
+        names, (sequences, targets, nats) = loop.components.train.sources, self.mean.by_source
         means = [a / b if b else None for a, b in zip(nats, targets, strict=False)]
         figures = {"sequences": sequences, "target_tokens": targets, "cross_entropy": means}
         return {
@@ -227,22 +227,22 @@ def meet(metrics: MetricLog, world: World) -> None:
 
 def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:
     """The learning rates of groups where they differ; and the most memory taken so far."""
-    groups, found = loop.parts.optimizer.param_groups, dict[str, Any]()
+    groups, found = loop.components.optimizer.param_groups, dict[str, Any]()
     if any("lr_multiplier" in group for group in groups):
         for number, group in enumerate(groups):
             rate = result.lr * group.get("lr_multiplier", 1.0)
             found[f"lr_{group.get('name', number)}"] = rate
     if loop.job.tracking.metrics.memory:
         found["peak_rss"] = process_peak()
-        if loop.parts.device.type == "cuda":
-            found["peak_gpu_memory"] = torch.cuda.max_memory_allocated(loop.parts.device)
+        if loop.components.device.type == "cuda":
+            found["peak_gpu_memory"] = torch.cuda.max_memory_allocated(loop.components.device)
     return found
 
 
 def _metrics(loop: Loop) -> dict[str, Any]:
     """What belongs to the rows of some formats and policies only: the scale of the loss, skips."""
-    scaler = loop.parts.scaler.metrics()
-    skipped = skipped_metrics(loop.parts.non_finite, loop.parts.spikes)
+    scaler = loop.components.scaler.metrics()
+    skipped = skipped_metrics(loop.components.non_finite, loop.components.spikes)
     found: dict[str, Any] = {**scaler, **skipped}
     if scaler and skipped:  # gradients that overflow in fp16, and steps that are passed over
         found[SKIPPED] = scaler[SKIPPED] + skipped[SKIPPED]

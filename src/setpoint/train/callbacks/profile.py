@@ -198,16 +198,16 @@ class CompileCallback(Callback):
 
 
 def watch_compiler(
-    job: Job, parts: Components, events: EventLog, progress: Progress
+    job: Job, components: Components, events: EventLog, progress: Progress
 ) -> CompileCallback:
     """Build the callback of a job that compiles."""
     config = job.compile
-    assert config is not None and parts.compiled is not None
-    watch = Watch(parts.compiled, config.recompile_limit)
+    assert config is not None and components.compiled is not None
+    watch = Watch(components.compiled, config.recompile_limit)
     artifacts = None
     if config.artifacts is not None:
-        artifacts = Artifacts(config.artifacts, fingerprint(job)[:12], parts.device)
-    writes = parts.world.is_main
+        artifacts = Artifacts(config.artifacts, fingerprint(job)[:12], components.device)
+    writes = components.world.is_main
     return CompileCallback(watch, events, progress, config.fallback == "fail", artifacts, writes)
 
 
@@ -222,17 +222,17 @@ class MemoryCallback(Callback):
 
     def start(self, loop: Loop) -> None:
         """Begin to look for the peak."""
-        begin(loop.parts.device)
+        begin(loop.components.device)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report, the first time."""
         if self.reported:
             return
         self.reported = True
-        parts = loop.parts
-        held = dict(parts.weights.named_parameters())
-        known = parts.replicas.held_here()
-        report = measure(parts.model, held, parts.optimizer, parts.device, known)
+        components = loop.components
+        held = dict(components.weights.named_parameters())
+        known = components.replicas.held_here()
+        report = measure(components.model, held, components.optimizer, components.device, known)
         self.events.write("memory", step=loop.position.step, **report._asdict())
         self.progress.note(report.line())
 

@@ -110,7 +110,7 @@ class SaveCallback(Callback):
         """Save the initial state of a new run where asked for, and what was made up for."""
         self.saved = self.progress_of(loop)
         self.overlaps = stands_still(loop)
-        self.record = {**self.record, **loop.parts.companions}
+        self.record = {**self.record, **loop.components.companions}
         loop.stop.writing = lambda: self.store.is_writing
         if (self.is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
             self.save(loop)
@@ -148,7 +148,7 @@ class SaveCallback(Callback):
         """Save what has not been saved yet, be it a row or a score of the last step."""
         section = loop.job.checkpoint
         # Only the main rank knows the rows that were written since.
-        if not loop.parts.world.on_main(lambda: self.saved == self.progress_of(loop)):
+        if not loop.components.world.on_main(lambda: self.saved == self.progress_of(loop)):
             finished = loop.is_over and self.evaluation.best.due is None
             last = section.last if finished else "full"
             if last != "none":
@@ -218,12 +218,12 @@ def stands_still(loop: Loop) -> bool:
     behind classes of torch, which has such code as well (`Embedding` with `max_norm`): what is
     built by an import path, or by a section that a package has added, is not trusted at all.
     """
-    parts, job = loop.parts, loop.job
-    others_change = parts.replicas.holds_state or parts.groups is not None
-    if isinstance(parts.optimizer, Averages) or others_change:
+    components, job = loop.components, loop.job
+    others_change = components.replicas.holds_state or components.groups is not None
+    if isinstance(components.optimizer, Averages) or others_change:
         return False
     asked = (each for part in (job.model, job.loss, job.optimizer) for _, each in sections(part))
-    made = (*parts.model.modules(), *asked, *added_sections(job).values())
+    made = (*components.model.modules(), *asked, *added_sections(job).values())
     classes = {base for each in made for base in type(each).__mro__}
     ours = all(cls.__module__.partition(".")[0] in OURS for cls in classes)
     return ours and Foreign not in classes

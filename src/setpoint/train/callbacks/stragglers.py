@@ -50,9 +50,9 @@ class StragglersCallback(Callback):
 
     def start(self, loop: Loop) -> None:
         """Begin to measure."""
-        self.on_gpu = loop.parts.device.type == "cuda"
+        self.on_gpu = loop.components.device.type == "cuda"
         inner, engine = loop.engine.span, loop.engine
-        weights = [each for each in loop.parts.model.parameters() if each.requires_grad]
+        weights = [each for each in loop.components.model.parameters() if each.requires_grad]
         if weights:
             hook = register_multi_grad_hook(weights, self._last_gradient)
             self._undo.callback(hook.remove)
@@ -80,7 +80,7 @@ class StragglersCallback(Callback):
 
     def compare(self, loop: Loop) -> None:
         """Write an event and a line where ranks are slow."""
-        world = loop.parts.world
+        world = loop.components.world
         own = [each / self.steps for each in self._take(loop)]
         table = torch.zeros(world.size, len(PARTS), dtype=torch.float64, device=world.device)
         table[world.rank] = torch.tensor(own, dtype=torch.float64)

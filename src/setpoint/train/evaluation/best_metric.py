@@ -103,7 +103,7 @@ def value_of(section: Evaluation, scores: Scores) -> float:
     return -value if section.best.direction == "max" else value
 
 
-def measure_of(job: Job, parts: Components) -> dict[str, Any]:
+def measure_of(job: Job, components: Components) -> dict[str, Any]:
     """Say what the metric that selects the best is, and what it is measured on.
 
     Arguments:
@@ -115,7 +115,7 @@ def measure_of(job: Job, parts: Components) -> dict[str, Any]:
     section = job.evaluation
     assert section is not None
     best = section.best
-    data = parts.held_out if best.data == HELD_OUT else parts.eval_sets[best.data]
+    data = components.held_out if best.data == HELD_OUT else components.eval_sets[best.data]
     assert data is not None
     return {
         "data": best.data,
@@ -129,6 +129,6 @@ def measure_of(job: Job, parts: Components) -> dict[str, Any]:
     }
 
 
-def best_metric_of(job: Job, parts: Components) -> BestMetric:
+def best_metric_of(job: Job, components: Components) -> BestMetric:
     """The metric of a run without evaluations yet."""
-    return BestMetric({} if job.evaluation is None else measure_of(job, parts))
+    return BestMetric({} if job.evaluation is None else measure_of(job, components))

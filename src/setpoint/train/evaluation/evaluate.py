@@ -62,7 +62,7 @@ def _figures(score: Score) -> Iterator[tuple[str, float | int]]:
 
 def evaluate(
     job: Job,
-    parts: Components,
+    components: Components,
     between: Callable[[], None] = lambda: None,
     show: Work = no_work,
 ) -> Scores:
@@ -72,23 +72,23 @@ def evaluate(
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
-        parts: the objects of the job; nothing of their state changes.
+        components: the objects of the job; nothing of their state changes.
         between: called before each batch; what it raises ends the evaluation, and it raises the
             same on all ranks.
 
     Raises:
         RunError: none of the targets of a data set counts.
     """
-    section, feed, objective = job.evaluation, parts.eval_feed, parts.objective
+    section, feed, objective = job.evaluation, components.eval_feed, components.objective
     assert section is not None and feed is not None
 
     def sums(batch: Batch, valid: Tensor | None) -> EvalSums:
-        with compute_in(job.precision.compute, job.precision.params, parts.device):
+        with compute_in(job.precision.compute, job.precision.params, components.device):
             if section.accuracy:
                 return objective.evaluate(batch, valid)
             return EvalSums(objective.sums(batch).nats, None)
 
-    with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
+    with evaluation_point(components), evaluating(components.model), torch.no_grad():
         try:
             return {
                 name: score_text(
@@ -96,16 +96,16 @@ def evaluate(
                     name,
                     count=objective.count,
                     sums=sums,
-                    token_bytes=parts.tokenizer.token_bytes,
-                    ranks=parts.world,
-                    sequence=parts.sequence,
+                    token_bytes=components.tokenizer.token_bytes,
+                    ranks=components.world,
+                    sequence=components.sequence,
                     between=between,
                     show=show,
                 )
                 for name in feed.totals
             }
         finally:
-            parts.replicas.free()
+            components.replicas.free()
 
 
 def eval_slice(job: Job, held_out: EvaluationRows) -> Corpus:
