@@ -16,7 +16,7 @@ from setpoint.model.parts import part_sizes
 from setpoint.model.size import estimate_size
 from setpoint.parallel.pipelining import SCHEDULES, Pipelining
 from setpoint.parallel.split import balanced, ranks_of_stages
-from setpoint.shapes.stages import Part
+from setpoint.shapes.protocols import Part
 
 from ..train.small import small_job
 

@@ -40,9 +40,12 @@ from setpoint.model.transformer import Transformer  # noqa: E402
 from setpoint.plan.activations import TABLE, value_of  # noqa: E402
 from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces  # noqa: E402
 from setpoint.precision.autocast import compute_in  # noqa: E402
-from setpoint.shapes.batch import Batch  # noqa: E402
+from setpoint.shapes.batch import (  # noqa: E402
+    Batch,
+    ContextGroups,
+    SequenceParts,
+)
 from setpoint.shapes.outcome import Outcome  # noqa: E402
-from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 from setpoint.train.objective import Objective  # noqa: E402
 from setpoint.units.dtype import DType  # noqa: E402

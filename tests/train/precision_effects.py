@@ -17,7 +17,7 @@ from setpoint.precision.build import shard_dtypes
 from setpoint.precision.checks import converted
 from setpoint.precision.float8 import why_not
 from setpoint.resilience.signals import StopRequest
-from setpoint.shapes.sharded import ShardedWeight
+from setpoint.shapes.placed import ShardedWeight
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job

@@ -159,7 +159,7 @@ class _Adapted:
     forward: Any
 
     def adapted_weight(self) -> Tensor:
-        """See `setpoint.shapes.adapted.Adapted`."""
+        """See `setpoint.shapes.protocols.Adapted`."""
         return merged_weight(self.weight, self.adapter)
 
 
@@ -167,7 +167,7 @@ class _AdaptedLinear(_Adapted):
     bias: Tensor | None
 
     def product_weights(self) -> tuple[str, ...]:
-        """See `setpoint.shapes.sharded.HasProducts`."""
+        """See `setpoint.shapes.placed.HasProducts`."""
         return ("weight", "bias") if self.adapter.magnitude is None else ()
 
     def forward(self, x: Tensor, *within: Any) -> Any:

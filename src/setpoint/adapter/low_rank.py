@@ -62,13 +62,13 @@ class LowRank(nn.Module):
         return {"a": ("uniform", self.inputs**-0.5), "b": ("normal", b_std)}
 
     def parameter_kinds(self) -> dict[str, Kind]:
-        """See `setpoint.shapes.adapted.KnowsKinds`."""
+        """See `setpoint.shapes.protocols.KnowsKinds`."""
         return {"a": "matrix", "b": "matrix", "magnitude": "vector"}
 
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """See `setpoint.shapes.adapted.FollowsDivision`."""
+        """See `setpoint.shapes.protocols.FollowsDivision`."""
         del word, rows, peers
         return {}, ()
 
@@ -116,7 +116,7 @@ class LinearAdapter(LowRank):
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """See `setpoint.shapes.adapted.FollowsDivision`."""
+        """See `setpoint.shapes.protocols.FollowsDivision`."""
         has = [name for name in ("b", "magnitude") if getattr(self, name) is not None]
         if word == "row":
             self.sum_squares = peers.reduce
@@ -181,7 +181,7 @@ class EmbeddingAdapter(LowRank):
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """See `setpoint.shapes.adapted.FollowsDivision`."""
+        """See `setpoint.shapes.protocols.FollowsDivision`."""
         del rows
         if word != "vocabulary_rows":
             return {}, ()
@@ -224,7 +224,7 @@ class ExpertAdapter(LowRank):
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """See `setpoint.shapes.adapted.FollowsDivision`: by `row` and `column` alone."""
+        """See `setpoint.shapes.protocols.FollowsDivision`: by `row` and `column` alone."""
         del rows
         if word == "row":
             self.sum_squares = peers.reduce

@@ -17,8 +17,8 @@ from setpoint.parallel.context import sequence_parts
 from setpoint.parallel.hangs import step_begins, step_has_ended
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.world import World
+from setpoint.shapes.batch import WHOLE, SequenceParts
 from setpoint.shapes.outcome import Projection, supports_head
-from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:

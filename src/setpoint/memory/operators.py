@@ -14,7 +14,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from setpoint.shapes.recomputed import Messages, saved
+from setpoint.shapes.peers import Messages, saved
 
 if TYPE_CHECKING:
     # They have no public names.

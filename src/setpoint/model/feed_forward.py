@@ -53,7 +53,7 @@ class FeedForward(nn.Module):
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.division.TensorDivisible`."""
+        """See `setpoint.shapes.protocols.TensorDivisible`."""
         inner = [name for name, _ in self.named_children() if name != "down"]
         return {"": "shared_input", **dict.fromkeys(inner, "column"), "down": "row"}
 

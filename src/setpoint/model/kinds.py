@@ -11,8 +11,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.router import Router
-from setpoint.shapes.adapted import KnowsKinds
 from setpoint.shapes.parameter import Kind
+from setpoint.shapes.protocols import KnowsKinds
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
 # `LlamaRMSNorm`, `BatchNorm1d`, `RMSNormGated`; not `NormalizedLinear`.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.model.size import pair_size, unknown_size, window_of
-from setpoint.shapes.stages import Part
+from setpoint.shapes.protocols import Part
 
 if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig

@@ -20,16 +20,14 @@ from setpoint.model.norm.norms import build_norm
 from setpoint.model.parts import LAYER, part_names, units_around_layers
 from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
-from setpoint.shapes.adapted import weight_in_use
-from setpoint.shapes.expert_parts import ExpertPart
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart
 from setpoint.shapes.peers import Peers
+from setpoint.shapes.protocols import ExpertPart, weight_in_use
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
     from setpoint.model.moe.dispatch import Exchange
-    from setpoint.shapes.batch import Lengths
-    from setpoint.shapes.sequence_parts import ContextGroups
+    from setpoint.shapes.batch import ContextGroups, Lengths
 
 Head = Callable[[Tensor, Projection], Any]
 
@@ -107,7 +105,7 @@ class Transformer(nn.Module):
                 module.context_group = groups.whole
 
     def use_experts(self, exchange: "Exchange") -> list[ExpertPart]:
-        """See `setpoint.shapes.expert_parts.HasExperts`; the layers that are here, as in a stage.
+        """See `setpoint.shapes.protocols.HasExperts`; the layers that are here, as in a stage.
 
         Raises:
             SetpointError: the model has no experts, or a module for each.
@@ -137,15 +135,15 @@ class Transformer(nn.Module):
 
     @property
     def stream_width(self) -> int:
-        """See `setpoint.shapes.stages.Staged`."""
+        """See `setpoint.shapes.protocols.Staged`."""
         return self.config.dim
 
     def stage_parts(self) -> list[str]:
-        """See `setpoint.shapes.stages.Staged`; `output` is the norm before it, too."""
+        """See `setpoint.shapes.protocols.Staged`; `output` is the norm before it, too."""
         return part_names(self.config.layers)
 
     def keep_parts(self, parts: Sequence[str]) -> None:
-        """See `setpoint.shapes.stages.Staged`."""
+        """See `setpoint.shapes.protocols.Staged`."""
         self.layers = nn.ModuleDict(
             {name: layer for name, layer in self.layers.items() if LAYER + name in parts}
         )
@@ -172,7 +170,7 @@ class Transformer(nn.Module):
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.division.TensorDivisible`; the layers speak for themselves."""
+        """See `setpoint.shapes.protocols.TensorDivisible`; the layers speak for themselves."""
         plan = {
             "embedding": "vocabulary_rows",
             "position_embedding": "sequence",
@@ -182,7 +180,7 @@ class Transformer(nn.Module):
         return {name: word for name, word in plan.items() if getattr(self, name) is not None}
 
     def units_around_layers(self) -> list[list[nn.Module]]:
-        """See `setpoint.shapes.division.HasUnits`."""
+        """See `setpoint.shapes.protocols.HasUnits`."""
         units = [
             [module for name in names if (module := getattr(self, name)) is not None]
             for names in units_around_layers(self.config)
@@ -190,7 +188,7 @@ class Transformer(nn.Module):
         return [unit for unit in units if unit]
 
     def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
-        """See `setpoint.shapes.division.VocabularyDivisible`."""
+        """See `setpoint.shapes.protocols.VocabularyDivisible`."""
         self.vocabulary_part = VocabularyPart(peers, -(-self.rows // peers.size), gathers)
 
     def learning_rate_multipliers(self) -> dict[str, float]:

@@ -13,15 +13,15 @@ from setpoint.parallel.experts import ExpertRanks, divide_experts, expert_ranks,
 from setpoint.parallel.pipeline import Stage, keep_stages
 from setpoint.parallel.sharding import shard
 from setpoint.parallel.tensor import divide_matrices, share_memory
-from setpoint.shapes.expert_parts import HasExperts
-from setpoint.shapes.reading import OneReader
+from setpoint.shapes.peers import OneReader
+from setpoint.shapes.protocols import HasExperts
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
-    from setpoint.shapes.stages import Part
+    from setpoint.shapes.protocols import Part
 
 
 def divide(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.shapes.division import SequenceDivisible
-from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts
+from setpoint.shapes.batch import ContextGroups, SequenceParts
+from setpoint.shapes.protocols import SequenceDivisible
 
 if TYPE_CHECKING:
     from setpoint.parallel.config import Parallel

@@ -12,9 +12,8 @@ from setpoint.parallel.config import AXES
 from setpoint.parallel.hangs import limit_waits
 from setpoint.parallel.sharding import offloading
 from setpoint.parallel.world import ranks_by
-from setpoint.shapes.adapted import FollowsDivision
-from setpoint.shapes.expert_parts import side_to_shard
 from setpoint.shapes.peers import Peers
+from setpoint.shapes.protocols import FollowsDivision, side_to_shard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
-    from setpoint.shapes.expert_parts import ExpertPart
+    from setpoint.shapes.protocols import ExpertPart
 
 WITHIN = ("shard", "ring", "ulysses", "tensor")
 """The axes whose ranks hold one copy of the weights of a stage."""

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
-from setpoint.shapes.sharded import ShardDtypes, ShardedWeight
+from setpoint.shapes.placed import ShardDtypes, ShardedWeight
 
 
 def sharded_weights(units: Iterable[nn.Module]) -> Iterator[ShardedWeight]:

@@ -14,7 +14,7 @@ from setpoint.config import SetpointError
 from setpoint.parallel.hangs import limit_waits, meeting_time
 from setpoint.parallel.split import balanced, ranks_of_stages
 from setpoint.shapes.outcome import supports_head
-from setpoint.shapes.stages import NamesParts, Part, Staged
+from setpoint.shapes.protocols import NamesParts, Part, Staged
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -117,7 +117,7 @@ def parts_of(model: nn.Module) -> list[str]:
         raise SetpointError(
             f"parallel.pipeline: the model, a {type(model).__name__}, does not say how it is cut "
             f"into stages\nValid: 1, a model of type = transformer, or one with supports_head = "
-            f"True, stream_width, stage_parts and keep_parts (setpoint.shapes.stages.Staged)"
+            f"True, stream_width, stage_parts and keep_parts (setpoint.shapes.protocols.Staged)"
         )
     if any(True for _ in model.parameters(recurse=False)):
         raise SetpointError(

@@ -13,7 +13,7 @@ from torch.torch_version import TorchVersion
 
 from setpoint.config import SetpointError
 from setpoint.parallel.pipeline import Stage
-from setpoint.shapes.division import HasUnits
+from setpoint.shapes.protocols import HasUnits
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from operator import add
 
-from setpoint.shapes.stages import Part
+from setpoint.shapes.protocols import Part
 
 
 def balanced(parts: Sequence[Part], stages: int) -> list[list[str]]:

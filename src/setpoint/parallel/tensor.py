@@ -24,8 +24,6 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError, did_you_mean
-from setpoint.shapes.adapted import FollowsDivision
-from setpoint.shapes.division import WORDS, VocabularyDivisible, tensor_plan_of
 from setpoint.shapes.peers import (
     Peers,
     gather_parts,
@@ -35,6 +33,12 @@ from setpoint.shapes.peers import (
     sum_parts,
 )
 from setpoint.shapes.placed import part_here
+from setpoint.shapes.protocols import (
+    WORDS,
+    FollowsDivision,
+    VocabularyDivisible,
+    tensor_plan_of,
+)
 from setpoint.shapes.stored import Stored
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from setpoint.plan.mesh import coordinates, index_along
 from setpoint.plan.topology import Topology, stages_of
 from setpoint.plan.weight import Weight
 from setpoint.plan.workload import Workload
-from setpoint.shapes.expert_parts import side_to_shard
+from setpoint.shapes.protocols import side_to_shard
 
 Place = Literal["first", "layer", "last", "around"]
 """Of a unit in the model: before the layers, among them, behind them, or on both sides."""

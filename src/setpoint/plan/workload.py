@@ -25,7 +25,7 @@ from setpoint.optim.frozen import is_frozen
 from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces
 from setpoint.plan.weight import Weight, in_float8, weight_of
 from setpoint.shapes.parameter import Parameter
-from setpoint.shapes.stages import Part as Size
+from setpoint.shapes.protocols import Part as Size
 from setpoint.train.build.parameters import WIDTHS, adapted, described
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
-from setpoint.shapes.sharded import ShardDtypes, ShardedWeight, product_weights
+from setpoint.shapes.outcome import supports_head
+from setpoint.shapes.placed import ShardDtypes, ShardedWeight
+from setpoint.shapes.protocols import Adapted, HasProducts
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ def shard_dtypes(config: Precision, model: nn.Module) -> Callable[[ShardedWeight
     A whole weight has the dtype, and its gradient adds up in the dtype, that they have on one rank;
     but those that products alone read are cast before they are gathered, not by autocast.
     """
-    products = product_weights(model)
+    products = _product_weights(model)
     params, of_products = (
         DType(name).torch() for name in (config.params, config.gathered(is_sharded=True))
     )
@@ -138,3 +140,24 @@ def build_scaler(config: Precision, device: torch.device) -> LossScaler:
         the scaler, which does nothing unless fp16 is computed in.
     """
     return LossScaler(device.type, config.loss_scale, enabled=config.compute == "fp16")
+
+
+def _product_weights(model: nn.Module) -> set[tuple[nn.Module, str]]:
+    """Find the parameters that are read by matrix products alone.
+
+    Those of linear layers, and of modules that say so. A model that autocast does not compute in
+    (`torch.autocast(enabled=False)`) reads the weights of its linear layers otherwise.
+
+    Returns:
+        modules, and names of their own parameters.
+    """
+    products: set[tuple[nn.Module, str]] = set()
+    for module in model.modules():
+        if isinstance(module, HasProducts):
+            products |= {(module, name) for name in module.product_weights()}
+        elif isinstance(module, nn.Linear):
+            products |= {(module, name) for name in ("weight", "bias")}
+    # The loss adds an adapter's update to the output matrix before it multiplies.
+    outputs = [getattr(m, "output", None) for m in model.modules() if supports_head(m)]
+    adapted = [m for m in outputs if isinstance(m, nn.Module) and isinstance(m, Adapted)]
+    return {(module, name) for module, name in products if module not in adapted}

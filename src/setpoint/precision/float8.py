@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError
 from setpoint.precision.checks import converted, layer_problems, skips
 from setpoint.precision.config import MX_BLOCK, multiple_of
-from setpoint.shapes.grouped import HasGroupedProducts
+from setpoint.shapes.protocols import HasGroupedProducts
 from setpoint.shapes.torchao import import_torchao
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.precision.config import MX_BLOCK, multiple_of
-from setpoint.shapes.grouped import GroupedProducts
+from setpoint.shapes.protocols import GroupedProducts
 from setpoint.shapes.torchao import import_torchao
 
 if TYPE_CHECKING:

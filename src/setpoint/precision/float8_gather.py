@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from setpoint.precision.float8 import Float8Product
-from setpoint.shapes.adapted import Adapted
+from setpoint.shapes.protocols import Adapted
 from setpoint.shapes.torchao import import_torchao
 
 

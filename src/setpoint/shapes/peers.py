@@ -1,4 +1,4 @@
-"""Ranks that compute one forward pass together: what they exchange, and what becomes of gradients.
+"""Communication between ranks that compute one forward pass together, and with the rank that reads.
 
 Collectives are named by their group, as torch's functional ones take it, which compilers can trace.
 Tensors are made contiguous before they are sent: gloo sends wrong numbers of others without a word.
@@ -6,10 +6,20 @@ Tensors are made contiguous before they are sent: gloo sends wrong numbers of ot
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+
+from setpoint.config import RunError, SetpointError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Sum = Literal["sum", "max", "min"]
 
@@ -143,3 +153,138 @@ class _KeepPart(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ctx.peers.gather(grad, ctx.dim), None, None
+
+
+class Messages:
+    """Results of one pass through a layer, in order, for the second pass through it."""
+
+    def __init__(self) -> None:
+        self.results: deque[tuple[Any, ...]] = deque()
+        self.is_second = False
+        self.is_sent = False
+        """Whether the result of the module that runs is only sent, in the first pass alone."""
+        self.is_unread = False
+        """Whether what is computed now is nothing but that result."""
+
+
+saved: ContextVar[Messages | None] = ContextVar("saved", default=None)
+"""Where the pass that runs here keeps its results; None: it keeps none."""
+
+
+def save_result(*result: Any) -> None:
+    """Keep what ranks have exchanged, if this pass is to."""
+    messages = saved.get()
+    if messages is not None and not messages.is_second:
+        # Views without gradients: the pass that reads them makes a graph of its own.
+        kept = (each.detach() if isinstance(each, Tensor) else each for each in result)
+        messages.results.append(tuple(kept))
+
+
+def is_second_pass() -> bool:
+    """Whether results come from a first pass, so that nothing needs to be sent."""
+    messages = saved.get()
+    return messages is not None and messages.is_second
+
+
+def saved_result() -> tuple[Any, ...] | None:
+    """The next result of the first pass; None: this is the first, or it kept none."""
+    messages = saved.get() if is_second_pass() else None
+    return None if messages is None else messages.results.popleft()
+
+
+@contextmanager
+def only_sent() -> Iterator[None]:
+    """Say that the result of what runs within is sent, and read where messages are not saved."""
+    messages = saved.get()
+    if messages is None:
+        yield
+        return
+    messages.is_sent = True
+    try:
+        yield
+    finally:
+        messages.is_sent = False
+
+
+def compute_sent(compute: Callable[[], Tensor], shape: Tensor) -> Tensor:
+    """Compute the result of a module; if it is only sent, it is neither saved nor recomputed.
+
+    Arguments:
+        shape: of its shape and dtype.
+    """
+    messages = saved.get()
+    if messages is None or not messages.is_sent:
+        return compute()
+    if messages.is_second:
+        return shape.new_empty_strided(shape.shape, (0,) * shape.dim())  # no memory, and no view
+    messages.is_unread = True
+    try:
+        return compute()
+    finally:
+        messages.is_unread = False
+
+
+@dataclass(frozen=True, slots=True)
+class OneReader:
+    """The first rank of a group, which all of its ranks know.
+
+    Every rank calls every method, in the same order.
+
+    Arguments:
+        device: that tensors are sent on.
+    """
+
+    group: ProcessGroup
+    device: torch.device
+
+    @property
+    def source(self) -> int:
+        """The number of the rank that reads, among all."""
+        return distributed.get_global_rank(self.group, 0)
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is this one."""
+        return distributed.get_rank() == self.source
+
+    def read(self, act: Callable[[], None]) -> None:
+        """Let the rank that reads act alone.
+
+        Raises:
+            SetpointError: what it has raised; on the others a `RunError` that says so.
+        """
+        said: list[str | None] = [None]
+        failure: SetpointError | None = None
+        if self.is_source:
+            try:
+                act()
+            except SetpointError as error:
+                failure, said[0] = error, str(error)
+        distributed.broadcast_object_list(
+            said, src=self.source, group=self.group, device=self.device
+        )
+        if failure is not None:
+            raise failure
+        if said[0] is not None:
+            raise RunError(f"rank {self.source} could not read: {said[0]}")
+
+    def tensor(
+        self, read: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        """Read a tensor of known shape and dtype.
+
+        Returns:
+            it, on the device that it was sent on.
+        """
+        found: list[Tensor] = []
+        self.read(lambda: found.append(read()))
+        read_here = found[0] if found else torch.empty(shape, dtype=dtype)
+        sent = read_here.to(self.device)
+        distributed.broadcast(sent, src=self.source, group=self.group)
+        return sent
+
+    @torch.no_grad()
+    def send(self, tensors: Sequence[Tensor]) -> None:
+        """Give tensors on all ranks the values that they have on the one that reads."""
+        for tensor in tensors:
+            tensor.copy_(self.tensor(lambda tensor=tensor: tensor, tensor.shape, tensor.dtype))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -157,3 +157,29 @@ def held_here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
 def _is_strided(placement: Any) -> bool:
     """Whether it is DTensor's placement for a part of a part, whose class has no public name."""
     return hasattr(placement, "split_factor") and hasattr(placement, "dim")
+
+
+class ShardDtypes(NamedTuple):
+    """Dtypes of a weight that FSDP2 shards.
+
+    Arguments:
+        gathered: in which it is gathered, and the model computes with it.
+        grad: of its whole gradient, in which micro-batches and several uses in one are added up.
+        shard_grad: of the gradient of the shard.
+    """
+
+    gathered: torch.dtype
+    grad: torch.dtype
+    shard_grad: torch.dtype
+
+
+class ShardedWeight(NamedTuple):
+    """A weight that FSDP2 shards.
+
+    Arguments:
+        modules: those that have it, with the name that it has in each.
+        shard: this rank's part.
+    """
+
+    modules: list[tuple[nn.Module, str]]
+    shard: nn.Parameter

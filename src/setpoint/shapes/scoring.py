@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError
-from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
+from setpoint.shapes.batch import WHOLE, SequenceParts
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,7 @@ from setpoint.model.attention.backend import Scores, repeat_heads
 from setpoint.model.attention.context import over_ranks
 from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.attention.selection import make_backend
-from setpoint.shapes.batch import Lengths
-from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts
+from setpoint.shapes.batch import ContextGroups, Lengths, SequenceParts
 
 from ...ranks import fork
 

@@ -12,8 +12,7 @@ from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.context import attention_context
 from setpoint.model.attention.layout import Layout
 from setpoint.model.attention.ring import causal_plan, masked_plan
-from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
-from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts, Split
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, ContextGroups, Count, SequenceParts, Split
 
 from ...forks import forked
 from ..small import small_config

@@ -19,8 +19,7 @@ from setpoint.model.attention.backend import PLAIN, Scores
 from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.attention.varlen import Flash, Packed, Varlen, pack
 from setpoint.model.initialize import initialize
-from setpoint.shapes.batch import Batch, Lengths
-from setpoint.shapes.sequence_parts import SequenceParts
+from setpoint.shapes.batch import Batch, Lengths, SequenceParts
 
 from ..small import small_config
 from . import kernels

@@ -152,7 +152,7 @@ class QuantizedWeight(nn.Module):
         return [(0, self.whole[0])]
 
     def parameter_kinds(self) -> dict[str, Kind]:
-        """See `setpoint.shapes.adapted.KnowsKinds`."""
+        """See `setpoint.shapes.protocols.KnowsKinds`."""
         return dict.fromkeys(self.described, "vector")
 
     @torch.no_grad()
@@ -204,7 +204,7 @@ class QuantizedWeight(nn.Module):
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """See `setpoint.shapes.adapted.FollowsDivision`.
+        """See `setpoint.shapes.protocols.FollowsDivision`.
 
         Raises:
             SetpointError: ranks would have parts of blocks.

@@ -68,7 +68,7 @@ class Attention(nn.Module):
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.division.TensorDivisible`: by heads."""
+        """See `setpoint.shapes.protocols.TensorDivisible`: by heads."""
         heads = f"{self.group * self.kv_heads}*{self.head_dim}"
         kv_heads = f"{self.kv_heads}*{self.head_dim} shared"
         plan = {"": "shared_input", "output": "row"}

@@ -20,8 +20,7 @@ from setpoint.model.rope.rotation import Rotation, rotate, rotation
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
-    from setpoint.shapes.batch import Lengths
-    from setpoint.shapes.sequence_parts import ContextGroups
+    from setpoint.shapes.batch import ContextGroups, Lengths
 
 
 # Not a NamedTuple: engines that cast the inputs of a module look into those, and rotations must

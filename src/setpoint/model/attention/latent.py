@@ -16,7 +16,7 @@ from setpoint.model.autocast import cast_once
 from setpoint.model.initialize import Constant, Initializer, Normal
 from setpoint.model.norm.norms import build_norm
 from setpoint.model.scale import hidden_std, residual_std
-from setpoint.shapes.adapted import weight_in_use
+from setpoint.shapes.protocols import weight_in_use
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
@@ -83,7 +83,7 @@ class LatentAttention(nn.Module):
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.division.TensorDivisible`: by heads; latents are on all ranks."""
+        """See `setpoint.shapes.protocols.TensorDivisible`: by heads; latents are on all ranks."""
         query = "query_up" if self.has_query_latent else "query"
         sizes = {
             query: self.nope_head_dim + self.rope_head_dim,

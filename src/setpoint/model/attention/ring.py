@@ -30,8 +30,7 @@ from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.layout import Layout, visible
 from setpoint.model.attention.support import LIMITS
 from setpoint.model.attention.varlen import round_up
-from setpoint.shapes.batch import Lengths
-from setpoint.shapes.sequence_parts import SequenceParts
+from setpoint.shapes.batch import Lengths, SequenceParts
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work

@@ -29,7 +29,7 @@ from setpoint.model.autocast import cast_once
 from setpoint.shapes.batch import Lengths
 
 if TYPE_CHECKING:
-    from setpoint.shapes.sequence_parts import ContextGroups
+    from setpoint.shapes.batch import ContextGroups
 
 NAME: Final = "setpoint"
 """Name of the attention in transformers."""

@@ -1,4 +1,4 @@
-"""Plans by which ranks divide the matrices of transformers' models; see `setpoint.shapes.division`.
+"""Tensor plans of transformers' models; see `setpoint.shapes.protocols.TensorDivisible`.
 
 They are transformers' own plans, in our words, and ours for attention that these leave out.
 """

@@ -14,8 +14,8 @@ from setpoint.model.moe.assign import Assignments, assign
 from setpoint.model.moe.dispatch import OverTensor
 from setpoint.model.moe.product import grouped_product, looped_product, why_not_grouped
 from setpoint.model.moe.rows import gather, spread, sum_choices
-from setpoint.shapes.expert_parts import ExpertPart
 from setpoint.shapes.placed import part_here
+from setpoint.shapes.protocols import ExpertPart
 from setpoint.shapes.stored import CHILD
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ BLOCKS = ("Llama4TextMoe",)
 
 
 def use_experts(model: nn.Module, exchange: Exchange) -> list[ExpertPart]:
-    """See `setpoint.shapes.expert_parts.HasExperts`.
+    """See `setpoint.shapes.protocols.HasExperts`.
 
     Raises:
         SetpointError: the model has no packed experts, or ranks cannot divide their width.

@@ -29,16 +29,15 @@ from setpoint.model.huggingface.values import Unfit
 from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head
-from setpoint.shapes.adapted import weight_in_use
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart
 from setpoint.shapes.peers import Peers, sum_gradients
+from setpoint.shapes.protocols import weight_in_use
 
 if TYPE_CHECKING:
     from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
     from setpoint.model.moe.dispatch import Exchange
-    from setpoint.shapes.batch import Lengths
-    from setpoint.shapes.expert_parts import ExpertPart
-    from setpoint.shapes.sequence_parts import ContextGroups
+    from setpoint.shapes.batch import ContextGroups, Lengths
+    from setpoint.shapes.protocols import ExpertPart
     from setpoint.shapes.stored import Coded
 
 Isolation = Literal["mask", "positions", "rows"]
@@ -412,7 +411,7 @@ class HuggingFaceModel(nn.Module):
         return Unfit(self.config, problem)
 
     def units_around_layers(self) -> list[list[nn.Module]]:
-        """See `setpoint.shapes.division.HasUnits`; none where others than usual are there."""
+        """See `setpoint.shapes.protocols.HasUnits`; none where others than usual are there."""
         model: Any = self.model
         if self.is_part:
             return []
@@ -432,7 +431,7 @@ class HuggingFaceModel(nn.Module):
         return [[embedding], around[1:]]
 
     def use_context(self, groups: ContextGroups) -> None:
-        """See `setpoint.shapes.division.SequenceDivisible`.
+        """See `setpoint.shapes.protocols.SequenceDivisible`.
 
         Raises:
             SetpointError: its layers do not know what other ranks have of a sequence.
@@ -457,16 +456,16 @@ class HuggingFaceModel(nn.Module):
         self.groups = groups
 
     def use_experts(self, exchange: Exchange) -> list[ExpertPart]:
-        """See `setpoint.shapes.expert_parts.HasExperts`."""
+        """See `setpoint.shapes.protocols.HasExperts`."""
         return experts.use_experts(self.model, exchange)
 
     @property
     def stream_width(self) -> int:
-        """See `setpoint.shapes.stages.Staged`."""
+        """See `setpoint.shapes.protocols.Staged`."""
         return self._keys.get_text_config().hidden_size
 
     def stage_parts(self) -> list[str]:
-        """See `setpoint.shapes.stages.Staged`; `output` is the norm before it, too."""
+        """See `setpoint.shapes.protocols.Staged`; `output` is the norm before it, too."""
         return stages.parts_of(self.model)
 
     def part_modules(self, part: str) -> list[nn.Module]:
@@ -474,19 +473,19 @@ class HuggingFaceModel(nn.Module):
         return stages.modules_of(self.model, part)
 
     def keep_parts(self, parts: Sequence[str]) -> None:
-        """See `setpoint.shapes.stages.Staged`."""
+        """See `setpoint.shapes.protocols.Staged`."""
         self.is_part = True
         self.model = stages.keep_parts(self.model, parts)
 
     def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
-        """See `setpoint.shapes.division.VocabularyDivisible`."""
+        """See `setpoint.shapes.protocols.VocabularyDivisible`."""
         logits, output = self.logits, self.output
         if logits is None or output is None or weight_in_use(output).shape[0] == logits.rows:
             return  # which gives the logits of all tokens, or is tied to an embedding that is whole
         self.vocabulary_part = VocabularyPart(peers, -(-logits.rows // peers.size), gathers)
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.division.TensorDivisible`: the plan that transformers has.
+        """See `setpoint.shapes.protocols.TensorDivisible`: the plan that transformers has.
 
         Raises:
             SetpointError: it has none, or one with modules that are divided in other ways.

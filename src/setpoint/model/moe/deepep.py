@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from setpoint.config import SetpointError
 from setpoint.model.autocast import cast_once
 from setpoint.model.moe.assign import Assignments
-from setpoint.shapes.recomputed import only_sent, save_result, saved_result
+from setpoint.shapes.peers import only_sent, save_result, saved_result
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

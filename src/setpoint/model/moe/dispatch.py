@@ -12,8 +12,15 @@ from torch.autograd.function import once_differentiable
 from setpoint.model.autocast import cast_once
 from setpoint.model.moe.assign import Assignments
 from setpoint.model.moe.rows import gather, spread, sum_choices
-from setpoint.shapes.peers import Peers, sum_gradients, sum_parts
-from setpoint.shapes.recomputed import is_second_pass, only_sent, save_result, saved_result
+from setpoint.shapes.peers import (
+    Peers,
+    is_second_pass,
+    only_sent,
+    save_result,
+    saved_result,
+    sum_gradients,
+    sum_parts,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work

@@ -23,8 +23,8 @@ from setpoint.model.moe.product import (
 )
 from setpoint.model.moe.rows import gather, scale_gradient, spread, sum_choices
 from setpoint.model.scale import hidden_std, residual_std
-from setpoint.shapes.grouped import GroupedProducts
 from setpoint.shapes.placed import part_here
+from setpoint.shapes.protocols import GroupedProducts
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
@@ -52,7 +52,7 @@ class PackedExperts(nn.Module):
         self.quantized: nn.ModuleDict | None = None
         """Projections that are no tensors; see `setpoint.shapes.stored.StoredExperts`."""
         self.grouped: GroupedProducts | None = None
-        """Products in place of `implementation`; see `setpoint.shapes.grouped`."""
+        """Products in place of `implementation`; see `setpoint.shapes.protocols`."""
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how each projection starts: each expert as if it were a module by itself."""
@@ -62,13 +62,13 @@ class PackedExperts(nn.Module):
         }
 
     def product_weights(self) -> list[str]:
-        """See `setpoint.shapes.sharded.HasProducts`."""
+        """See `setpoint.shapes.placed.HasProducts`."""
         adapters: Any = self.adapter or {}
         lengths = [n for n, adapter in adapters.items() if adapter.magnitude is not None]
         return [name for name in self.projections if name not in lengths]
 
     def size_here(self) -> tuple[int, int]:
-        """See `setpoint.shapes.grouped.HasGroupedProducts`."""
+        """See `setpoint.shapes.protocols.HasGroupedProducts`."""
         _, width, dim = part_here(self.down).shape
         return width, dim
 

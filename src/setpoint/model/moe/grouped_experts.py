@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from setpoint.model.moe.rows import spread, sum_choices
-from setpoint.shapes.recomputed import compute_sent
+from setpoint.shapes.peers import compute_sent
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 

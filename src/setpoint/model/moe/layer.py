@@ -57,7 +57,7 @@ class MoELayer(nn.Module):
         self.exchange: Exchange = here
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.division.TensorDivisible`: all but the shared experts is whole."""
+        """See `setpoint.shapes.protocols.TensorDivisible`: all but the shared experts is whole."""
         return {"": "whole"}
 
     def forward(

@@ -26,7 +26,7 @@ from setpoint.model.pretrained.run import (
 )
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
-from setpoint.shapes.reading import OneReader
+from setpoint.shapes.peers import OneReader
 
 Divide = Callable[[nn.Module], None]
 """Leaves a rank its part of a model."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from setpoint.config import SetpointError
 from setpoint.model.pretrained.dequantize import dequantize
 from setpoint.model.pretrained.header import DamagedFile, TensorInfo
-from setpoint.shapes.reading import OneReader
+from setpoint.shapes.peers import OneReader
 from setpoint.units.dtype import DType
 
 Rows = tuple[int, int] | None

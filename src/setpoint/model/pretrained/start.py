@@ -19,7 +19,7 @@ from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader
 from setpoint.model.pretrained.run import require_no_adapter
-from setpoint.shapes.reading import OneReader
+from setpoint.shapes.peers import OneReader
 
 
 def start_from(

@@ -61,8 +61,8 @@ from setpoint.precision.build import (
 )
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OptimizerParams
+from setpoint.shapes.batch import WHOLE, SequenceParts
 from setpoint.shapes.parameter import Parameter
-from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
