@@ -1,4 +1,4 @@
-"""Threads: one that works while the run goes on, and several for one piece of work."""
+"""Threads: a queue of work, a call at an interval, and several threads for one piece of work."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import Thread
-from typing import Any, TypeVar
+from threading import Event, Thread, current_thread
+from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 T = TypeVar("T")
 
 THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
-"""That share a piece of work: copies of memory and digests, which leave the interpreter lock."""
+"""Number of threads for one piece of work: copies and digests, which release the GIL."""
 
 
 def in_threads(act: Callable[[int], object], count: int) -> None:
@@ -56,8 +56,53 @@ def in_threads(act: Callable[[int], object], count: int) -> None:
         raise failed[0]
 
 
+class Periodic:
+    """Call a function at an interval in a daemon thread, whatever the main thread does.
+
+    Arguments:
+        every: seconds between two calls; a function is asked again after each.
+        act: what it raises ends the thread.
+        name: of the thread, as debuggers show it.
+        at_once: whether the first call comes before the first interval.
+    """
+
+    def __init__(
+        self,
+        every: float | Callable[[], float],
+        act: Callable[[], object],
+        name: str,
+        at_once: bool = False,
+    ) -> None:
+        self.every, self.act, self.at_once = every, act, at_once
+        self._ended = Event()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Call it no more, and wait for a call in progress, unless this is called from within."""
+        self._ended.set()
+        if self._thread.is_alive() and self._thread is not current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        if self.at_once:
+            self.act()
+        while not self._ended.wait(self.every() if callable(self.every) else self.every):
+            self.act()
+
+
 class Worker:
-    """One thread, which a process that ends does not wait for.
+    """A queue of tasks for one thread, which a process that ends does not wait for.
 
     Executors of the standard library are waited for at the end of the process, which a disk that
     does not answer would keep for ever.
@@ -67,15 +112,20 @@ class Worker:
     """
 
     def __init__(self, name: str) -> None:
-        self._given: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._last: Future[Any] | None = None
         _made.add(self)
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has not done all that it was given."""
+        """True if a task is not done yet."""
         return self._last is not None and not self._last.done()
+
+    @property
+    def waiting(self) -> int:
+        """Number of tasks that the thread has not taken yet."""
+        return self._tasks.qsize()
 
     def submit(self, act: Callable[[], T]) -> Future[T]:
         """Let the thread do something after what it was given before.
@@ -83,10 +133,10 @@ class Worker:
         Where the system allows no further thread, it is done when this returns.
 
         Returns:
-            what comes of it.
+            its result.
         """
         self._last = future = Future[T]()
-        self._given.put((future, act))
+        self._tasks.put((future, act))
         if not self._thread.is_alive():
             try:
                 self._thread.start()
@@ -95,28 +145,38 @@ class Worker:
                 self._run()
         return future
 
-    def end(self) -> None:
-        """Let the thread end after what it was given; nothing waits for it."""
-        self._given.put(None)
+    def end(self, patience: float | None = None) -> bool:
+        """Let the thread end after its tasks.
+
+        Arguments:
+            patience: seconds to wait for that; None: nothing waits.
+
+        Returns:
+            True if it has ended, or never begun.
+        """
+        self._tasks.put(None)
+        if patience is not None and self._thread.is_alive():
+            self._thread.join(patience)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (given := self._given.get()) is not None:
-            future, act = given
+        while (task := self._tasks.get()) is not None:
+            future, act = task
             try:
                 future.set_result(act())
             except BaseException as error:
                 future.set_exception(error)
             # Nothing of a save, such as its copies of tensors, is kept until the next one.
-            del given, future, act
+            del task, future, act
 
 
 _made: WeakSet[Worker] = WeakSet()
 
 
 def is_any_busy() -> bool:
-    """Whether a thread does something that nothing waits for any more, as a process ends.
+    """True if a thread does something that nothing waits for any more, as a process ends.
 
     When Python exits it ends such a thread at its next line: within a library of C++, which waits
     for another rank, say, that aborts the process.
     """
-    return any(each.is_busy for each in _made)
+    return any(worker.is_busy for worker in _made)
