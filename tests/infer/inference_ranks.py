@@ -56,7 +56,7 @@ LAYOUTS = {
         ("parallel.pipeline=2", "parallel.shard=2", "parallel.expert=2"),
         ("parallel.replicate=2", "parallel.tensor=2", "parallel.expert=4"),
         ("parallel.replicate=2", "parallel.shard=2", "parallel.sharding.offload=true"),
-        ("parallel.shard=4", "parallel.read_weights=rank_0_broadcasts"),
+        ("parallel.shard=4", "parallel.load_weights=broadcast"),
         ("parallel.tensor=4", "parallel.loss_parallel=false", "generation.samples=2"),
         ("parallel.tensor=2", "generation.repetition_penalty=1.3", "generation.stop=['!']"),
         ("parallel.ring=2", "parallel.ulysses=2", "generation=null"),

@@ -206,7 +206,7 @@ SHAPES = {
 }
 EXPERT_SHAPES = {
     2: ["shard=2,expert=2", "tensor=2,expert=2", "ring=2,expert=2"],
-    4: ["shard=4,expert=2", "shard=4,expert=4", "shard=4,expert=2,expert_outside=true",
+    4: ["shard=4,expert=2", "shard=4,expert=4", "shard=4,expert=2,expert_mesh_order=expert_major",
         "replicate=2,shard=2,expert=2", "shard=2,tensor=2,expert=4",
         "shard=2,tensor=2,expert=2,expert_tensor=2"],
 }  # fmt: skip

@@ -24,7 +24,7 @@ COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "batch.micro_s
 RANKS = (f"parallel.world_size={WORLD}", "batch.global_size=4")
 EXPERTS = ("model.qk_norm=true", "model.moe={experts: 4, expert_dim: 24}")
 FAMILIES = ((), ("model.tie_embeddings=true", "model.kv_heads=1"), EXPERTS)
-BROADCASTS = "parallel.read_weights=rank_0_broadcasts"
+BROADCASTS = "parallel.load_weights=broadcast"
 
 
 class Begun(NamedTuple):

@@ -16,9 +16,9 @@ from ..train.small import small_job
 from .equal_ranks import CASES, EXPERTS
 from .test_equal import compare
 
-TWO = ("ring=2,context_in_shard=none", "ring=2", "ulysses=2", "ring=2,ring_split=contiguous")
+TWO = ("ring=2,shard_over_context=none", "ring=2", "ulysses=2", "ring=2,ring_split=contiguous")
 FOUR = ("ring=2,ulysses=2", "ring=2,shard=2", "ulysses=2,replicate=2", "ring=4",
-        "ring=2,ulysses=2,context_in_shard=ring")  # fmt: skip
+        "ring=2,ulysses=2,shard_over_context=ring")  # fmt: skip
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_lengths_and_heads_that_do_not_divide_are_refused(tmp_path: Path) -> Non
 
 
 def test_a_graph_of_copies_along_a_ring_is_refused(tmp_path: Path) -> None:
-    ring = ("parallel.world_size=2", "parallel.ring=2", "parallel.context_in_shard=none")
+    ring = ("parallel.world_size=2", "parallel.ring=2", "parallel.shard_over_context=none")
     assert "a graph cannot hold what gathers weights, cuts sequences" in refusal(
         tmp_path, *ring, "compile={scope: graph}"
     )

@@ -34,7 +34,7 @@ SMALL = "bucket_size=0.01,engine=deepspeed,engine.gather_size=0.01"
 STAGES = {
     1: f"replicate=2,{SMALL},engine.stage=1",
     2: f"replicate=2,{SMALL},engine.stage=2,engine.overlap=true",
-    3: f"replicate=2,{SMALL},engine.stage=3,engine.undivided_size=100",
+    3: f"replicate=2,{SMALL},engine.stage=3,engine.persistence_threshold=100",
 }
 RANKS = ("parallel.world_size=2", "schedule.horizon=6 steps", "model.dropout=0")
 HEAVY = (*CASES["uneven rows"], *CASES["tied embeddings"], "optimizer.clip_norm=0.1")

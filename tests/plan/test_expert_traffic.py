@@ -32,7 +32,7 @@ JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
     "widths 2": (2, ("parallel.tensor=2", "parallel.expert_tensor=2")),
     "experts 2 of 4, outside": (
         4,
-        ("parallel.shard=4", "parallel.expert=2", "parallel.expert_outside=true"),
+        ("parallel.shard=4", "parallel.expert=2", "parallel.expert_mesh_order=expert_major"),
     ),
     "experts 2 and widths 2": (
         4,

@@ -42,7 +42,7 @@ ROWS = {
     "Parallel.expert": ("parallel.expert=2", experts_of, RANKS, [[[0], [1]], [[2], [3]]]),
     "Parallel.expert_tensor": ("parallel.expert_tensor=2", experts_of, TENSOR,
                                [[[0, 1]], [[2, 3]]], ("accumulation",)),
-    "Parallel.expert_outside": ("parallel.expert_outside=true", experts_of,
+    "Parallel.expert_mesh_order": ("parallel.expert_mesh_order=expert_major", experts_of,
                                 (*RANKS, "parallel.expert=2"), [[[0], [2]], [[1], [3]]]),
     "Parallel.dispatch": ("parallel.dispatch=deepep", exchange_of,
                           (*RANKS, "parallel.expert=4", "precision.compute=bf16"),

@@ -586,7 +586,7 @@ EFFECTS = {
     "Parallel.ring_split": Effect("parallel.ring_split=contiguous", lambda job: job.parallel
                                   .sequence_multiple, (*RANKS, "parallel.ring=2"),
                                   without=("accumulation",), gives=2),
-    "Parallel.context_in_shard": Effect("parallel.context_in_shard=none", sharding_axes,
+    "Parallel.shard_over_context": Effect("parallel.shard_over_context=none", sharding_axes,
                                         (*RANKS, "parallel.ring=2"), without=("accumulation",),
                                         gives=(("shard",), ("replicate", "ring", "ulysses"))),
     "Parallel.sequence_parallel": Effect("parallel.sequence_parallel=false", divided, TENSOR,
@@ -611,7 +611,7 @@ EFFECTS = {
     "Sharding.offload": Effect("parallel.sharding.offload=true", asked_of_fsdp, FSDP),
     "Parallel.init_device": Effect("parallel.init_device=cpu", begins_on,
                                    ("parallel.device=cuda",), gives="cpu"),
-    "Parallel.read_weights": Effect("parallel.read_weights=rank_0_broadcasts", reads_for_others,
+    "Parallel.load_weights": Effect("parallel.load_weights=broadcast", reads_for_others,
                                     (*REPLICAS, "model.pretrained=weights"), gives=True),
     "Parallel.bucket_size": Effect("parallel.bucket_size=1", bucket_size, REPLICAS, gives=1.0),
     "Parallel.timeout": Effect("parallel.timeout=5", meeting, RANKS, gives=("gloo", 5.0, 300.0)),

@@ -198,13 +198,13 @@ ELSEWHERE = {
             "ulysses",
             "expert",
             "expert_tensor",
-            "expert_outside",
+            "expert_mesh_order",
             "dispatch",
             "engine",
         )
     },
     "Parallel.ring_split": "several ranks: tests/parallel",
-    "Parallel.context_in_shard": "several ranks: tests/parallel",
+    "Parallel.shard_over_context": "several ranks: tests/parallel",
     **{
         f"Parallel.{option}": "several ranks: tests/parallel"
         for option in ("sequence_parallel", "loss_parallel", "async_tensor_parallel")
@@ -215,7 +215,7 @@ ELSEWHERE = {
     },
     "Parallel.sharding": "several ranks: tests/parallel",
     "Parallel.bucket_size": "several ranks: tests/parallel",
-    "Parallel.read_weights": "several ranks: tests/parallel",
+    "Parallel.load_weights": "several ranks: tests/parallel",
     **{
         f"Sharding.{name}": "several ranks: tests/parallel"
         for name in ("units", "layers_per_unit", "forward_prefetch", "backward_prefetch", "offload")

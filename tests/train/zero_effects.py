@@ -44,6 +44,6 @@ ROWS = {
                                        {**SECOND, "contiguous_gradients": False}),
     "DeepSpeed.gather_size": ("parallel.engine.gather_size=1", zero, ON,
                               {**SECOND, "allgather_bucket_size": 2**18}),
-    "DeepSpeed.undivided_size": ("parallel.engine.undivided_size=7", zero, THREE,
+    "DeepSpeed.persistence_threshold": ("parallel.engine.persistence_threshold=7", zero, THREE,
                                  {**THIRD, "stage3_param_persistence_threshold": 7}),
 }  # fmt: skip

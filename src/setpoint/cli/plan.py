@@ -166,7 +166,7 @@ def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job
         split=fixed.get("split"),
         expert_tensor=fixed.get("expert_tensor", 1),
         loss_parallel=given.loss_parallel is not False,
-        context_in_shard=given.context_in_shard,
+        shard_over_context=given.shard_over_context,
         layers_per_unit=given.sharding.layers_per_unit,
         bucket=int(given.bucket_size * 2**20),
     )

@@ -7,7 +7,7 @@ from setpoint.config import all_fields as every_field
 from setpoint.editor_schema.definitions import EXTENDS, NAMES, Definitions
 from setpoint.editor_schema.shape import Schema, either, inside, write_once
 
-AXES, DRAWN = "sweep.values", "sweep.distributions"
+SWEEP_VALUES, DRAWN = "sweep.values", "sweep.distributions"
 FIELDS: Schema = {"type": "object", "minProperties": 1}
 """Any fields with any values: what each field takes, `setpoint sweep` says."""
 
@@ -21,15 +21,15 @@ def sweep_schema(table: type[Node], definitions: Definitions) -> Schema:
     before = set(definitions.schemas)
     (section,) = definitions.section(SectionType((table,)))
     values: Schema = {"type": "array", "minItems": 1}
-    definitions.schemas[AXES] = _nested(AXES, values)
+    definitions.schemas[SWEEP_VALUES] = _nested(SWEEP_VALUES, values)
     definitions.schemas[DRAWN] = _nested(DRAWN, {"type": "string"})
     kinds: dict[str, Schema] = {
-        "grid": {"$ref": f"#/$defs/{AXES}"},
-        "zip": {"$ref": f"#/$defs/{AXES}"},
+        "grid": {"$ref": f"#/$defs/{SWEEP_VALUES}"},
+        "zip": {"$ref": f"#/$defs/{SWEEP_VALUES}"},
         "axes": {"$ref": f"#/$defs/{DRAWN}"},
         "points": {"type": "array", "items": FIELDS},
     }
-    for name in set(definitions.schemas) - before - {AXES, DRAWN}:
+    for name in set(definitions.schemas) - before - {SWEEP_VALUES, DRAWN}:
         properties: Schema = definitions.schemas[name]["properties"]
         for key in kinds.keys() & properties.keys():
             properties[key] = {"description": properties[key]["description"], **kinds[key]}

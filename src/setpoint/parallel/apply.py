@@ -87,7 +87,7 @@ def divide(
 
 def reader_of(config: Parallel, world: World) -> OneReader | None:
     """Find the rank that reads weights for this one; None where each rank reads its own."""
-    if config.read_weights == "every_rank":
+    if config.load_weights == "every_rank":
         return None
     group = world.group("replicate", "shard", "ring", "ulysses", "tensor")
     return None if group is None else OneReader(group, world.device)

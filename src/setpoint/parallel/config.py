@@ -59,7 +59,7 @@ class Ranks(Config, role=RUNTIME, rules=RULES):
 
 
 class Dispatch(Config, role=RUNTIME):
-    """How tokens reach experts on other ranks."""
+    """Exchange of tokens with experts on other ranks."""
 
 
 class AllToAll(Dispatch, type="all_to_all"):
@@ -78,7 +78,7 @@ class DeepEP(Dispatch, type="deepep"):
     """Streaming multiprocessors that the exchange takes; an even number."""
 
     async_combine: bool = field(default=False, also_called=("deepep_async_combine",))
-    """Whether shared experts are computed while results of the others are on their way."""
+    """Compute shared experts while results of the others are on their way."""
 
     @check
     def _check_sms(self) -> Iterator[Problem]:
@@ -88,7 +88,7 @@ class DeepEP(Dispatch, type="deepep"):
 
 
 class Sharding(Config, role=RUNTIME):
-    """How FSDP2 holds and gathers the weights that ranks divide."""
+    """Units, prefetch and offload of FSDP2."""
 
     units: tuple[str, ...] = field(default=(), also_called=("basic_modules", "fsdp_units"))
     """Regular expressions that match whole names of modules: those are gathered and freed by
@@ -195,7 +195,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     leave ranks for."""
 
     engine: Engine = field(factory=Torch)
-    """Who sums the gradients of replicas, and what each of them holds."""
+    """Data-parallel engine: torch (DDP, FSDP2) or deepspeed (ZeRO)."""
 
     shard: int = field(
         default=1,
@@ -233,17 +233,16 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     the ranks that the other axes leave."""
 
     ring_split: Literal["zigzag", "contiguous"] = "zigzag"
-    """What of a sequence each rank of the ring has: zigzag, two runs of tokens, as far from the
-    beginning as from the end, which is as much work for all under a causal mask; contiguous, one
-    run."""
+    """Part of a sequence on each rank of the ring. zigzag: two runs of tokens, as far from the
+    beginning as from the end, which balances the work under a causal mask; contiguous: one run."""
 
-    context_in_shard: Literal["all", "ring", "ulysses", "none"] = field(
+    shard_over_context: Literal["all", "ring", "ulysses", "none"] = field(
         default="all",
         also_called=("cp_fsdp_mode",),
         values_also_called={"ring": ("ring_only",), "ulysses": ("ulysses_only",)},
     )
-    """Which of `ring` and `ulysses` divide weights with `shard` (FSDP2); along the others each rank
-    keeps a copy of its part."""
+    """Context axes (`ring`, `ulysses`) that shard weights together with `shard` (FSDP2); along the
+    others each rank keeps a copy of its part."""
 
     expert: int = field(
         default=1, ge=1, also_called=("ep", "expert_parallel_size", "expert_parallel")
@@ -255,12 +254,14 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     expert_tensor: int = field(default=1, ge=1, also_called=("etp", "expert_tensor_parallel_size"))
     """Ranks that divide the inner width of each expert among them: all of `tensor`, or 1."""
 
-    expert_outside: bool = field(default=False, also_called=("ep_outside",))
-    """Whether the ranks that shard one expert are neighbours, and those that exchange tokens lie
-    far apart; false: the other way round."""
+    expert_mesh_order: Literal["shard_major", "expert_major"] = field(
+        default="shard_major", also_called=("ep_outside",)
+    )
+    """Order of the two dimensions of the expert mesh. shard_major: ranks that exchange tokens are
+    neighbours, those that shard one expert lie far apart; expert_major: the reverse."""
 
     dispatch: Dispatch = field(factory=AllToAll, also_called=("ep_dispatch", "moe_dispatcher"))
-    """How tokens reach experts on other ranks."""
+    """Exchange of tokens with experts on other ranks."""
 
     sequence_parallel: bool = derived(also_called=("enable_sequence_parallel", "sp"))
     """Sequence parallelism: ranks that divide matrices divide the tokens between them, too: norms,
@@ -285,27 +286,27 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         default=None,
         also_called=("reshard_after_forward", "fsdp_reshard_after_forward", "enable_full_shard"),
     )
-    """Whether sharded weights are freed between forward and backward (FSDP2's
-    reshard_after_forward) and gathered twice (ZeRO-3); false: kept from the first micro-batch of a
+    """Freeing of sharded weights between forward and backward (FSDP2's reshard_after_forward).
+    true: they are freed and gathered twice (ZeRO-3); false: kept from the first micro-batch of a
     step to the last (ZeRO-2); a number: kept on that many ranks; null: true for layers, false for
     what lies around them and for stages of a pipeline."""
 
     sharding: Sharding = field(factory=Sharding)
-    """How FSDP2 holds and gathers the weights that ranks divide."""
+    """Units, prefetch and offload of FSDP2."""
 
     init_device: Literal["device", "cpu"] = field(
         default="device", values_also_called={"device": ("cuda", "meta")}
     )
-    """Where weights get their first values: device: in the memory of this rank's part on the
-    device; cpu: in host memory, from which they move when each rank has its part."""
+    """Memory in which weights are initialized. device: that of this rank's part on the device; cpu:
+    host memory, from which they move when each rank has its part."""
 
-    read_weights: Literal["every_rank", "rank_0_broadcasts"] = field(
+    load_weights: Literal["every_rank", "broadcast"] = field(
         default="every_rank",
         also_called=("load_weights_mode",),
-        values_also_called={"every_rank": ("all_ranks",), "rank_0_broadcasts": ("broadcast",)},
+        values_also_called={"every_rank": ("all_ranks",)},
     )
-    """Who reads the files of model.pretrained. every_rank: each rank the rows that it holds;
-    rank_0_broadcasts: the first rank of each pipeline stage, which sends whole tensors to the
+    """Reading of the files of model.pretrained. every_rank: each rank reads the rows that it
+    holds; broadcast: the first rank of each pipeline stage reads and sends whole tensors to the
     others, one at a time."""
 
     bucket_size: float = field(
@@ -344,8 +345,8 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _ring_split_is_dead(self) -> str | None:
         return "no ring divides sequences (ring = 1)" if self.degrees["ring"] == 1 else None
 
-    @dead("context_in_shard")
-    def _context_in_shard_is_dead(self) -> str | None:
+    @dead("shard_over_context")
+    def _shard_over_context_is_dead(self) -> str | None:
         return (
             "no ranks divide sequences (ring = 1, ulysses = 1)"
             if not self.divides_sequences
@@ -356,8 +357,8 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _reshard_is_dead(self) -> str | None:
         return "no weights are sharded (shard = 1)" if self.shards == 1 else None
 
-    @dead("expert_outside")
-    def _outside_is_dead(self) -> str | None:
+    @dead("expert_mesh_order")
+    def _expert_mesh_order_is_dead(self) -> str | None:
         if self.expert == 1:
             return "no experts are divided (expert = 1)"
         return "each expert lies whole on one rank of a copy" if self.expert_shards == 1 else None
@@ -423,8 +424,8 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _init_device_is_dead(self) -> str | None:
         return "offloaded weights begin in host memory" if self.sharding.offload else None
 
-    @dead("read_weights")
-    def _read_weights_is_dead(self) -> str | None:
+    @dead("load_weights")
+    def _load_weights_is_dead(self) -> str | None:
         return "there is one rank" if self.world_size == 1 else None
 
     @dead("bucket_size")
@@ -580,7 +581,9 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     @property
     def sharding_axes(self) -> tuple[str, ...]:
         """The axes whose ranks divide weights by FSDP2."""
-        within = {"all": CONTEXT, "none": ()}.get(self.context_in_shard, (self.context_in_shard,))
+        within = {"all": CONTEXT, "none": ()}.get(
+            self.shard_over_context, (self.shard_over_context,)
+        )
         return ("shard", *within)
 
     @property

@@ -1,4 +1,4 @@
-"""The section `[parallel.engine]`: who divides what replicas would each hold whole."""
+"""The section `[parallel.engine]`: PyTorch, or DeepSpeed with its JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FP32 = 4
 
 
 class Engine(Config, role=RUNTIME):
-    """Who sums the gradients of replicas, and what each of them holds."""
+    """Data-parallel engine."""
 
 
 class Torch(Engine, type="torch"):
@@ -30,16 +30,15 @@ class DeepSpeed(Engine, type="deepspeed"):
     offload: Literal["none", "optimizer", "all"] = field(
         default="none", also_called=("zero_offload", "offload_param")
     )
-    """What lies in host memory. optimizer: optimizer state and fp32 weights, which are updated
-    there (ZeRO-Offload); all: the divided weights, too, in stage 3."""
+    """Offload to host memory. optimizer: optimizer state and fp32 weights, which are updated there
+    (ZeRO-Offload); all: the divided weights, too, in stage 3."""
 
     overlap: bool | None = field(default=None, also_called=("overlap_comm",))
-    """Whether gradients are summed while the backward pass goes on (overlap_comm); null: in stage
-    3."""
+    """Sum gradients while the backward pass goes on (overlap_comm); null: in stage 3."""
 
     contiguous_gradients: bool = True
-    """Whether gradients are copied into one buffer of `parallel.bucket_size` as they come, and
-    summed there; false: each bucket is put together when it is sent."""
+    """Copy gradients into one buffer of `parallel.bucket_size` as they come, and sum them there;
+    false: each bucket is put together when it is sent."""
 
     gather_size: float = field(
         default=200.0,
@@ -50,14 +49,14 @@ class DeepSpeed(Engine, type="deepspeed"):
     """MiB of weights that ranks gather in one message: after the update in stages 1 and 2
     (allgather_bucket_size), ahead of their modules in stage 3 (stage3_prefetch_bucket_size)."""
 
-    undivided_size: int = field(
+    persistence_threshold: int = field(
         default=100_000, ge=0, also_called=("stage3_param_persistence_threshold",)
     )
     """Largest number of elements of a weight that each rank keeps whole in stage 3
     (stage3_param_persistence_threshold)."""
 
-    @dead("undivided_size")
-    def _undivided_is_dead(self) -> str | None:
+    @dead("persistence_threshold")
+    def _persistence_is_dead(self) -> str | None:
         return "weights are not divided (stage = 1, 2)" if self.stage < 3 else None
 
     @check
@@ -89,7 +88,7 @@ class DeepSpeed(Engine, type="deepspeed"):
             zero["overlap_comm"] = self.overlap
         if self.stage == 3:
             zero["stage3_prefetch_bucket_size"] = _numbers(self.gather_size)
-            zero["stage3_param_persistence_threshold"] = self.undivided_size
+            zero["stage3_param_persistence_threshold"] = self.persistence_threshold
         else:
             zero["allgather_bucket_size"] = _numbers(self.gather_size)
         if self.offload != "none":

@@ -57,7 +57,7 @@ def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> NDArray[np.int6
     grid = ranks_by(degrees, *([axis] for axis in OTHERS), WITHIN)
     shards, inner = config.expert_shards, config.expert_tensor
     outer = (degrees["pipeline"], config.expert_replicas)
-    if config.expert_outside:
+    if config.expert_mesh_order == "expert_major":
         return grid.reshape(*outer, config.expert, shards, inner).swapaxes(-2, -3)
     return grid.reshape(*outer, shards, config.expert, inner)
 

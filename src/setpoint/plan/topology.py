@@ -51,7 +51,7 @@ class Topology(NamedTuple):
     sequence_parallel: bool = False
     loss_parallel: bool = True
     reshard: bool | int | None = None
-    context_in_shard: str = "all"
+    shard_over_context: str = "all"
     layers_per_unit: int = 1
     accumulation_of: str = "sharded"
     bucket: int = 25 * 2**20
@@ -76,7 +76,7 @@ class Topology(NamedTuple):
             sequence_parallel=parallel.sequence_parallel,
             loss_parallel=parallel.loss_parallel is not False,
             reshard=parallel.reshard,
-            context_in_shard=parallel.context_in_shard,
+            shard_over_context=parallel.shard_over_context,
             layers_per_unit=parallel.sharding.layers_per_unit,
             accumulation_of=parallel.sharding.accumulation,
             bucket=int(parallel.bucket_size * 2**20),
@@ -105,7 +105,9 @@ class Topology(NamedTuple):
     @property
     def sharding_axes(self) -> tuple[str, ...]:
         """The axes whose ranks divide weights by FSDP2, as `Parallel.sharding_axes`."""
-        within = {"all": CONTEXT, "none": ()}.get(self.context_in_shard, (self.context_in_shard,))
+        within = {"all": CONTEXT, "none": ()}.get(
+            self.shard_over_context, (self.shard_over_context,)
+        )
         return ("shard", *within)
 
     @property

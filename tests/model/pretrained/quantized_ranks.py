@@ -24,7 +24,7 @@ MODEL = {"dim": 64, "heads": 4, "ffn_dim": 64, "vocab_size": 257}
 ADAPTER = "adapter={{type: lora, rank: 2, b_std: 0.1, quantize: {{type: {}}}}}"
 FP8 = ADAPTER.format("fp8, group_size: 16")
 MXFP4 = "adapter={type: lora, rank: 2, b_std: 0.1, quantize: {type: mxfp4, exclude: [self_attn]}}"
-ONE = "parallel.read_weights=rank_0_broadcasts"
+ONE = "parallel.load_weights=broadcast"
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sharded": ("fp8", ("parallel.shard=2",)),
     "tensor, one reads": ("nvfp4", ("parallel.tensor=2", ONE)),

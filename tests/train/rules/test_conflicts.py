@@ -99,7 +99,7 @@ MET: tuple[tuple[str, ...], ...] = (
     (*ZERO, "precision.optimizer_state=bf16", "memory.activation_offload={}"),
     (*ZERO, *(f"tracking.metrics.{name}=[layers]" for name in NORMS)),
     (*SHARDED, "parallel.sharding.replicated=[embedding]", IMPORTED),
-    (*SHARDED, "parallel.read_weights=rank_0_broadcasts"),
+    (*SHARDED, "parallel.load_weights=broadcast"),
     (*RING, "model.moe={experts: 4, capacity_factor: 1.0}"),
     (*RING, "model.attention_dropout=0.1", "model.attention_backend=flex"),
     (

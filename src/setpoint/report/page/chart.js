@@ -1,5 +1,5 @@
 // Curves: drawn as SVG, with zoom, hover and keys. All charts share the axis and the range.
-const AXES = { step: "step", tokens: "tokens", time: "training time" };
+const X_LABELS = { step: "step", tokens: "tokens", time: "training time" };
 const LEFT = 56, RIGHT = 12, TOP = 8, BOTTOM = 26;
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 2 1 2", "12 3"];
 const view = { axis: "step", smooth: 0, log: false, clip: false, range: null, cursor: null, hidden: new Set(), filtered: new Set(), colours: null };
@@ -194,7 +194,7 @@ class Chart {
     this.over = svg("g");
     this.svg.append(this.over);
     const end = lines.slice(0, 4).map((line) => `${line.label} ${digits(line.points[line.points.length - 1][1])}`).join(", ");
-    this.svg.setAttribute("aria-label", `${this.title} over ${AXES[view.axis]}, last: ${end}. Arrow keys read values, + and - zoom, 0 resets.`);
+    this.svg.setAttribute("aria-label", `${this.title} over ${X_LABELS[view.axis]}, last: ${end}. Arrow keys read values, + and - zoom, 0 resets.`);
     if (view.cursor !== null) this.point(view.cursor, false);
     else this.tip.hidden = true;
   }
@@ -259,14 +259,14 @@ class Chart {
       return el("tr", {}, el("td", {}, swatch, line.label + elsewhere), el("td", {}, digits(y) + (smooth ? ` ~${digits(smooth[1], 4)}` : "")));
     });
     if (most.length < close.length) table.push(el("tr", {}, el("td", {}, `and ${close.length - most.length} more`)));
-    this.tip.replaceChildren(el("div", { class: "soft" }, `${AXES[view.axis]} ${axis}`), el("table", {}, table));
+    this.tip.replaceChildren(el("div", { class: "soft" }, `${X_LABELS[view.axis]} ${axis}`), el("table", {}, table));
     this.tip.hidden = false;
     const box = this.svg.getBoundingClientRect(), outer = this.node.getBoundingClientRect();
     const px = box.left - outer.left + toX(at) * box.width / this.svg.viewBox.baseVal.width;
     const left = px + 14 + this.tip.offsetWidth > outer.width ? px - 14 - this.tip.offsetWidth : px + 14;
     this.tip.style.left = `${Math.max(4, left)}px`;
     this.tip.style.top = `${box.top - outer.top + 12}px`;
-    this.said = `${AXES[view.axis]} ${axis}: ${most.map(([line, [, y]]) => `${line.label} ${digits(y)}`).join(", ")}`;
+    this.said = `${X_LABELS[view.axis]} ${axis}: ${most.map(([line, [, y]]) => `${line.label} ${digits(y)}`).join(", ")}`;
   }
 
   aim(x) {

@@ -13,7 +13,7 @@ POINTS = 400_000
 MOST, LEAST = 1500, 40
 """Parts of one curve, each of which keeps its smallest and its largest value."""
 
-AXES = frozenset(("step", "tokens", "epoch", "seconds"))
+X_COLUMNS = frozenset(("step", "tokens", "epoch", "seconds"))
 """Columns that a curve is drawn over."""
 
 MAIN = (
@@ -95,7 +95,7 @@ def curves_of(run: RunData, parts: int) -> dict[str, Any]:
         `curves` by name, whose `at` are places in `step`, `tokens` and `time`.
     """
     curves = {name: thinned(column, parts) for name, column in run.columns.items()
-              if name.rpartition(".")[2] not in AXES}  # fmt: skip
+              if name.rpartition(".")[2] not in X_COLUMNS}  # fmt: skip
     kept = sorted({row for curve in curves.values() for key in ("at", "mean_at")
                    for row in curve.get(key, ())})  # fmt: skip
     place = {row: index for index, row in enumerate(kept)}
@@ -115,7 +115,7 @@ def panels(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     names: dict[str, None] = {}
     for run in runs:
         for name, column in run.columns.items():
-            if len(column.values) and name.rpartition(".")[2] not in AXES:
+            if len(column.values) and name.rpartition(".")[2] not in X_COLUMNS:
                 names[name] = None
     found: list[dict[str, Any]] = []
 

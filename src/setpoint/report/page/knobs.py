@@ -12,7 +12,7 @@ from .read import RunData
 USUAL = ("evaluation.held_out_loss", "train.mean_loss")
 FEWEST = 3
 """Runs that make a comparison."""
-AXES = 12
+MOST_KNOBS = 12
 """Fields that are drawn as axes, the most important ones."""
 LEVELS = 5
 """Groups that numbers are put into where there are more values."""
@@ -112,8 +112,8 @@ def sweep_of(
         "values": [None if value is None or not math.isfinite(value) else value
                    for value in values],
         "not_finite": [value is not None and not math.isfinite(value) for value in values],
-        "knobs": axes[:AXES],
-        "left_out": len(axes) - AXES if len(axes) > AXES else 0,
+        "knobs": axes[:MOST_KNOBS],
+        "left_out": len(axes) - MOST_KNOBS if len(axes) > MOST_KNOBS else 0,
         "method": METHOD,
     }  # fmt: skip
 

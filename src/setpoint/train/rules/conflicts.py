@@ -324,9 +324,9 @@ CONFLICTS = (
     Conflict(lambda job: job.parallel.init_device == "cpu",
         "parallel.init_device", "has no effect: the model is computed on the CPU, where weights "
         "begin", ("device",), on_cpu=True),
-    Conflict(lambda job: job.parallel.read_weights == "rank_0_broadcasts"
+    Conflict(lambda job: job.parallel.load_weights == "broadcast"
         and not job.model.pretrained,
-        "parallel.read_weights", "has no effect: no weights are read from files", ("every_rank",),
+        "parallel.load_weights", "has no effect: no weights are read from files", ("every_rank",),
         ("model.pretrained",)),
     Conflict(lambda job: job.parallel.backend == "nccl" and job.parallel.sharding.offload,
         "parallel.backend", "cannot sum what lies in the host's memory",
