@@ -331,7 +331,7 @@ BREAKS = [
     ),
     Break(
         "checkpoint/store.py",
-        "sync_directory(directory)\n",
+        "sync_directory(folder)\n",
         "pass\n",
         "checkpoint/test_store_crashes.py",
     ),

@@ -26,7 +26,6 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from checkpoint.states import WIDTH, arguments_of, joined, states_of  # noqa: E402
-from setpoint.checkpoint.saving import SharedStore  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
 from setpoint.parallel.world import World  # noqa: E402
 
@@ -52,8 +51,8 @@ def main(given: list[str] | None = None) -> int:
     for megabytes in arguments.megabytes:
         states, world = states_of(megabytes), World(torch.device("cpu"))
         folder = Path(tempfile.mkdtemp(dir=arguments.folder))
-        background = SharedStore(world, CheckpointStore(folder / "a", keep=1), 1, False, 600)
-        sides = {"sync": SharedStore(world, CheckpointStore(folder / "s", keep=1))}
+        background = CheckpointStore(folder / "a", keep=1, world=world, in_flight=1, timeout=600)
+        sides = {"sync": CheckpointStore(folder / "s", keep=1, world=world)}
         sides["async"] = background
         held = list(joined(states).values())
         weights = [each.requires_grad_() for each in states["model"].values()]

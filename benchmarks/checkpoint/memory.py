@@ -27,9 +27,7 @@ from checkpoint.states import (  # noqa: E402
     size_on_disk,
     states_of,
 )
-from setpoint.checkpoint.saving import SharedStore  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
-from setpoint.parallel.world import World  # noqa: E402
 
 SLACK = 40_000_000
 """Bytes beside the bounds: libraries that are loaded at first use, chunks of files, threads."""
@@ -89,8 +87,7 @@ def taken(megabytes: int, what: str, folder: Path) -> int:
     elif what == "save":
         CheckpointStore(folder).save(1, states, {})
     else:
-        inner = CheckpointStore(folder / "background")
-        store = SharedStore(World(torch.device("cpu")), inner, 1, False, 600)
+        store = CheckpointStore(folder / "background", in_flight=1, timeout=600)
         for step in (1, 2):
             store.save(step, states, {})
         store.wait()

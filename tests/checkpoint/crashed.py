@@ -21,7 +21,6 @@ from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import Checkpoint, load_directory, verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
-from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World
@@ -67,7 +66,7 @@ def content(step: int, course: str) -> tuple[Tensors, dict[str, Any]]:
 
 
 def save(
-    store: SharedStore, place: Place, step: int, course: str, stems: Sequence[str] = ()
+    store: CheckpointStore, place: Place, step: int, course: str, stems: Sequence[str] = ()
 ) -> None:
     """Save the states of a step.
 
@@ -88,7 +87,7 @@ class Action(NamedTuple):
         keep: of the store that does it; the one before keeps 3.
     """
 
-    act: Callable[[SharedStore, Place], object]
+    act: Callable[[CheckpointStore, Place], object]
     allowed: dict[Newest | None, int]
     keep: int = 2
 
@@ -118,9 +117,9 @@ ACTIONS = {
 }
 
 
-def shared(folder: Path, world: World, keep: int = 3) -> SharedStore:
+def shared(folder: Path, world: World, keep: int = 3) -> CheckpointStore:
     """A store in a folder, as all ranks have it."""
-    return SharedStore(world, CheckpointStore(folder / ROOT, keep=keep))
+    return CheckpointStore(folder / ROOT, keep=keep, world=world)
 
 
 def begin(folder: Path, world: World, place: Place, action: Action) -> None:
@@ -182,7 +181,7 @@ def recover(folder: Path, keep: int, allowed: Allowed) -> None:
     step, course = newest or (0, "old")
     if newest is not None:
         assert (store.latest, store.best) == (step, allowed[newest])
-    save(SharedStore(ALONE, store), alone, 6, course)
+    save(store, alone, 6, course)
     # A whole save removes what those that were cut off have left.
     assert len(store.steps) <= keep + 1
     assert not unfinished(folder / ROOT)

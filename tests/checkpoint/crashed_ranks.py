@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from setpoint.checkpoint.folder import unfinished
-from setpoint.checkpoint.saving import SharedStore
+from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError, resolve
 from setpoint.files import durable
 from setpoint.parallel.config import Parallel
@@ -346,7 +346,7 @@ def change(file: Path, kind: str, whole: bytes) -> None:
         file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :])
 
 
-def load(store: SharedStore, world: World, path: str, kind: str) -> tuple[Newest | None, str]:
+def load(store: CheckpointStore, world: World, path: str, kind: str) -> tuple[Newest | None, str]:
     """The newest checkpoint that all ranks load, and why they pass over another one."""
 
     def unreadable(operation: Operation) -> None:
@@ -356,7 +356,7 @@ def load(store: SharedStore, world: World, path: str, kind: str) -> tuple[Newest
     is_hit = kind == "unreadable" or (kind == "unreadable by others" and world.rank)
     said: list[str] = []
     with watched(store.root.parent, before=unreadable if is_hit else harmless, rank=world.rank):
-        found = store.load(lambda path, why: said.append(f"{path.name}: {why}"))
+        found = store.load_newest(lambda path, why: said.append(f"{path.name}: {why}"))
     return check(found), "; ".join(said)
 
 

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from setpoint.checkpoint import staging
 from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
-from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
@@ -113,7 +112,7 @@ def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) 
         raise MemoryError
 
     for name in ("copy", "settle"):
-        store = SharedStore(world, CheckpointStore(folder / name), 1, False, 60.0)
+        store = CheckpointStore(folder / name, world=world, in_flight=1, timeout=60.0)
         kept = getattr(HostMemory, name)
         if world.rank == 1:
             setattr(HostMemory, name, refused)

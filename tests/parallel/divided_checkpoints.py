@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from setpoint.checkpoint import saving, staging
-from setpoint.checkpoint.saving import SharedStore
+from setpoint.checkpoint import staging
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError
@@ -53,10 +52,10 @@ def placed(mesh: DeviceMesh, how: str) -> dict[str, Tensor]:
 
 def equal_in_any_other_division(world: World, mesh: DeviceMesh, folder: Path) -> None:
     for before in PLACED:
-        store = SharedStore(world, CheckpointStore(folder / before, keep=None))
+        store = CheckpointStore(folder / before, keep=None, world=world)
         store.save(1, {"model": placed(mesh, before), "half": half()}, {"a": [1]}, texts={"t": "x"})
         for after in PLACED:
-            found = store.load()
+            found = store.load_newest()
             assert found is not None and found.state == {"a": [1]}
             for name, like in placed(mesh, after).items():
                 back = as_placed(found.tensors["model"][name], like)
@@ -87,7 +86,7 @@ def refused(act: Callable[[], Any]) -> SetpointError:
 
 
 def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder: Path) -> None:
-    store = SharedStore(world, CheckpointStore(folder))
+    store = CheckpointStore(folder, world=world)
     store.save(1, {"model": placed(mesh, "rows")}, {})
     if world.rank == 1:
 
@@ -105,28 +104,28 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
     dist.barrier()
     assert sorted(each.name for each in folder.iterdir()) == ["latest", "step-00000001"]
     store.save(2, {"model": placed(mesh, "rows")}, {})
-    found = store.load()
+    found = store.load_newest()
     assert found is not None and found.step == 2
 
 
 def what_one_rank_cannot_save_all_hear_of(world: World, mesh: DeviceMesh, folder: Path) -> None:
-    store = SharedStore(world, CheckpointStore(folder))
-    real = saving.encode_tensors
+    store = CheckpointStore(folder, world=world)
+    real = staging.encode_tensors
     if world.rank == 1:
 
         def refusing(tensors: Mapping[str, Tensor], into: HostMemory | None = None) -> Any:
             raise SetpointError(f"tensor {next(iter(tensors))} cannot be saved")
 
-        saving.encode_tensors = refusing
+        staging.encode_tensors = refusing
     error = refused(lambda: store.save(1, {"model": placed(mesh, "rows")}, {}))
-    saving.encode_tensors = real
+    staging.encode_tensors = real
     assert "rank 1: tensor" in str(error), error
     dist.barrier()
     assert not list(folder.iterdir())
 
 
 def a_flipped_bit_is_seen_by_all(world: World, mesh: DeviceMesh, folder: Path) -> None:
-    store = SharedStore(world, CheckpointStore(folder))
+    store = CheckpointStore(folder, world=world)
     for step in (1, 2):
         store.save(step, {"model": placed(mesh, "rows")}, {})
     if world.is_main:
@@ -136,7 +135,7 @@ def a_flipped_bit_is_seen_by_all(world: World, mesh: DeviceMesh, folder: Path) -
         file.write_bytes(content)
     dist.barrier()
     seen: list[str] = []
-    found = store.load(on_damaged=lambda path, reason: seen.append(f"{path.name}: {reason}"))
+    found = store.load_newest(on_damaged=lambda path, reason: seen.append(f"{path.name}: {reason}"))
     assert found is not None and found.step == 1
     assert len(seen) == 1 and "model-00002-of-00002.safetensors has the BLAKE3" in seen[0], seen
 
@@ -144,7 +143,7 @@ def a_flipped_bit_is_seen_by_all(world: World, mesh: DeviceMesh, folder: Path) -
 def the_reader_of_the_docs_reads_them(world: World, mesh: DeviceMesh, folder: Path) -> None:
     """What docs/checkpoint-loading.md shows as a program without Setpoint, on 1 and 2 ranks."""
     tensors = placed(mesh, "rows") | half()
-    SharedStore(world, CheckpointStore(folder / "two")).save(1, {"model": tensors}, {})
+    CheckpointStore(folder / "two", world=world).save(1, {"model": tensors}, {})
     if not world.is_main:
         return
     tied = {**WHOLE, **half(), "tied": WHOLE["odd"]}

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
@@ -83,16 +82,16 @@ class Session:
 
     def __init__(self, job: Job, world: World, root: Path) -> None:
         components = build_components(job, world=world)
-        held, store = states(job, components), SharedStore(world, CheckpointStore(root, keep=None))
+        held, store = states(job, components), CheckpointStore(root, keep=None, world=world)
         store.prepare()
-        checkpoint = store.load()
+        checkpoint = store.load_newest()
         position = Position() if checkpoint is None else restore(job, held, checkpoint)
         seen = Seen()
         loop = Loop(job, components, [seen], StopRequest(), position)
         loop.run()
         with snapshot(held, loop.position) as taken:
             store.save(loop.position.step, taken.tensors, taken.state)
-        saved = store.load()
+        saved = store.load_newest()
         assert saved is not None
         self.rows: list[Any] = seen.rows
         self.loss = evaluate(job, components)["held_out"].loss

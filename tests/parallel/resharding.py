@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError, record_files
 from setpoint.parallel.world import World, world_of
@@ -107,9 +106,9 @@ def saves(folder: Path, division: str, kind: str, *flags: str) -> int:
         with joined(rank, store, division, job) as world:
             components = build_components(job, world=world)
             position, rows = stepped(job, components, Position())
-            root = CheckpointStore(folder / f"{division}-{kind}")
+            root = folder / f"{division}-{kind}"
             with snapshot(states(job, components), position) as taken:
-                SharedStore(world, root).save(
+                CheckpointStore(root, world).save(
                     SAVED, taken.tensors, taken.state, texts=record_files(job)
                 )
             if division == "one":
@@ -129,8 +128,7 @@ def loads(folder: Path, befores: list[str], division: str, kind: str, *flags: st
             for before in befores:
                 components = build_components(job, world=world)
                 all_states = states(job, components)
-                root = CheckpointStore(folder / f"{before}-{kind}")
-                saved = SharedStore(world, root).load()
+                saved = CheckpointStore(folder / f"{before}-{kind}", world).load_newest()
                 assert saved is not None
                 position = restore(job, all_states, saved)
                 found = held(components, all_states)

@@ -13,8 +13,8 @@ import pytest
 from safetensors.torch import load_file
 
 from setpoint.checkpoint import staging
-from setpoint.checkpoint.saving import Save, SharedStore
 from setpoint.checkpoint.staging import HostMemory
+from setpoint.checkpoint.store import CheckpointStore, Save
 from setpoint.config import RunError
 from setpoint.files import durable
 from setpoint.model.pretrained.save import save_pretrained
@@ -52,17 +52,17 @@ def waiting_disk() -> Iterator[list[int]]:
         waited.wait()
         return durable.write_file(path, chunks)
 
-    finish = SharedStore._finish
+    finish = CheckpointStore._finish
 
-    def finishing(store: SharedStore) -> None:
+    def finishing(store: CheckpointStore) -> None:
         pending.append(len(store._pending))
         waited.set()
         finish(store)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "write_file", write)
-        patch.setattr(SharedStore, "_finish", finishing)
-        patch.setattr(SharedStore, "look", lambda _: None)
+        patch.setattr(CheckpointStore, "_finish", finishing)
+        patch.setattr(CheckpointStore, "poll", lambda _: None)
         yield pending
         waited.set()
 
@@ -98,8 +98,8 @@ def late_copies() -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HostMemory, "settle", settling)
-        for method in (SharedStore.wait, SharedStore.close):
-            patch.setattr(SharedStore, method.__name__, without_delay(method))
+        for method in (CheckpointStore.wait, CheckpointStore.close):
+            patch.setattr(CheckpointStore, method.__name__, without_delay(method))
         yield found
         ended.set()
 

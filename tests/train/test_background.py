@@ -18,12 +18,10 @@ import torch
 from setpoint.checkpoint import staging
 from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
-from setpoint.checkpoint.saving import Save, SharedStore
 from setpoint.checkpoint.staging import HostMemory
-from setpoint.checkpoint.store import CheckpointStore
+from setpoint.checkpoint.store import CheckpointStore, Save
 from setpoint.config import Config, ConfigError, RunError, add_section, allow_imports
 from setpoint.files import durable, tensor_file
-from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import build_components
@@ -65,9 +63,8 @@ class Disk:
         return durable.write_file(path, chunks)
 
 
-def store_at(root: Path, in_flight: int = 1) -> SharedStore:
-    store = CheckpointStore(root, keep=None)
-    return SharedStore(World(torch.device("cpu")), store, in_flight, pinned=False, timeout=60)
+def store_at(root: Path, in_flight: int = 1) -> CheckpointStore:
+    return CheckpointStore(root, keep=None, in_flight=in_flight, timeout=60)
 
 
 def run_of(folder: Path) -> Path:
@@ -83,14 +80,14 @@ def test_a_run_that_saves_in_the_background_saves_the_same(
     waited = train(small_job(tmp_path / "sync", *rest, "checkpoint.mode=sync")).directory
     disk = Disk(monkeypatch, slow=0)
     # Each save is written after the step, and the copy of the next one, have been made.
-    finish = SharedStore._finish
+    finish = CheckpointStore._finish
 
-    def finishing(store: SharedStore) -> None:
+    def finishing(store: CheckpointStore) -> None:
         disk.opens.set()
         finish(store)
         disk.opens.clear()
 
-    monkeypatch.setattr(SharedStore, "_finish", finishing)
+    monkeypatch.setattr(CheckpointStore, "_finish", finishing)
     monkeypatch.setattr(Save, "ends", lambda *_: True)
     gone_on = train(small_job(tmp_path / "async", *rest, "checkpoint.in_flight=3")).directory
     assert disk.threads == {False}
@@ -167,20 +164,20 @@ def test_what_is_copied_during_a_step_is_what_it_was(
     """It does not change before it is copied, however late; and the files are the same."""
     rest = (*IN_BACKGROUND, "checkpoint.every=1 steps", "duration=5 steps", *flags)
     still: list[tuple[torch.Tensor, torch.Tensor]] = []
-    save, settle = SharedStore.save, SharedStore.settle
+    save, settle = CheckpointStore.save, CheckpointStore.settle
 
-    def saving(store: SharedStore, *given: Any, **named: Any) -> None:
+    def saving(store: CheckpointStore, *given: Any, **named: Any) -> None:
         save(store, *given, **named)
         still.extend((each, each.detach().clone()) for each in named["still"])
 
-    def settling(store: SharedStore) -> None:
+    def settling(store: CheckpointStore) -> None:
         for now, before in still:
             assert torch.equal(now, before)
         still.clear()
         settle(store)
 
-    monkeypatch.setattr(SharedStore, "save", saving)
-    monkeypatch.setattr(SharedStore, "settle", settling)
+    monkeypatch.setattr(CheckpointStore, "save", saving)
+    monkeypatch.setattr(CheckpointStore, "settle", settling)
     where = {mode: tmp_path / mode / "run" for mode in ("sync", "async")}
     without = ("type", "dim", "layers", "heads", "dropout") if RENORMED in flags[0] else ()
     with late_copies() as late:
@@ -283,13 +280,13 @@ def test_a_write_that_takes_too_long_is_given_up(
 ) -> None:
     disk = Disk(monkeypatch, slow=12)
     threads: list[Any] = []
-    made = SharedStore.__init__
+    made = CheckpointStore.__init__
 
-    def making(store: SharedStore, *given: Any) -> None:
-        made(store, *given)
+    def making(store: CheckpointStore, *given: Any, **named: Any) -> None:
+        made(store, *given, **named)
         threads.append(store._thread._thread)
 
-    monkeypatch.setattr(SharedStore, "__init__", making)
+    monkeypatch.setattr(CheckpointStore, "__init__", making)
     with pytest.raises(RunError) as caught:
         train(small_job(tmp_path, *IN_BACKGROUND, "checkpoint.wait_timeout=0.01"))
     root = run_of(tmp_path) / "checkpoints"
@@ -318,13 +315,13 @@ def test_so_many_copies_wait_and_no_more(
 
     for step in range(in_flight):
         save(step)
-        store.look()
+        store.poll()
     assert store.is_writing and not saved
-    monkeypatch.setattr(store, "stage", _expecting(store.stage, saved, 1))
+    monkeypatch.setattr(store, "_stage", _expecting(store._stage, saved, 1))
     disk.opens.set()
     save(in_flight)
     # Whoever asks what is there waits for it.
-    found = store.load()
+    found = store.load_newest()
     assert found is not None and found.step == in_flight
     assert torch.equal(in_memory(found.tensors["model"]["w"]), torch.full((3,), float(in_flight)))
     assert len(saved) == in_flight + 1 and not store.is_writing
@@ -403,7 +400,7 @@ def test_too_little_memory_to_write_is_said_in_words(
 ) -> None:
     """Where a save that is waited for copies a tensor from a GPU."""
     monkeypatch.setattr(tensor_file, "_in_host_memory", MagicMock(side_effect=MemoryError))
-    store = SharedStore(World(torch.device("cpu")), CheckpointStore(tmp_path))
+    store = CheckpointStore(tmp_path)
     with pytest.raises(RunError) as caught:
         store.save(1, {"model": {"w": torch.ones(3)}}, {})
     assert str(caught.value) == (
@@ -421,7 +418,7 @@ def test_other_ranks_that_are_lost_meanwhile_are_named_in_words(
         raise RuntimeError("[/gloo/tcp/pair.cc:553] Connection closed. This is typically a bug. 🏖️")
 
     store = store_at(tmp_path)
-    monkeypatch.setattr(store, "write", lost)
+    monkeypatch.setattr(store, "_write", lost)
     store.save(1, {"model": {}}, {})
     place = f"the checkpoint of step 1 could not be saved in {store.root}"
     assert store.close() == [(1, f"{place}: Connection closed; there was none before it")]

@@ -347,14 +347,14 @@ def test_an_evaluation_is_left_to_the_next_start(
 def test_a_save_that_has_begun_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    real = CheckpointStore.begin
+    real = CheckpointStore._begin
 
     def begin(self: CheckpointStore, step: int) -> Path:
         if step == 8:
             os.kill(os.getpid(), number)
         return real(self, step)
 
-    monkeypatch.setattr(CheckpointStore, "begin", begin)
+    monkeypatch.setattr(CheckpointStore, "_begin", begin)
     outcome = train(small_job(tmp_path, "evaluation=null"))
     assert (outcome.status, outcome.ended.step) == (130 if number == signal.SIGINT else 75, 8)
     assert [event["step"] for event in events(outcome.directory, "save")][-1] == 8

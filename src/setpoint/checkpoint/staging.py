@@ -1,4 +1,4 @@
-"""What each rank writes of a checkpoint: its share of the tensors, copied or not, as files.
+"""The files that each rank writes of a checkpoint: its share of the tensors, copied or not.
 
 Parts that several ranks hold are written by one of them; the planner of torch's distributed
 checkpoints chooses, so that all write about as much.
@@ -19,10 +19,11 @@ from torch import Tensor
 from setpoint.files.durable import CHUNK, Written, write_file
 from setpoint.files.tensor_file import bytes_of, encode_tensors, is_plain
 from setpoint.files.threads import in_threads
+from setpoint.parallel.world import World
 from setpoint.shapes.placed import part_here
 
-from .folder import STATE, TENSORS, file_of_rank
-from .loading import Index, StoredLayout, StoredPart, joined
+from .folder import INDEX, STATE, TENSORS, file_of_rank
+from .loading import Index, StoredLayout, StoredPart, encode_index, joined
 from .manifest import encode_state
 
 if TYPE_CHECKING:
@@ -130,22 +131,41 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def stage(tensors: Tensors, state: Mapping[str, Any], into: HostMemory | None = None) -> Staged:
-    """Make files of whole tensors, `<stem>.safetensors`, and of the rest of a state, `state.json`.
+def stage(
+    tensors: Tensors,
+    state: Mapping[str, Any],
+    into: HostMemory | None = None,
+    world: World | None = None,
+    index: Index | None = None,
+) -> Staged:
+    """Make files of this rank's share of the tensors, and on the main rank of the rest.
 
     Arguments:
+        tensors: its share, see `share_of`.
+        state: becomes `state.json`.
         into: what tensors are copied to, so that they may change before they are written, those
             that it knows as still after its `settle`; None: they are not copied.
+        world: the ranks that save together; None: this process alone.
+        index: where the parts of all ranks lie, by stem.
 
     Raises:
         SetpointError: if a tensor cannot be saved.
         TypeError: if the state holds what JSON does not return as it was.
     """
-    copy = None if into is None else into.copy
-    files: Staged = {stem + TENSORS: encode_tensors(named, copy) for stem, named in tensors.items()}
+    files: Staged = {}
+    for stem, named in tensors.items():
+        if world is None or world.size == 1:
+            files[stem + TENSORS] = encode_tensors(named, into and into.copy)
+        elif named:
+            file = file_of_rank(stem, world.rank, world.size)
+            files[file] = encode_tensors(named, into and into.copy)
     if into is not None:
         into.wait()
-    return {**files, STATE: [encode_state(state)]}
+    if world is None or world.is_main:
+        files[STATE] = [encode_state(state)]
+        for stem, layouts in (index or {}).items():
+            files[stem + INDEX] = [encode_index(layouts)]
+    return files
 
 
 def write(staged: Staged, folder: Path) -> dict[str, Written]:
@@ -157,21 +177,40 @@ def write(staged: Staged, folder: Path) -> dict[str, Written]:
     return {name: write_file(folder / name, pieces) for name, pieces in staged.items()}
 
 
-def plan_of(tensors: Mapping[str, Mapping[str, Tensor]]) -> SavePlan:
-    """What this rank could write: its parts of all tensors."""
-    from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
-
-    return create_default_local_save_plan(joined(tensors), is_coordinator=True)
-
-
-def share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
-    """Choose who writes what.
-
-    Arguments:
-        plans: of all ranks, by rank.
+def share_of(world: World, tensors: Tensors) -> tuple[Tensors, Index]:
+    """Choose who writes what; all ranks call it.
 
     Returns:
-        what each is to write; and where all of it lies then.
+        the parts that this rank writes, as `tensors`; and on the main rank, where the parts of all
+        lie then. One rank writes whole tensors, which no index names.
+    """
+    if world.size == 1:
+        return tensors, {}
+    from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
+
+    index: Index = {}
+
+    def choose(plans: list[SavePlan]) -> list[SavePlan]:
+        shares, layouts = _share_out(plans)
+        index.update(layouts)
+        return shares
+
+    plan = create_default_local_save_plan(joined(tensors), is_coordinator=True)
+    parts: dict[str, dict[str, Tensor]] = {stem: {} for stem in tensors}
+    for item in world.deal(plan, choose).items:
+        stem, name = _apart(item.index.fqn)
+        tensor = tensors[stem][name]
+        local = part_here(tensor).detach()
+        if local.numel() or not tensor.numel():
+            parts[stem][name] = local
+    return parts, index
+
+
+def _share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
+    """Choose who writes what, of the parts that the ranks could write.
+
+    Returns:
+        the plan of each rank; and where all of it lies then.
     """
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
@@ -199,20 +238,6 @@ def share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
             about.properties.dtype, tuple(about.size), held
         )
     return list(shares), index
-
-
-def parts_to_write(
-    share: SavePlan, tensors: Mapping[str, Mapping[str, Tensor]]
-) -> dict[str, dict[str, Tensor]]:
-    """The parts of this rank's share: stem to name to what it holds of the tensor."""
-    found: dict[str, dict[str, Tensor]] = {stem: {} for stem in tensors}
-    for item in share.items:
-        stem, name = _apart(item.index.fqn)
-        tensor = tensors[stem][name]
-        local = part_here(tensor).detach()
-        if local.numel() or not tensor.numel():
-            found[stem][name] = local
-    return found
 
 
 def _apart(path: str) -> tuple[str, str]:

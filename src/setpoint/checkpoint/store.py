@@ -1,4 +1,4 @@
-"""The checkpoints of one run: saved whole or not at all, found again after any crash."""
+"""The checkpoints of one run: each whole or absent, whatever fails."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import errno
 import math
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import sync_directory
 from setpoint.files.durable import Written, write_file
-from setpoint.parallel.world import World
+from setpoint.files.threads import Worker
+from setpoint.memory.allocator import is_out_of_memory
+from setpoint.parallel.world import ToldByMain, World, described, first_line
 from setpoint.units import Period
 
 from . import staging
@@ -36,29 +45,74 @@ from .folder import (
 )
 from .loading import Checkpoint, agree, load_directory, verify_directory
 from .manifest import DamagedCheckpoint, Manifest, compare_sizes, read_manifest
+from .places import format_newest
 from .retention import At, Positions, Retention, protected_by_pointers
-from .staging import Tensors
+from .staging import HostMemory, Staged, Tensors
 
 OnDamaged = Callable[[Path, str], None]
-"""Told of each damaged checkpoint that is passed over: its directory and the reason."""
-
-
+"""Called with each damaged checkpoint that is passed over: its directory and the reason."""
+OnSaved = Callable[[Path], object]
 OnSetAside = Callable[[Path, Path], None]
 OnSealed = Callable[[int, bytes], None]
 
 
-class CheckpointStore:
-    """A directory of checkpoints with one writer and any number of readers.
+@dataclass(slots=True)
+class Save:
+    """A save in progress: the part that one rank writes.
 
-    A save goes: stage the states, write aside and flush, rename, move `best` and `latest`, remove
-    what is surplus. A process may die between any two of these; what it leaves is a store of whole
-    checkpoints, and the next writer's `prepare` finishes or removes the rest. What is damaged or
-    cannot be read is never removed, only set aside under another name: a disk that fails now may
-    answer tomorrow.
+    Arguments:
+        step, metric, texts, on_saved: see `CheckpointStore.save`.
+        memory: of its copies; None where tensors are written as they are.
+        size: bytes of its tensors.
+        refused: why it is not to be written, which all ranks hear when they write.
+    """
+
+    step: int
+    metric: float | None = None
+    texts: Mapping[str, str | bytes] | None = None
+    on_saved: OnSaved | None = None
+    memory: HostMemory | None = None
+    size: int = 0
+    files: Staged = field(default_factory=dict)
+    refused: Exception | None = None
+    written: Future[Path] = field(default_factory=Future)
+
+    def settle(self) -> None:
+        """Copy what is not copied yet; where that fails, no checkpoint comes of it."""
+        try:
+            if self.memory is not None:
+                self.memory.settle()
+        except Exception as error:
+            self.refused = error
+
+    def ends(self, until: float | None) -> bool:
+        """Wait for its end, until a moment at most."""
+        left = None if until is None else max(until - time.monotonic(), 0)
+        return bool(wait([self.written], left).done)
+
+
+class CheckpointStore:
+    """A directory of checkpoints: one writer, the main rank of a run, and any number of readers.
+
+    Every rank calls every method, and gets the same answer or the same error; each writes its share
+    of the tensors, and the main rank the rest. A save goes: stage the states, write aside and
+    flush, rename, move `best` and `latest`, remove what is surplus. A process may die between any
+    two of these; what it leaves is a store of whole checkpoints, and the next writer's `prepare`
+    finishes or removes the rest. A damaged or unreadable checkpoint is never removed, only set
+    aside under another name: a disk that fails now may answer tomorrow.
+
+    In the background, a save returns once the states are copied to host memory, but for those that
+    stay still, or an error of a save before says that the run cannot go on. The threads of all
+    ranks talk in a process group of their own. What is pending is the same on all ranks, which hear
+    of its end at the same point of the run: at `poll`, `wait`, or a save that finds no place.
 
     Arguments:
         root: the directory, `checkpoints/` of a run; made by the first save.
-        keep, keep_every, keep_at: what stays, see `Retention`.
+        world: the ranks that share the directory; None: this process alone.
+        in_flight: saves in the background that may have begun and not ended; 0: none is.
+        pinned: whether tensors are copied to page-locked memory then.
+        timeout: seconds that ranks wait for each other while they write in the background.
+        keep, keep_every, keep_at: retention, see `Retention`.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
         on_sealed: called with the step and the text of the manifest of each checkpoint, once its
@@ -69,7 +123,11 @@ class CheckpointStore:
     def __init__(
         self,
         root: Path,
+        world: World | None = None,
         *,
+        in_flight: int = 0,
+        pinned: bool = False,
+        timeout: float = 0.0,
         keep: int | None = 2,
         keep_every: Period | None = None,
         keep_at: At = None,
@@ -79,18 +137,20 @@ class CheckpointStore:
         writes: bool = True,
     ) -> None:
         self.root = Path(root)
-        self.on_set_aside = on_set_aside
-        self.on_sealed = on_sealed
+        self.world = world or World(torch.device("cpu"))
+        self.in_flight, self.pinned = in_flight, pinned
+        self.retention = Retention(keep, keep_every, keep_at)
+        self.keep_best = keep_best
+        self.on_set_aside, self.on_sealed, self.writes = on_set_aside, on_sealed, writes
         self.committed: list[Callable[[int, Path], object]] = []
         """Called with the step and the directory of each checkpoint, once `latest` names it."""
         self.protections: list[Callable[[], Collection[int]]] = []
         """Give steps that are not to be removed yet, whatever `keep` says."""
-        self.retention = Retention(keep, keep_every, keep_at)
-        self.writes = writes
+        self._writers = self.world.apart("checkpoint", timeout) if in_flight else self.world
+        self._thread = Worker("setpoint-checkpoint")
+        self._pending: deque[Save] = deque()
+        self._free: list[HostMemory] = []
         self._positions = Positions(self.root)
-        self.keep_best = keep_best
-        self.world: World | None = None
-        """Of the ranks that read the directory together; None: this process alone."""
         self._prepared = False
 
     @property
@@ -108,6 +168,11 @@ class CheckpointStore:
         """The step that `best` names; None without one, `SetpointError` if it is broken."""
         return read_pointer(self.root, "best")
 
+    @property
+    def is_writing(self) -> bool:
+        """True while a save has begun and not ended."""
+        return any(not save.written.done() for save in tuple(self._pending))
+
     def prepare(self) -> None:
         """Clean up after a writer that died, and finish a save that only lacked its pointers.
 
@@ -116,20 +181,7 @@ class CheckpointStore:
         Raises:
             SetpointError: if the directory cannot be written.
         """
-        if self._prepared or not self.writes:
-            return
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            sync_directory(self.root.parent)
-            clear_leftovers(self.root)
-            self._move_pointers_forward()
-        except OSError as error:
-            named = os.path.basename(error.filename2 or error.filename or "")
-            at = f"{named}: " if named in POINTERS else ""
-            raise SetpointError(
-                f"the checkpoints in {self.root} cannot be written: {at}{error.strerror}"
-            ) from error
-        self._prepared = True
+        self.world.on_main(self._prepare)
 
     def save(
         self,
@@ -138,111 +190,104 @@ class CheckpointStore:
         state: Mapping[str, Any],
         metric: float | None = None,
         texts: Mapping[str, str | bytes] | None = None,
+        on_saved: OnSaved | None = None,
+        still: Iterable[Tensor] = (),
     ) -> Path:
-        """Save a checkpoint; when this returns, it is on the disk and `latest` names it.
+        """Save a checkpoint; it is there whole once all ranks have written.
 
         Arguments:
             step: steps done; not below the newest checkpoint's.
-            tensors: file stem to name to tensor; of each stem becomes `<stem>.safetensors`.
+            tensors: file stem to name to tensor.
             state: everything else, as JSON has it (see `encode_state`).
             metric: what selects the best checkpoint, lower is better (what is to rise is negated);
                 None or NaN never wins.
             texts: file name to content, such as the record of the configuration.
+            on_saved: called with its directory once it is on the disk and `latest` names it.
+            still: those of the tensors that nothing changes before `settle`, which this rank calls.
+
+        Returns:
+            its directory, which is not there yet where it is written in the background.
 
         Raises:
-            RunError: if the disk is full or fails; `latest`, `best` and what they name are
-                as before then, and what was written is removed.
+            RunError: if the disk is full or fails, now or for an earlier save in the background;
+                `latest`, `best` and what they name are as before then, and what was written is
+                removed.
         """
-        folder = self.begin(step)
-        with self.refusing(step, folder):
-            files = staging.write(staging.stage(tensors, state), folder)
-        return self.commit(step, folder, files, metric, texts)
+        if not self.in_flight:
+            # Nothing changes the tensors before they are written.
+            save = self._stage(Save(step, metric, texts), tensors, state)
+            path = self._write(save, self.world)
+            if on_saved is not None:
+                on_saved(path)
+            return path
+        while len(self._pending) >= self.in_flight:
+            self._finish()
+        memory = self._free.pop() if self._free else HostMemory(self.pinned)
+        memory.clear(still)
+        save = self._stage(Save(step, metric, texts, on_saved, memory), tensors, state)
 
-    def begin(self, step: int) -> Path:
-        """Make an empty folder for the files of a checkpoint; `commit` or `discard` ends it.
+        def write() -> Path:
+            save.settle()
+            return self._write(save, self._writers)
+
+        save.written = self._thread.submit(write)
+        self._pending.append(save)
+        return self.root / directory_name(step)
+
+    def settle(self) -> None:
+        """Wait until tensors may change that were still."""
+        for save in self._pending:
+            save.settle()
+
+    def poll(self) -> None:
+        """Take note of saves that have ended; all ranks do so at the same point of the run.
 
         Raises:
-            RunError: if there are newer checkpoints, or the disk fails.
+            RunError: that one has failed; as `save` raises it.
         """
-        self.prepare()
-        newest = max(self.steps, default=step)
-        if newest > step:
-            raise RunError(
-                f"step {step} cannot be saved in {self.root}: it holds a checkpoint of step "
-                f"{newest}, which belongs to another course of the run; call set_aside_after first"
-            )
-        folder = temporary(self.root, directory_name(step), os.getpid())
-        with self.refusing(step, folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-        return folder
+        while self._pending:
+            written = self._pending[0].written
+            if self.world.any(not written.done()):
+                return
+            self._finish()
 
-    def commit(
-        self,
-        step: int,
-        folder: Path,
-        files: Mapping[str, Written],
-        metric: float | None = None,
-        texts: Mapping[str, str | bytes] | None = None,
-    ) -> Path:
-        """Make a checkpoint of a folder whose files are on the disk.
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all saves that have begun are there.
 
         Arguments:
-            folder: that `begin` gave.
-            files: size and checksum of what it holds.
-            metric, texts: see `save`.
+            timeout: seconds; None: as long as it takes.
 
         Raises:
-            RunError: see `save`.
+            RunError: that one has failed, or is not there in time.
         """
-        if metric is None:
-            # Saved again at one step (on Ctrl-C, say), a checkpoint keeps what was measured there.
-            metric = self._metric_of(step)
-        target = self.root / directory_name(step)
-        pointers: list[StagedPointer] = []
-        with self.refusing(step, folder, pointers):
-            self._seal(folder, step, files, metric, texts or {})
-            if self._beats_best(metric, step):
-                pointers.append(StagedPointer(self.root, "best", step))
-            pointers.append(StagedPointer(self.root, "latest", step))
-            publish(folder, target)
-            for pointer in pointers:
-                pointer.move()
-        for listener in self.committed:
-            listener(step, target)
-        try:
-            self._prune()
-        except OSError as error:
-            raise RunError(
-                f"the checkpoint of step {step} is saved, but an older one in {self.root} cannot "
-                f"be removed: {error.strerror}"
-            ) from error
-        return target
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._pending:
+            ended = self._pending[0].ends(until)
+            if self.world.any(not ended):
+                raise self._give_up(timeout)
+            self._finish()
 
-    def discard(self, folder: Path) -> None:
-        """Remove a folder that becomes no checkpoint."""
-        shutil.rmtree(folder, ignore_errors=True)
-        # If only pointers were missing, the next save first moves them.
-        self._prepared = False
+    def close(self, timeout: float | None = None) -> list[tuple[int, str]]:
+        """Wait for what has begun, where the run has failed and other ranks may be gone.
 
-    @contextmanager
-    def refusing(
-        self, step: int, folder: Path, pointers: Sequence[StagedPointer] = ()
-    ) -> Iterator[None]:
-        """Remove what was written of a checkpoint that cannot be saved.
-
-        Raises:
-            RunError: what the disk said.
+        Returns:
+            steps that could not be saved, and why.
         """
-        try:
-            yield
-        except BaseException as error:
-            for pointer in pointers:
-                pointer.discard()
-            self.discard(folder)
-            if isinstance(error, OSError):
-                raise RunError(self.refusal(step, error)) from error
-            raise
+        failed: list[tuple[int, str]] = []
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._pending:
+            save = self._pending[0]
+            try:
+                if not save.ends(until):
+                    raise self._give_up(timeout)
+                self._finish()
+            except Exception as error:
+                text = str(error)
+                if not isinstance(error, SetpointError):
+                    text = self._not_saved(save.step, first_line(error) or repr(error))
+                failed.append((save.step, text))
+        self._thread.end()
+        return failed
 
     def load(
         self, which: int | Literal["latest", "best"] = "latest", only: Collection[str] | None = None
@@ -269,29 +314,36 @@ class CheckpointStore:
             )
         return load_directory(found[step], only, self.world)
 
-    def load_newest(
-        self, on_damaged: OnDamaged | None = None, only: Collection[str] | None = None
-    ) -> Checkpoint | None:
-        """Load the newest whole checkpoint; None without any.
+    def load_newest(self, on_damaged: OnDamaged | None = None) -> Checkpoint | None:
+        """Load the newest whole checkpoint; None without any. It ends when all ranks have read.
 
         Arguments:
             on_damaged: called with each damaged checkpoint that is passed over.
-            only: see `load`.
 
         Raises:
             RunError: if there are damaged ones only, or a file cannot be read.
+            SetpointError: the ranks do not see the same checkpoints.
         """
+        self.wait()
+        steps = self.world.all_of(self.steps)
+        if any(each != steps[0] for each in steps):
+            newest = ", ".join(str(max(each, default=None)) for each in steps)
+            raise SetpointError(
+                f"the ranks do not see the same checkpoints in {self.root}: the newest is of step "
+                f"{newest} on ranks 0 to {len(steps) - 1}.\nValid: a run directory that all ranks "
+                f"share"
+            )
         reasons: list[str] = []
         for directory in reversed(list_checkpoints(self.root).values()):
-            found: Checkpoint | None = None
+            checkpoint: Checkpoint | None = None
             refused: SetpointError | None = None
             try:
-                found = load_directory(directory, only, self.world)
+                checkpoint = load_directory(directory, world=self.world)
             except SetpointError as error:
                 refused = error
             try:
                 agree(self.world, refused)
-                return found
+                return checkpoint
             except DamagedCheckpoint as error:
                 reasons.append(f"{error.path.name}: {error.reason}")
                 if on_damaged is not None:
@@ -310,16 +362,20 @@ class CheckpointStore:
         Raises:
             SetpointError: if the directory cannot be written.
         """
-        if not self.writes:
-            return
-        self.prepare()
-        try:
-            point(self.root, "best", None)
-        except OSError as error:
-            raise SetpointError(
-                f"the pointer to the best checkpoint in {self.root} cannot be removed: "
-                f"{error.strerror}"
-            ) from error
+
+        def forget() -> None:
+            self._prepare()
+            try:
+                point(self.root, "best", None)
+            except OSError as error:
+                raise SetpointError(
+                    f"the pointer to the best checkpoint in {self.root} cannot be removed: "
+                    f"{error.strerror}"
+                ) from error
+
+        if self.writes:
+            self.wait()
+            self.world.on_main(forget)
 
     def set_aside_after(self, step: int) -> None:
         """Rename the checkpoints that a run which goes on from `step` does not come from.
@@ -333,23 +389,209 @@ class CheckpointStore:
         Raises:
             RunError: if they cannot be renamed.
         """
-        if not self.writes:
-            return
-        self.prepare()
-        found = list_checkpoints(self.root)
+
+        def rename() -> None:
+            self._prepare()
+            found = list_checkpoints(self.root)
+            try:
+                # One by one, and `latest` first, so that what a crash leaves is the store before or
+                # after one of them: `prepare` lets both pointers name again what is newer than it.
+                for s in sorted((s for s in found if s > step), reverse=True):
+                    stay = [other for other in found if other < s]
+                    point(self.root, "latest", stay[-1] if stay else None)
+                    self._name_best_before(s, stay)
+                    self._set_aside(found[s], s)
+                self._name_best_before(step + 1, [s for s in found if s <= step])
+            except OSError as error:
+                raise RunError(
+                    f"the checkpoints in {self.root} cannot be renamed: {error.strerror}"
+                ) from error
+
+        if self.writes:
+            self.wait()
+            self.world.on_main(rename)
+
+    def _stage(self, save: Save, tensors: Tensors, state: Mapping[str, Any]) -> Save:
+        """Divide what is to be written among the ranks, and take this one's part."""
+        share, index = staging.share_of(self.world, tensors)
+        save.size = sum(each.nbytes for named in share.values() for each in named.values())
         try:
-            # One by one, and `latest` first, so that what a crash leaves is the store before or
-            # after one of them: `prepare` lets both pointers name again what is newer than it.
-            for s in sorted((s for s in found if s > step), reverse=True):
-                stay = [other for other in found if other < s]
-                point(self.root, "latest", stay[-1] if stay else None)
-                self._name_best_before(s, stay)
-                self._set_aside(found[s], s)
-            self._name_best_before(step + 1, [s for s in found if s <= step])
+            save.files = staging.stage(share, state, save.memory, self.world, index)
+        except Exception as error:  # such as a tensor that cannot be saved: the others wait to hear
+            if self.world.size == 1:
+                said = self._in_words(save, error)
+                raise said from said.__cause__
+            save.refused = error
+        return save
+
+    def _write(self, save: Save, world: World) -> Path:
+        """Let all ranks write what they have taken, and make a checkpoint of it, or none.
+
+        Arguments:
+            world: of all ranks; a thread needs one of its own.
+
+        Raises:
+            RunError: what a disk has refused on any rank.
+        """
+        folder = world.on_main(lambda: self._begin(save.step))
+        written: dict[str, Written] = {}
+        refused = save.refused
+        if refused is None:
+            try:
+                written = staging.write(save.files, folder)
+            except Exception as error:
+                refused = error
+            except BaseException:
+                if world.is_main:
+                    self._discard(folder)
+                raise
+        refused = refused and self._in_words(save, refused)
+        answers = world.all_of((written, None if refused is None else described(refused)))
+        files: dict[str, Written] = {}
+        for rank, (some, text) in enumerate(answers):
+            if text is None:
+                files.update(some)
+                continue
+            if world.is_main:
+                self._discard(folder)
+            if rank != world.rank:
+                raise ToldByMain(f"rank {rank}: {text}", RunError.status)
+            assert refused is not None
+            if world.size == 1:
+                raise refused
+            raise RunError(f"rank {rank}: {text}") from refused
+
+        def commit() -> Path:
+            if save.refused is not None:  # the run has given up waiting
+                self._discard(folder)
+                raise save.refused
+            return self._commit(save, folder, files)
+
+        return world.on_main(commit)
+
+    def _finish(self) -> None:
+        """Wait for the oldest save, and say what it has come to."""
+        save = self._pending[0]
+        wait([save.written])  # Ctrl-C leaves it pending
+        self._pending.popleft()
+        path = save.written.result()
+        if save.memory is not None:
+            self._free.append(save.memory)
+        if save.on_saved is not None:
+            save.on_saved(path)
+
+    def _give_up(self, timeout: float | None) -> RunError:
+        """Let nothing that is still being written become a checkpoint."""
+        error = RunError(
+            f"the checkpoint of step {self._pending[0].step} is not written after "
+            f"checkpoint.wait_timeout = {timeout:g} s, and is given up: the disk of {self.root} is "
+            f"too slow, or hangs. {format_newest(self.root)}"
+        )
+        for save in self._pending:
+            save.refused = error
+        self._pending.clear()
+        return error
+
+    # What follows is done by the main rank alone.
+
+    def _prepare(self) -> None:
+        if self._prepared or not self.writes:
+            return
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.root.parent)
+            clear_leftovers(self.root)
+            self._move_pointers_forward()
+        except OSError as error:
+            named = os.path.basename(error.filename2 or error.filename or "")
+            at = f"{named}: " if named in POINTERS else ""
+            raise SetpointError(
+                f"the checkpoints in {self.root} cannot be written: {at}{error.strerror}"
+            ) from error
+        self._prepared = True
+
+    def _begin(self, step: int) -> Path:
+        """Make an empty folder for the files of a checkpoint; `_commit` or `_discard` ends it.
+
+        Raises:
+            RunError: if there are newer checkpoints, or the disk fails.
+        """
+        self._prepare()
+        newest = max(self.steps, default=step)
+        if newest > step:
+            raise RunError(
+                f"step {step} cannot be saved in {self.root}: it holds a checkpoint of step "
+                f"{newest}, which belongs to another course of the run; call set_aside_after first"
+            )
+        folder = temporary(self.root, directory_name(step), os.getpid())
+        with self._discarding(step, folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        return folder
+
+    def _commit(self, save: Save, folder: Path, files: dict[str, Written]) -> Path:
+        """Make a checkpoint of a folder whose files are on the disk.
+
+        Arguments:
+            files: size and checksum of what the folder holds.
+        """
+        step, metric = save.step, save.metric
+        if metric is None:
+            # Saved again at one step (on Ctrl-C, say), a checkpoint keeps what was measured there.
+            metric = self._metric_of(step)
+        target = self.root / directory_name(step)
+        pointers: list[StagedPointer] = []
+        with self._discarding(step, folder, pointers):
+            for name, text in (save.texts or {}).items():
+                content = text if isinstance(text, bytes) else text.encode()
+                files[name] = write_file(folder / name, [content])
+            # The manifest comes last: without it nothing counts.
+            manifest = Manifest(step, None if metric is None else float(metric), files).render()
+            write_file(folder / MANIFEST, [manifest])
+            sync_directory(folder)
+            if self.on_sealed is not None:
+                self.on_sealed(step, manifest)
+            if self._beats_best(metric, step):
+                pointers.append(StagedPointer(self.root, "best", step))
+            pointers.append(StagedPointer(self.root, "latest", step))
+            publish(folder, target)
+            for pointer in pointers:
+                pointer.move()
+        for listener in self.committed:
+            listener(step, target)
+        try:
+            self._prune()
         except OSError as error:
             raise RunError(
-                f"the checkpoints in {self.root} cannot be renamed: {error.strerror}"
+                f"the checkpoint of step {step} is saved, but an older one in {self.root} cannot "
+                f"be removed: {error.strerror}"
             ) from error
+        return target
+
+    def _discard(self, folder: Path) -> None:
+        """Remove a folder that becomes no checkpoint."""
+        shutil.rmtree(folder, ignore_errors=True)
+        # If only pointers were missing, the next save first moves them.
+        self._prepared = False
+
+    @contextmanager
+    def _discarding(
+        self, step: int, folder: Path, pointers: Sequence[StagedPointer] = ()
+    ) -> Iterator[None]:
+        """Remove what was written of a checkpoint that cannot be saved.
+
+        Raises:
+            RunError: what the disk said.
+        """
+        try:
+            yield
+        except BaseException as error:
+            for pointer in pointers:
+                pointer.discard()
+            self._discard(folder)
+            if isinstance(error, OSError):
+                raise RunError(self._refusal(step, error)) from error
+            raise
 
     def _name_best_before(self, step: int, stay: Sequence[int]) -> None:
         """Where the best is of this step or later, let the best of those that stay be it."""
@@ -365,26 +607,6 @@ class CheckpointStore:
         sync_directory(self.root)
         if self.on_set_aside is not None:
             self.on_set_aside(directory, place)
-
-    def _seal(
-        self,
-        directory: Path,
-        step: int,
-        files: Mapping[str, Written],
-        metric: float | None,
-        texts: Mapping[str, str | bytes],
-    ) -> None:
-        """Write what is the same in any format; last the manifest, without which nothing counts."""
-        files = dict(files)
-        for name, text in texts.items():
-            content = text if isinstance(text, bytes) else text.encode()
-            files[name] = write_file(directory / name, [content])
-        metric = None if metric is None else float(metric)
-        manifest = Manifest(step, metric, files).render()
-        write_file(directory / MANIFEST, [manifest])
-        sync_directory(directory)
-        if self.on_sealed is not None:
-            self.on_sealed(step, manifest)
 
     def _move_pointers_forward(self) -> None:
         """Do for the newest checkpoint what its own save was killed before doing."""
@@ -445,14 +667,34 @@ class CheckpointStore:
             else:
                 remove(found[step], directory_name(step))
 
-    def refusal(self, step: int, error: OSError) -> str:
-        """What is said of a save that a disk has refused."""
+    def _in_words(self, save: Save, error: Exception) -> Exception:
+        """The error of a failed save, in words where the disk or the memory is at fault."""
+        if isinstance(error, OSError):
+            said = RunError(self._refusal(save.step, error))
+        elif is_out_of_memory(error):
+            if save.memory is None:
+                why = "there is too little host memory to write it"
+                helps = "less data in memory, or fewer ranks on one machine"
+            else:
+                why = (
+                    f"there is too little host memory for its copy, which takes "
+                    f"{save.size / 1e6:,.1f} MB on this rank"
+                )
+                fewer = f", or fewer than checkpoint.in_flight = {self.in_flight} of them"
+                helps = "checkpoint.mode = sync, which copies one tensor at a time"
+                helps += fewer * (self.in_flight > 1)
+            said = RunError(f"{self._not_saved(save.step, why)}. What helps: {helps}")
+        else:
+            return error
+        said.__cause__ = error
+        return said
+
+    def _refusal(self, step: int, error: OSError) -> str:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         hint = ". Free some space, or keep fewer with checkpoint.keep" if full else ""
-        return self.not_saved(step, error.strerror or repr(error)) + hint
+        return self._not_saved(step, error.strerror or repr(error)) + hint
 
-    def not_saved(self, step: int, why: str) -> str:
-        """What is said of a save that comes to nothing."""
+    def _not_saved(self, step: int, why: str) -> str:
         latest = readable_pointer(self.root, "latest")
         before = "there was none before it" if latest is None else f"step {latest} is still there"
         return f"the checkpoint of step {step} could not be saved in {self.root}: {why}; {before}"

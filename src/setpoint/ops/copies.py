@@ -66,7 +66,7 @@ class RemoteCopies(Callback):
         self._report(self._fetched)
         if not run.world.is_main:
             return
-        section, store = run.job.checkpoint, run.store.inner
+        section, store = run.job.checkpoint, run.store
         uploads = Uploads(
             remote_of(self.config, run.directory),
             run.files.checkpoints,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint import __version__
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.checkpoint.saving import SharedStore
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import (
     LOG_OF,
@@ -110,8 +109,13 @@ def recorded(run: Run) -> Iterator[None]:
             run.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
             run.events.write("set_aside", checkpoint=before.name, to=now.name)
 
-        store = CheckpointStore(
+        is_async = section.mode != "sync"
+        run.store = CheckpointStore(
             files.checkpoints,
+            world,
+            in_flight=section.in_flight if is_async else 0,
+            pinned=section.mode == "async_pinned",
+            timeout=job.parallel.timeout,
             keep=section.keep,
             keep_every=section.keep_every,
             keep_at=section.at,
@@ -120,7 +124,7 @@ def recorded(run: Run) -> Iterator[None]:
             on_set_aside=set_aside,
             on_sealed=lambda step, manifest: run.chain.seal((step, manifest)),
         )
-        run.store, run.frozen = _shared(world, store, job), FrozenParameters(job, run.components)
+        run.frozen = FrozenParameters(job, run.components)
         run.record = record_files(job)
         words, count = run.components.tokenizer.vocab_size, run.components.parameter_count
         run.utilization = utilization_of(job, run.components.model, words, world.device, count)
@@ -137,13 +141,6 @@ def recorded(run: Run) -> Iterator[None]:
             ):
                 _record_failure(run, error)
             raise
-
-
-def _shared(world: World, store: CheckpointStore, job: Job) -> SharedStore:
-    section = job.checkpoint
-    in_flight = 0 if section.mode == "sync" else section.in_flight
-    pinned = section.mode == "async_pinned"
-    return SharedStore(world, store, in_flight, pinned, job.parallel.timeout)
 
 
 @contextmanager

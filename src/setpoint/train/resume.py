@@ -169,15 +169,15 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
 
     found: Checkpoint | None = None
     try:
-        found = run.store.load(on_damaged)
+        found = run.store.load_newest(on_damaged)
     except SetpointError:
         # Where all are damaged here, there may be others elsewhere.
         if not passed or not any(each.fetch(None) for each in run.added):
             raise
-        found = run.store.load(report)
+        found = run.store.load_newest(report)
     else:
         if passed and any(each.fetch(found and found.step) for each in run.added):
-            found = run.store.load(report)
+            found = run.store.load_newest(report)
     if found is None:
         return None
     run.progress.note(f"resuming {run.directory} at step {found.step}")
@@ -237,7 +237,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     step, policy = failed.step, failed.policy
     assert policy is not None
     what = f"step {step}: {failed.wrong}"
-    found = run.store.load(report_damage(run))
+    found = run.store.load_newest(report_damage(run))
     if found is None:
         raise RunError(
             f"{what}, and {policy.field} = rollback has no checkpoint to go back to. Lower "

@@ -17,7 +17,7 @@ from setpoint.train.position import Position
 from setpoint.train.run_status import Kept
 
 if TYPE_CHECKING:
-    from setpoint.checkpoint.saving import SharedStore
+    from setpoint.checkpoint.store import CheckpointStore
     from setpoint.parallel.world import World
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.logged import MetricLog
@@ -86,7 +86,7 @@ class Run:
     # Set by `recorded`, which locks the directory.
     record: Mapping[str, str] = field(init=False)
     """The files that record the job; making them takes several ms."""
-    store: SharedStore = field(init=False)
+    store: CheckpointStore = field(init=False)
     events: EventLog = field(init=False)
     progress: LoggedProgress = field(init=False)
     trackers: Trackers = field(init=False)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from setpoint.checkpoint.manifest import Base
-    from setpoint.checkpoint.saving import SharedStore
+    from setpoint.checkpoint.store import CheckpointStore
     from setpoint.track.chain import Chain
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
@@ -78,7 +78,7 @@ class SaveCallback(Callback):
 
     def __init__(
         self,
-        store: SharedStore,
+        store: CheckpointStore,
         states: Mapping[str, Stateful],
         events: EventLog,
         evaluation: EvaluateCallback,
@@ -135,7 +135,7 @@ class SaveCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Hear of what was saved in the background, and save if it is due."""
-        self.store.look()
+        self.store.poll()
         section = loop.job.checkpoint
         if self.is_due(loop) and (section.last == "full" or not loop.last):
             self.save(loop)
