@@ -336,13 +336,13 @@ BREAKS = [
         "checkpoint/test_store_crashes.py",
     ),
     Break(
-        "files/durable.py",
+        "files/atomic.py",
         "if self != expected:",
         "if self.size == 0:",
         "checkpoint",
     ),
     Break(
-        "checkpoint/retention.py",
+        "checkpoint/folder.py",
         "why.append(protected[step])",
         "pass",
         "checkpoint train/callbacks/test_evaluate.py",

@@ -99,7 +99,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     # Weights of a checkpoint may lie in others, which may be in another format.
     **{
         ("setpoint.model.pretrained.base", f"setpoint.checkpoint.{name}"): "the weights of a run"
-        for name in ("folder", "loading", "manifest")
+        for name in ("loading", "manifest")
     },
 }
 

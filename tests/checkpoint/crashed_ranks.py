@@ -29,7 +29,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from setpoint.checkpoint.folder import unfinished
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError, resolve
-from setpoint.files import durable
+from setpoint.files import atomic
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import LostRanks, World, joined, world_of
 
@@ -361,7 +361,7 @@ def load(store: CheckpointStore, world: World, path: str, kind: str) -> tuple[Ne
 
 
 if __name__ == "__main__":
-    durable.PAUSE = 0.0
+    atomic.PAUSE = 0.0
     os.fsync = lambda descriptor: None
     kind, place, size, stride = sys.argv[1:]
     acts = {"power": power, "fails": fails, "dies": dies, "damage": damage}

@@ -17,7 +17,7 @@ from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, read_manifest
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
-from setpoint.files.durable import Written
+from setpoint.files.atomic import Written
 from setpoint.shapes.placed import in_memory
 
 TIED = torch.arange(21.0).reshape(7, 3)

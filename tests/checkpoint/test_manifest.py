@@ -23,7 +23,7 @@ from setpoint.checkpoint.manifest import (
     unreadable,
 )
 from setpoint.config import SetpointError
-from setpoint.files.durable import Written
+from setpoint.files.atomic import Written
 
 
 def test_round_trip(tmp_path: Path) -> None:

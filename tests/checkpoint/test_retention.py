@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.checkpoint.retention import At, Positions, Retention, is_named, protected_by_pointers
+from setpoint.checkpoint.folder import At, Positions, Retention, is_named, protected_by_pointers
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.units import Period
 
@@ -127,6 +127,6 @@ def test_positions_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     save(CheckpointStore(tmp_path), 1)
     positions = Positions(tmp_path)
     assert positions.distance(1, "tokens") == 10
-    monkeypatch.setattr("setpoint.checkpoint.retention.read_verified", None)
+    monkeypatch.setattr("setpoint.checkpoint.folder.read_verified", None)
     assert positions.distance(1, "epochs") == pytest.approx(0.3)
     assert positions.distance(1, "steps") == 1

@@ -22,8 +22,8 @@ from setpoint.checkpoint.loading import load_directory, verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.files import durable, threads
-from setpoint.files.durable import Written
+from setpoint.files import atomic, threads
+from setpoint.files.atomic import Written
 from setpoint.files.threads import in_threads
 from setpoint.shapes.placed import in_memory, put
 
@@ -59,11 +59,11 @@ def test_a_save_that_is_waited_for_copies_nothing_that_can_be_written(
     tensors = {"model": {"t": base.t(), "tied": base.detach(), "w": base, "0": torch.tensor(1)}}
     written: dict[int, list[int]] = {}
 
-    def write(path: Path, pieces: Iterable[bytes | memoryview]) -> durable.Written:
+    def write(path: Path, pieces: Iterable[bytes | memoryview]) -> atomic.Written:
         held = list(pieces)
         addresses = [np.frombuffer(each, np.uint8).ctypes.data for each in held]
         written[len(written)] = addresses
-        return durable.write_file(path, held)
+        return atomic.write_file(path, held)
 
     monkeypatch.setattr(staging, "write_file", write)
     path = CheckpointStore(tmp_path / "a").save(1, tensors, {})
@@ -113,13 +113,13 @@ def test_nothing_is_read_into_a_run_before_all_was_compared(tmp_path: Path) -> N
 @pytest.mark.parametrize("size", [0, 1, 7, 14, 700])
 def test_digests_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Whatever pieces they are read and written in."""
-    monkeypatch.setattr(durable, "CHUNK", 5)
-    monkeypatch.setattr(durable, "PIECE", 3)
+    monkeypatch.setattr(atomic, "CHUNK", 5)
+    monkeypatch.setattr(atomic, "PIECE", 3)
     content, path = os.urandom(size), tmp_path / "file"
     pieces = [content[:5], memoryview(content)[5:6], b"", content[6:]]
     written = Written(size, blake3.blake3(content).hexdigest())
-    assert durable.write_file(path, pieces) == written
-    assert durable.digest_file(path) == Written.of(content) == written
+    assert atomic.write_file(path, pieces) == written
+    assert atomic.digest_file(path) == Written.of(content) == written
 
 
 @pytest.mark.parametrize("parts", [None, 2])
@@ -241,12 +241,12 @@ def test_what_a_thread_is_to_do_is_done_where_none_can_be_started(
 def test_threads_of_digests_end_with_a_disk_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable, "PIECE", 7)
+    monkeypatch.setattr(atomic, "PIECE", 7)
 
     def pieces() -> Iterator[bytes]:
         yield bytes(1000)
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        durable.write_file(tmp_path / "file", pieces())
+        atomic.write_file(tmp_path / "file", pieces())
     assert "setpoint-digest" not in [thread.name for thread in threading.enumerate()]

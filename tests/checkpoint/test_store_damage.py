@@ -15,8 +15,8 @@ from setpoint.checkpoint import manifest
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
-from setpoint.files import durable
-from setpoint.files.durable import Written
+from setpoint.files import atomic
+from setpoint.files.atomic import Written
 
 from .test_folder import a_folder, a_huge_file, a_link_to_itself, a_pipe
 
@@ -187,7 +187,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) 
         fails(path)
         return read(path)
 
-    monkeypatch.setattr(durable, "PAUSE", 0.0)
+    monkeypatch.setattr(atomic, "PAUSE", 0.0)
     monkeypatch.setattr(manifest, "digest_file", digest_file)
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
     return failed

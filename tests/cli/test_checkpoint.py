@@ -93,7 +93,7 @@ def test_a_checkpoint_that_ranks_wrote_in_parts(cli: CommandLine, run: Path) -> 
     for file in ("manifest.json", "model.safetensors"):
         (folder / file).unlink()
     from setpoint.checkpoint.manifest import Manifest
-    from setpoint.files.durable import Written
+    from setpoint.files.atomic import Written
 
     names = ("model.index.json", "model-00001-of-00002.safetensors",
              "model-00002-of-00002.safetensors")  # fmt: skip

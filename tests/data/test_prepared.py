@@ -242,7 +242,7 @@ def _wrong_dtype(folder: Path) -> str:
     # Even where the manifest was written to fit.
     manifest = next(folder.glob(f"*/{MANIFEST}"))
     facts = json.loads(manifest.read_text())
-    from setpoint.files.durable import digest_file
+    from setpoint.files.atomic import digest_file
 
     facts["files"][path.name] = list(digest_file(path))
     manifest.write_text(json.dumps(facts, indent=1) + "\n")

@@ -12,7 +12,7 @@ from safetensors.torch import load as library_load
 from safetensors.torch import save_file as library_save
 
 from setpoint.config import SetpointError
-from setpoint.files.durable import write_file
+from setpoint.files.atomic import write_file
 from setpoint.files.tensor_file import DTYPES, decode_tensors, encode_tensors
 
 

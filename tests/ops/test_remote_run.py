@@ -15,12 +15,12 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
+from setpoint.checkpoint.folder import Retention
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
 from setpoint.checkpoint.places import checkpoint_to_load, split_url
-from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
-from setpoint.files import durable
+from setpoint.files import atomic
 from setpoint.ops import remote_folder as module
 from setpoint.ops.fetching import fetched
 from setpoint.ops.remote_folder import RemoteError
@@ -318,7 +318,7 @@ def test_memory_is_that_of_a_few_chunks(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 3 * durable.CHUNK < 30e6
+    assert peak < 3 * atomic.CHUNK < 30e6
 
 
 def test_a_process_killed_while_it_sends(tmp_path: Path) -> None:

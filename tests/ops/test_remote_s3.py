@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from setpoint.checkpoint.folder import Retention
 from setpoint.checkpoint.manifest import read_manifest
-from setpoint.checkpoint.retention import Retention
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.ops.fetching import fetched
 from setpoint.ops.remote_folder import RemoteError

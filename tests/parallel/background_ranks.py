@@ -19,7 +19,7 @@ from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
-from setpoint.files import durable
+from setpoint.files import atomic
 from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
@@ -81,11 +81,11 @@ def steps_do_not_shorten_how_long_writers_wait(world: World, folder: Path) -> No
 
 
 def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None:
-    def full(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+    def full(path: Path, chunks: Iterable[bytes | memoryview]) -> atomic.Written:
         if world.rank == 1 and "step-00000004" in str(path):
-            durable.write_file(path, list(chunks)[:1])
+            atomic.write_file(path, list(chunks)[:1])
             raise OSError(28, "No space left on device")
-        return durable.write_file(path, chunks)
+        return atomic.write_file(path, chunks)
 
     staging.write_file = full
     error = ""
@@ -94,7 +94,7 @@ def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None
         train(job, folder / "run")
     except SetpointError as refused:
         error = str(refused)
-    staging.write_file = durable.write_file
+    staging.write_file = atomic.write_file
     assert error.startswith("rank 1: the checkpoint of step 4 could not be saved"), error
     # Not a rank that waits for another that has left.
     assert "No space left on device; step 2 is still there" in error, error
@@ -164,9 +164,9 @@ def killed(folder: Path) -> None:
     if child == 0:
         torch.set_num_threads(1)
 
-        def half(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+        def half(path: Path, chunks: Iterable[bytes | memoryview]) -> atomic.Written:
             if "step-00000008" not in str(path) or path.name != "optimizer.safetensors":
-                return durable.write_file(path, chunks)
+                return atomic.write_file(path, chunks)
             path.write_bytes(b"".join(chunks)[:100])
             os.write(writer, b"x")
             signal.pause()

@@ -18,7 +18,7 @@ from setpoint.checkpoint import staging
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError
-from setpoint.files import durable
+from setpoint.files import atomic
 from setpoint.parallel.config import AXES
 from setpoint.parallel.world import ToldByMain, World
 from setpoint.shapes.placed import as_placed, whole_of
@@ -90,8 +90,8 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
     store.save(1, {"model": placed(mesh, "rows")}, {})
     if world.rank == 1:
 
-        def full(path: Path, chunks: Any) -> durable.Written:
-            durable.write_file(path, list(chunks)[:1])
+        def full(path: Path, chunks: Any) -> atomic.Written:
+            atomic.write_file(path, list(chunks)[:1])
             raise OSError(28, "No space left on device")
 
         staging.write_file = full
@@ -100,7 +100,7 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
     assert error.status == RunError.status
     assert "rank 1: the checkpoint of step 2" in str(error) and "No space" in str(error), error
     if world.rank == 1:
-        staging.write_file = durable.write_file
+        staging.write_file = atomic.write_file
     dist.barrier()
     assert sorted(each.name for each in folder.iterdir()) == ["latest", "step-00000001"]
     store.save(2, {"model": placed(mesh, "rows")}, {})

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from setpoint.checkpoint.folder import BASE, list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
-from setpoint.checkpoint.manifest import read_manifest
+from setpoint.checkpoint.manifest import BASE, read_manifest
 from setpoint.infer.adapter import add_adapter
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.pretrained.base import frozen_of

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from setpoint.checkpoint.manifest import Manifest, read_manifest
 from setpoint.cli.main import main
 from setpoint.config import SetpointError, fingerprint, record_files
-from setpoint.files.durable import digest_file
+from setpoint.files.atomic import digest_file
 from setpoint.runs.again import choose_stretch, environment_differences, recorded_job
 from setpoint.runs.sealed import verify_chain
 from setpoint.train.run import train

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch._dynamo  # which DDP imports, and takes a second
 import torch.distributed.checkpoint.default_planner  # noqa: F401
 
-from setpoint.files import durable
+from setpoint.files import atomic
 
 from ..train.killing import die_at
 from ..train.poison import Poisoned
@@ -149,6 +149,6 @@ def main(folder: Path, story: str, size: int, seed: int, kinds: str) -> dict[str
 
 if __name__ == "__main__":
     os.fsync = lambda descriptor: None
-    durable.PAUSE = 0.0
+    atomic.PAUSE = 0.0
     place, story, size, seed, kinds = sys.argv[1:]
     print(json.dumps(main(Path(place), story, int(size), int(seed), kinds)))

@@ -16,7 +16,7 @@ from setpoint.checkpoint import staging
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore, Save
 from setpoint.config import RunError
-from setpoint.files import durable
+from setpoint.files import atomic
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.callbacks import export
 from setpoint.train.config import Job
@@ -29,9 +29,9 @@ def writers(job: Job) -> set[str]:
     """The threads that write the files of checkpoints."""
     found: set[str] = set()
 
-    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> atomic.Written:
         found.add(current_thread().name)
-        return durable.write_file(path, chunks)
+        return atomic.write_file(path, chunks)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "write_file", write)
@@ -48,9 +48,9 @@ def waiting_disk() -> Iterator[list[int]]:
     """
     waited, pending = Event(), list[int]()
 
-    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+    def write(path: Path, chunks: Iterable[bytes | memoryview]) -> atomic.Written:
         waited.wait()
-        return durable.write_file(path, chunks)
+        return atomic.write_file(path, chunks)
 
     finish = CheckpointStore._finish
 

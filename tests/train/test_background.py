@@ -21,7 +21,7 @@ from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore, Save
 from setpoint.config import Config, ConfigError, RunError, add_section, allow_imports
-from setpoint.files import durable, tensor_file
+from setpoint.files import atomic, tensor_file
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import build_components
@@ -53,14 +53,14 @@ class Disk:
         self.threads: set[bool] = set()
         patch.setattr(staging, "write_file", self.write)
 
-    def write(self, path: Path, chunks: Iterable[bytes | memoryview]) -> durable.Written:
+    def write(self, path: Path, chunks: Iterable[bytes | memoryview]) -> atomic.Written:
         self.threads.add(current_thread() is main_thread())
         step = int(path.parent.name.split(".")[0].removeprefix("step-"))
         if self.slow is not None and step >= self.slow:
             assert self.opens.wait(60)
         if self.broken is not None and step >= self.broken:
             raise OSError(28, "No space left on device")
-        return durable.write_file(path, chunks)
+        return atomic.write_file(path, chunks)
 
 
 def store_at(root: Path, in_flight: int = 1) -> CheckpointStore:

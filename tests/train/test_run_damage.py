@@ -14,7 +14,7 @@ from setpoint.checkpoint import manifest
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.record import read_record
-from setpoint.files.durable import Written
+from setpoint.files.atomic import Written
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
 from setpoint.train.run import train

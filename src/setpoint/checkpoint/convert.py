@@ -15,14 +15,23 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import publishing
-from setpoint.files.durable import CHUNK, Written, write_file
+from setpoint.files.atomic import CHUNK, Written, publishing, write_file
 from setpoint.files.tensor_file import encode_one_by_one
 from setpoint.shapes.placed import Placeable
 
-from .folder import BASE, INDEX, MANIFEST, POINTERS, TENSORS, file_of_rank, files_of_stems
+from .folder import POINTERS
 from .loading import StoredLayout, StoredPart, StoredTensor, encode_index, load_directory
-from .manifest import DamagedCheckpoint, Manifest, read_manifest
+from .manifest import (
+    BASE,
+    INDEX,
+    MANIFEST,
+    TENSORS,
+    DamagedCheckpoint,
+    Manifest,
+    file_of_rank,
+    files_of_stems,
+    read_manifest,
+)
 
 
 def convert(

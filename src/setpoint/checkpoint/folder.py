@@ -1,4 +1,4 @@
-"""A `checkpoints/` directory: names, pointers, and folders that appear whole and go at once.
+"""A `checkpoints/` directory: names, pointers, retention, and folders that appear whole or go.
 
 Its names are written and read in this file only:
 
@@ -16,15 +16,18 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.files.atomic import is_alive, sync_directory
-from setpoint.files.durable import retried, write_file
+from setpoint.files.atomic import is_alive, retried, sync_directory, write_file
+from setpoint.units import Period
+
+from .manifest import STATE, decode_state, read_manifest, read_verified
 
 PointerName = Literal["latest", "best"]
 """The two files that name a checkpoint."""
@@ -34,23 +37,7 @@ POINTERS: tuple[PointerName, ...] = ("latest", "best")
 PENDING = "set-aside"
 """The file with the step after which a URL holds checkpoints that are to count no more."""
 
-MANIFEST = "manifest.json"
-"""The file that lists a checkpoint's other files; written last."""
-
-STATE = "state.json"
-"""The file with everything that is no tensor."""
-
-BASE = "base.json"
-"""The file that says which frozen parameters are not there, and which weights have them."""
-
-TENSORS = ".safetensors"
-"""The end of the names of files with tensors."""
-
-INDEX = ".index.json"
-"""The end of the names of files that say where the parts of tensors lie."""
-
 _STEP = re.compile(r"step-([0-9]{8,})")
-_OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})" + re.escape(TENSORS))
 _DAMAGED = re.compile(r"step-[0-9]{8,}\.damaged-[0-9]+")
 _UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best|set-aside)\.(tmp|old)-([0-9]+)")
 
@@ -145,36 +132,6 @@ def list_checkpoints(root: Path) -> dict[int, Path]:
         if step is not None:
             found[step] = path
     return dict(sorted(found.items()))
-
-
-def file_of_rank(stem: str, rank: int, ranks: int) -> str:
-    """The name of the file with a rank's parts."""
-    return f"{stem}-{rank + 1:05d}-of-{ranks:05d}{TENSORS}"
-
-
-def files_of_stems(files: Collection[str]) -> dict[str, list[str]]:
-    """The files of a checkpoint that hold tensors, by stem."""
-    found: dict[str, list[str]] = {}
-    for file in files:
-        if file.endswith(INDEX):
-            found.setdefault(file.removesuffix(INDEX), []).append(file)
-        elif file.endswith(TENSORS):
-            match = _OF_A_RANK.fullmatch(file) if is_of_a_rank(file, files) else None
-            stem = match[1] if match else file.removesuffix(TENSORS)
-            found.setdefault(stem, []).append(file)
-    return found
-
-
-def is_of_a_rank(file: str, files: Collection[str]) -> bool:
-    """Whether a file of a checkpoint holds parts of tensors, which an index names."""
-    match = _OF_A_RANK.fullmatch(file)
-    return match is not None and match[1] + INDEX in files
-
-
-def ranks_in(files: Collection[str]) -> int:
-    """How many ranks wrote a checkpoint in parts; 1 where the tensors are whole."""
-    found = (_OF_A_RANK.fullmatch(file) for file in files if is_of_a_rank(file, files))
-    return max((int(match[2]) for match in found if match), default=1)
 
 
 def publish(staged: Path, target: Path) -> None:
@@ -342,3 +299,115 @@ def point(root: Path, name: PointerName, step: int | None) -> None:
         return
     (root / name).unlink(missing_ok=True)
     sync_directory(root)
+
+
+At = Literal["powers_of_two"] | tuple[int, ...] | None
+"""Steps by name: a list of them, or 1, 2, 4, 8 and so on."""
+
+
+def is_named(at: At, step: int) -> bool:
+    """Whether a step is one of those."""
+    if at == "powers_of_two":
+        return step > 0 and not step & (step - 1)
+    return at is not None and step in at
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What stays of a run's checkpoints.
+
+    Arguments:
+        keep: how many of the newest stay, at least 1; None keeps all.
+        every: of each such interval the first checkpoint stays for ever.
+        at: the checkpoints of these steps stay for ever.
+    """
+
+    keep: int | None = 2
+    every: Period | None = None
+    at: At = None
+
+    def reasons(
+        self,
+        steps: Iterable[int],
+        protected: Mapping[int, str],
+        distance: Callable[[int, str], float | None] = lambda step, unit: None,
+    ) -> dict[int, list[str]]:
+        """Why each checkpoint stays.
+
+        Arguments:
+            protected: steps that stay in any case, with the reason; they do not count for `keep`
+                if they are older.
+            distance: how far a run was at a step, in a unit of periods; None where it is unknown.
+
+        Returns:
+            step to reasons, oldest first; without one, it may go.
+        """
+        every, known = self.every, sorted(steps)
+        if every is not None and every.unit == "never":
+            every = None
+        newest = set(known if self.keep is None else known[-self.keep :])
+        found: dict[int, list[str]] = {step: [] for step in known}
+        # What is kept of an interval is the first there, so that it is the same after a removal.
+        taken: set[int] = set()
+        for step, why in found.items():
+            if step in protected:
+                why.append(protected[step])
+            if step in newest:
+                why.append("all" if self.keep is None else f"newest {self.keep}")
+            if is_named(self.at, step):
+                why.append("at")
+            if every is None:
+                continue
+            at = distance(step, every.unit)
+            if at is None:
+                why.append("position unknown")
+            elif (number := every.multiples_in(at)) and number not in taken:
+                taken.add(number)
+                why.append(f"every {every}")
+        return found
+
+
+class Positions:
+    """How far a run was at its checkpoints, each read once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._read: dict[int, dict[str, float] | None] = {}
+
+    def distance(self, step: int, unit: str) -> float | None:
+        """The position of a checkpoint in a unit of periods; None where it cannot be read."""
+        if unit == "steps":
+            return step
+        if self._read.get(step) is None:
+            self._read[step] = self._position_at(step)
+        return (self._read[step] or {}).get(unit)
+
+    def _position_at(self, step: int) -> dict[str, float] | None:
+        folder = list_checkpoints(self.root).get(step)
+        try:
+            if folder is None:
+                return None
+            state = decode_state(bytes(read_verified(folder, read_manifest(folder), STATE)))
+        except (SetpointError, KeyError, ValueError):
+            return None
+        found = state.get("position")
+        return found if isinstance(found, dict) else None
+
+
+def protected_by_pointers(root: Path) -> dict[int, str] | None:
+    """The steps that `latest` and `best` name.
+
+    Returns:
+        step to the names; None where one is there and cannot be read, so that nothing may go.
+    """
+    found: dict[int, str] = {}
+    for name in POINTERS:
+        try:
+            step = read_pointer(root, name)
+        except UnreadPointer:
+            return None
+        except SetpointError:
+            continue
+        if step is not None:
+            found[step] = f"{found[step]}, {name}" if step in found else name
+    return found

@@ -23,18 +23,23 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.durable import CHUNK, fill, retried
+from setpoint.files.atomic import CHUNK, fill, retried
 from setpoint.files.tensor_file import DTYPES, HeaderEntry, bytes_of, decode_header, dtype_named
 from setpoint.files.threads import in_threads
 from setpoint.parallel.world import ToldByMain, World
 from setpoint.shapes.placed import Named, Placeable, put
 
-from .folder import BASE, INDEX, STATE, TENSORS, files_of_stems, step_of
+from .folder import step_of
 from .manifest import (
+    BASE,
+    INDEX,
+    STATE,
+    TENSORS,
     Base,
     DamagedCheckpoint,
     Manifest,
     decode_state,
+    files_of_stems,
     read_base,
     read_manifest,
     read_verified,

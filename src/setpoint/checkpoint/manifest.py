@@ -18,16 +18,30 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.durable import Written, digest_file, retried
+from setpoint.files.atomic import Written, digest_file, retried
 from setpoint.files.threads import in_threads
 
-from .folder import BASE, MANIFEST
+MANIFEST = "manifest.json"
+"""The file that lists a checkpoint's other files; written last."""
+
+STATE = "state.json"
+"""The file with everything that is no tensor."""
+
+BASE = "base.json"
+"""The file that says which frozen parameters are not there, and which weights have them."""
+
+TENSORS = ".safetensors"
+"""The end of the names of files with tensors."""
+
+INDEX = ".index.json"
+"""The end of the names of files that say where the parts of tensors lie."""
 
 FORMAT = 1
 """The version of the checkpoint format."""
 MOST = 64 << 20
 """Bytes that a manifest has at most; that of a million files has as many."""
 _PLAIN = re.compile(r"[^/\\\0]+").fullmatch
+_OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})" + re.escape(TENSORS))
 FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
 """What disks and network file systems answer when they fail."""
 
@@ -72,6 +86,36 @@ class Manifest:
             if sizes[name] != written.size:
                 return f"{name} has {sizes[name]} bytes, not {written.size}"
         return ""
+
+
+def file_of_rank(stem: str, rank: int, ranks: int) -> str:
+    """The name of the file with a rank's parts."""
+    return f"{stem}-{rank + 1:05d}-of-{ranks:05d}{TENSORS}"
+
+
+def files_of_stems(files: Collection[str]) -> dict[str, list[str]]:
+    """The files of a checkpoint that hold tensors, by stem."""
+    found: dict[str, list[str]] = {}
+    for file in files:
+        if file.endswith(INDEX):
+            found.setdefault(file.removesuffix(INDEX), []).append(file)
+        elif file.endswith(TENSORS):
+            match = _OF_A_RANK.fullmatch(file) if is_of_a_rank(file, files) else None
+            stem = match[1] if match else file.removesuffix(TENSORS)
+            found.setdefault(stem, []).append(file)
+    return found
+
+
+def is_of_a_rank(file: str, files: Collection[str]) -> bool:
+    """Whether a file of a checkpoint holds parts of tensors, which an index names."""
+    match = _OF_A_RANK.fullmatch(file)
+    return match is not None and match[1] + INDEX in files
+
+
+def ranks_in(files: Collection[str]) -> int:
+    """How many ranks wrote a checkpoint in parts; 1 where the tensors are whole."""
+    found = (_OF_A_RANK.fullmatch(file) for file in files if is_of_a_rank(file, files))
+    return max((int(match[2]) for match in found if match), default=1)
 
 
 def read_manifest(directory: Path) -> Manifest:

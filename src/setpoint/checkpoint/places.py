@@ -21,20 +21,26 @@ from setpoint.config import (
 from setpoint.hub.urls import is_url, protocol_problem
 
 from .folder import (
-    BASE,
-    MANIFEST,
     POINTERS,
     PointerName,
     directory_name,
-    files_of_stems,
     list_checkpoints,
-    ranks_in,
     read_pointer,
     set_aside_in,
     step_of,
     unfinished,
 )
-from .manifest import DamagedCheckpoint, Manifest, compare_sizes, read_manifest, verify
+from .manifest import (
+    BASE,
+    MANIFEST,
+    DamagedCheckpoint,
+    Manifest,
+    compare_sizes,
+    files_of_stems,
+    ranks_in,
+    read_manifest,
+    verify,
+)
 
 if TYPE_CHECKING:
     from .config import Checkpoint

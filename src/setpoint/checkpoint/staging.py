@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setpoint.files.durable import CHUNK, Written, write_file
+from setpoint.files.atomic import CHUNK, Written, write_file
 from setpoint.files.tensor_file import bytes_of, encode_tensors, is_plain
 from setpoint.files.threads import in_threads
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import part_here
 
-from .folder import INDEX, STATE, TENSORS, file_of_rank
 from .loading import Index, StoredLayout, StoredPart, encode_index, joined
-from .manifest import encode_state
+from .manifest import INDEX, STATE, TENSORS, encode_state, file_of_rank
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan

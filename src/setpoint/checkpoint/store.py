@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import sync_directory
-from setpoint.files.durable import Written, write_file
+from setpoint.files.atomic import Written, sync_directory, write_file
 from setpoint.files.threads import Worker
 from setpoint.memory.allocator import is_out_of_memory
 from setpoint.parallel.world import ToldByMain, World, described, first_line
@@ -28,8 +27,10 @@ from setpoint.units import Period
 
 from . import staging
 from .folder import (
-    MANIFEST,
     POINTERS,
+    At,
+    Positions,
+    Retention,
     StagedPointer,
     UnreadPointer,
     clear_leftovers,
@@ -37,6 +38,7 @@ from .folder import (
     directory_name,
     list_checkpoints,
     point,
+    protected_by_pointers,
     publish,
     read_pointer,
     readable_pointer,
@@ -44,9 +46,8 @@ from .folder import (
     temporary,
 )
 from .loading import Checkpoint, agree, load_directory, verify_directory
-from .manifest import DamagedCheckpoint, Manifest, compare_sizes, read_manifest
+from .manifest import MANIFEST, DamagedCheckpoint, Manifest, compare_sizes, read_manifest
 from .places import format_newest
-from .retention import At, Positions, Retention, protected_by_pointers
 from .staging import HostMemory, Staged, Tensors
 
 OnDamaged = Callable[[Path, str], None]

@@ -8,7 +8,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from setpoint.checkpoint.config import Checkpoint
-from setpoint.checkpoint.folder import directory_name, remove
+from setpoint.checkpoint.folder import (
+    Positions,
+    Retention,
+    directory_name,
+    protected_by_pointers,
+    remove,
+)
 from setpoint.checkpoint.places import (
     CHECKPOINTS,
     CheckpointEntry,
@@ -16,7 +22,6 @@ from setpoint.checkpoint.places import (
     find_place,
     survey,
 )
-from setpoint.checkpoint.retention import Positions, Retention, protected_by_pointers
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import table

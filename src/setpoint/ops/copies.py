@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from setpoint.checkpoint.config import Remote
-from setpoint.checkpoint.retention import Retention
+from setpoint.checkpoint.folder import Retention
 from setpoint.config import RunError
 from setpoint.ops.fetching import bring_back, fetch_undamaged, would_fetch
 from setpoint.ops.remote_run import remote_of

@@ -9,19 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from setpoint.checkpoint.folder import (
-    MANIFEST,
-    damaged,
-    directory_name,
-    list_checkpoints,
-    point,
-    temporary,
-)
-from setpoint.checkpoint.manifest import DamagedCheckpoint
+from setpoint.checkpoint.folder import damaged, directory_name, list_checkpoints, point, temporary
+from setpoint.checkpoint.manifest import MANIFEST, DamagedCheckpoint
 from setpoint.checkpoint.places import CHECKPOINTS, newest_whole, split_url
 from setpoint.config import ConfigError, RunError, SetpointError
-from setpoint.files.atomic import sync_directory, write_text
-from setpoint.files.durable import write_file
+from setpoint.files.atomic import sync_directory, write_file, write_text
 from setpoint.ops.remote_folder import RemoteError, repeated
 from setpoint.ops.remote_run import RemoteCheckpoint, RemoteRun, remote_of
 from setpoint.ops.uploads import (

@@ -14,8 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import replacing
-from setpoint.files.durable import Digest, Written, write_file
+from setpoint.files.atomic import Digest, Written, replacing, write_file
 from setpoint.hub.urls import open_file_system, reason_of
 
 T = TypeVar("T")

@@ -19,20 +19,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setpoint.checkpoint.config import Remote
-from setpoint.checkpoint.folder import (
+from setpoint.checkpoint.folder import POINTERS, PointerName, Retention, directory_name, step_of
+from setpoint.checkpoint.manifest import (
     MANIFEST,
-    POINTERS,
     STATE,
-    PointerName,
-    directory_name,
-    step_of,
+    DamagedCheckpoint,
+    Manifest,
+    decode_state,
+    parse_manifest,
 )
-from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, decode_state, parse_manifest
 from setpoint.checkpoint.places import CHECKPOINTS
-from setpoint.checkpoint.retention import Retention
 from setpoint.config import SetpointError
-from setpoint.files.atomic import replacing
-from setpoint.files.durable import Written, write_file
+from setpoint.files.atomic import Written, replacing, write_file
 from setpoint.ops.remote_folder import RemoteError, RemoteFolder, repeated
 
 SET_ASIDE = f"{MANIFEST}.set-aside"

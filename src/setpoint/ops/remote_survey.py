@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from setpoint.checkpoint.folder import MANIFEST, POINTERS, PointerName, directory_name
-from setpoint.checkpoint.manifest import Manifest
+from setpoint.checkpoint.folder import POINTERS, PointerName, directory_name
+from setpoint.checkpoint.manifest import MANIFEST, Manifest
 from setpoint.checkpoint.places import (
     CHECKPOINTS,
     CheckpointEntry,

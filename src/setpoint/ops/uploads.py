@@ -11,16 +11,20 @@ from typing import Any, NamedTuple
 
 from setpoint.checkpoint.folder import (
     PENDING,
-    STATE,
+    Retention,
     directory_name,
     list_checkpoints,
     readable_pointer,
 )
-from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, decode_state, read_manifest
-from setpoint.checkpoint.retention import Retention
+from setpoint.checkpoint.manifest import (
+    STATE,
+    DamagedCheckpoint,
+    Manifest,
+    decode_state,
+    read_manifest,
+)
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import replacing
-from setpoint.files.durable import write_file
+from setpoint.files.atomic import replacing, write_file
 from setpoint.hub.urls import reason_of
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.track.chain import CHAIN

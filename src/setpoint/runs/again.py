@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.checkpoint.folder import MANIFEST, STATE, directory_name, list_checkpoints, point
-from setpoint.checkpoint.manifest import decode_state, read_manifest
+from setpoint.checkpoint.folder import directory_name, list_checkpoints, point
+from setpoint.checkpoint.manifest import MANIFEST, STATE, decode_state, read_manifest
 from setpoint.checkpoint.places import verify_record
 from setpoint.config import (
     CONFIG,
@@ -33,8 +33,7 @@ from setpoint.config import (
     fingerprint,
     read_record,
 )
-from setpoint.files.atomic import read_json, write_json
-from setpoint.files.durable import Written
+from setpoint.files.atomic import Written, read_json, write_json
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.redact import declared_secrets

@@ -12,7 +12,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from setpoint.checkpoint.folder import MANIFEST, list_checkpoints
+from setpoint.checkpoint.folder import list_checkpoints
+from setpoint.checkpoint.manifest import MANIFEST
 from setpoint.config import CONFIG, SetpointError, load_record
 from setpoint.files.atomic import MOST, read_json
 from setpoint.track.chain import CHAIN, HEAD, Sealed, read_chain, row_digest

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from setpoint.checkpoint.folder import directory_name, step_of
 from setpoint.config import SetpointError
-from setpoint.files.atomic import replacing
-from setpoint.files.durable import write_file
+from setpoint.files.atomic import replacing, write_file
 from setpoint.files.tensor_file import decode_tensors, encode_tensors
 from setpoint.shapes.batch import TENSORS, Batch, Lengths
 from setpoint.track.jsonl import plain_numbers, restored_numbers

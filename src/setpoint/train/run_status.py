@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.checkpoint.folder import STATE
+from setpoint.checkpoint.manifest import STATE
 from setpoint.checkpoint.places import newest_whole
 from setpoint.config import SetpointError
 from setpoint.data.tokenizers.config import HuggingFace

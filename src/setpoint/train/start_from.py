@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import ENTRIES, FETCH, OF_OPTIMIZER
-from setpoint.checkpoint.folder import MANIFEST, directory_name
+from setpoint.checkpoint.folder import directory_name
 from setpoint.checkpoint.loading import Checkpoint, agree, load_directory
+from setpoint.checkpoint.manifest import MANIFEST
 from setpoint.checkpoint.places import CHECKPOINTS, checkpoint_to_load, split_url, verify_record
 from setpoint.config import (
     IDENTITY,
@@ -23,7 +24,7 @@ from setpoint.config import (
     nearest,
     recorded_differences,
 )
-from setpoint.files.durable import digest_file
+from setpoint.files.atomic import digest_file
 from setpoint.hub.urls import is_url
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.averaging import TRAINING

@@ -37,8 +37,7 @@ from setpoint.data.prepared.pieces import (
 from setpoint.data.prepared.store import INPUTS, Manifest, Side, shard_name, write_seen
 from setpoint.data.prepared.worker import Workers
 from setpoint.data.split import FEW, held_out_count, split_group
-from setpoint.files.atomic import sync_directory
-from setpoint.files.durable import Written, write_file
+from setpoint.files.atomic import Written, sync_directory, write_file
 
 if TYPE_CHECKING:
     from setpoint.data.document import Document

@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
-from setpoint.files.atomic import replacing
-from setpoint.files.durable import Written, write_file
+from setpoint.files.atomic import Written, replacing, write_file
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer

@@ -22,7 +22,7 @@ from setpoint.data.prepared.store import (
     open_side,
     shard_name,
 )
-from setpoint.files.durable import Written, write_file
+from setpoint.files.atomic import Written, write_file
 
 if TYPE_CHECKING:
     from setpoint.data.token_row import TokenRow

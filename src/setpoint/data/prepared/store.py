@@ -27,8 +27,7 @@ from setpoint.data.document import Document, FileRecord
 from setpoint.data.prepared.names import KIND, MANIFEST
 from setpoint.data.prepared.pieces import INDEX
 from setpoint.data.token_row import JoinedRow
-from setpoint.files.atomic import replacing
-from setpoint.files.durable import digest_file
+from setpoint.files.atomic import digest_file, replacing
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer

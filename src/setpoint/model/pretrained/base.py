@@ -16,11 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.checkpoint.folder import BASE, files_of_stems
 from setpoint.checkpoint.loading import Checkpoint, load_directory, load_weights
-from setpoint.checkpoint.manifest import Base, read_base, read_manifest, verify
+from setpoint.checkpoint.manifest import (
+    BASE,
+    Base,
+    files_of_stems,
+    read_base,
+    read_manifest,
+    verify,
+)
 from setpoint.config import Foreign, RunError, SetpointError
-from setpoint.files.durable import Written, digest_file
+from setpoint.files.atomic import Written, digest_file
 from setpoint.files.tensor_file import dtype_named
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel as HuggingFaceConfig

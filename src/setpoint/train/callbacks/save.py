@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from setpoint.checkpoint.folder import BASE
-from setpoint.checkpoint.retention import is_named
+from setpoint.checkpoint.folder import is_named
+from setpoint.checkpoint.manifest import BASE
 from setpoint.config import Foreign, added_sections, sections
 from setpoint.files.tensor_file import DTYPES
 from setpoint.track.chain import HEAD
