@@ -16,7 +16,7 @@ from setpoint.train.callbacks.build import build_callbacks
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.opening import compare
-from setpoint.train.recording import recorded
+from setpoint.train.recording import open_record
 from setpoint.train.resume import resume
 
 
@@ -49,7 +49,7 @@ def training_loop(
     )
     with StopRequest() as stop:
         run.stop = stop
-        with recorded(run):
+        with open_record(run):
             resume(run)
             with run.progress:
                 yield Loop(job, components, [*build_callbacks(run), *more], stop, run.started)

@@ -27,7 +27,7 @@ from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Count
-from setpoint.train.resume import Part
+from setpoint.train.resume import PeerShard
 from tests.tensors import read
 
 from ..conftest import ROOT
@@ -131,7 +131,7 @@ def test_a_group_divides_its_part_of_the_rows_among_its_ranks() -> None:
 
 
 def test_a_part_of_a_tensor_is_for_the_same_part_alone() -> None:
-    part = Part(torch.arange(6.0).view(2, 3), (4, 3), (2, 0))
+    part = PeerShard(torch.arange(6.0).view(2, 3), (4, 3), (2, 0))
     assert part.box((2, 0), (2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]] and part.shape == (4, 3)
     with pytest.raises(SetpointError, match="the same ranks in all groups"):
         part.box((0, 0), (2, 3))

@@ -11,9 +11,9 @@ from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import part_here, whole_of
 from setpoint.train.build.components import build_components
-from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
+from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
 
 from ..ranks import fork

@@ -17,9 +17,9 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.track.events import NoEvents
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.build.process import settings_of
 from setpoint.train.callbacks.profile import watch_compiler
 from setpoint.train.config import Job
+from setpoint.train.opening import settings_of
 from setpoint.train.run import train
 
 

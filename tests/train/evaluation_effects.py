@@ -30,7 +30,7 @@ def steps(job: Job) -> list[int]:
 def ended(job: Job) -> tuple[int, bool]:
     """How far a run came, and whether it ended early."""
     outcome = train(job)
-    return outcome.ended.step, outcome.reason is not None
+    return outcome.final_position.step, outcome.reason is not None
 
 
 def chosen(job: Job) -> tuple[str, float | None]:

@@ -19,10 +19,10 @@ from setpoint.memory.host import PlainOffload
 from setpoint.memory.optimizer_offload import StateOnHost
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.build.process import settings_of
 from setpoint.train.callbacks.profile import EmptyCacheCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
+from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
 from setpoint.train.run import train
 

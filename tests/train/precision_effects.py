@@ -19,9 +19,9 @@ from setpoint.precision.float8 import why_not
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import ShardedWeight
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
+from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
 from setpoint.train.rules.numerics import linear_layers
 

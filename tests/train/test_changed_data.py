@@ -121,6 +121,6 @@ def refused_and_accepted(tmp_path: Path, kind: Kind, name: str, *flags: str) -> 
         train(again, run)
     assert f"{name} (changed)" in str(refused.value)
     assert dict(rehearse(again, run, ["data.sources"]))["state"] == "would resume at step 1"
-    assert train(again, run, ["data.sources"]).ended.step == 2
+    assert train(again, run, ["data.sources"]).final_position.step == 2
     (side,) = events(run, "resume")[-1]["data"]
     assert side["changed"] == [name]

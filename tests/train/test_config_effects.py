@@ -48,10 +48,10 @@ from setpoint.train.build.components import (
     build_model_parts,
     divide_model,
 )
-from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.finish import print_summary
 from setpoint.train.loop import Loop
+from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of

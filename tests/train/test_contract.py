@@ -78,7 +78,7 @@ def test_all_differences_are_named_at_once(run: Path) -> None:
 def test_longer_with_a_constant_schedule_trains_on(tmp_path: Path, run: Path) -> None:
     before = rows(run)
     outcome = resume(run, "duration=12 steps")
-    assert (outcome.started.step, outcome.ended.step, outcome.status) == (6, 12, 0)
+    assert (outcome.started.step, outcome.final_position.step, outcome.status) == (6, 12, 0)
     # What was logged stays; the rest is what a run of twelve steps from the start logs.
     assert rows(run)[: len(before)] == before
     (event,) = events(run, "resume")
@@ -98,7 +98,7 @@ def test_longer_with_a_constant_schedule_trains_on(tmp_path: Path, run: Path) ->
         if key.startswith("latest"):
             assert ours[key] == theirs[key]
     # From now on the longer duration is what the record says.
-    assert resume(run).ended.step == 12
+    assert resume(run).final_position.step == 12
     assert events(run, "resume")[-1]["accepted"] == []
 
 
@@ -124,12 +124,12 @@ def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None
         'To stay on the recorded learning-rate curve, add --schedule.horizon "6 steps".'
     )
     assert snapshot(run) == before
-    assert resume(run, "duration=9 steps", "schedule.horizon=6").ended.step == 9
+    assert resume(run, "duration=9 steps", "schedule.horizon=6").final_position.step == 9
     # After the horizon the floor stays.
     lrs = [row["lr"] for row in rows(run) if row["kind"] == "train"][6:]
     assert lrs == [pytest.approx(0.01 * 0.1)] * 3
     # The record says so from now on: no flag is needed any more.
-    assert resume(run, "duration=10 steps").ended.step == 10
+    assert resume(run, "duration=10 steps").final_position.step == 10
 
 
 def test_the_hint_about_a_horizon_by_its_share_can_be_typed(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_hint_about_a_horizon_by_its_share_can_be_typed(tmp_path: Path) -> N
     flags = shlex.split(hint.removesuffix("."))
     words = [f"{path[2:]}={value}" for path, value in zip(flags[::2], flags[1::2], strict=True)]
     assert words == ["schedule.horizon=3 steps", "schedule.horizon_share=null"]
-    assert resume(run, "duration=9 steps", *words).ended.step == 9
+    assert resume(run, "duration=9 steps", *words).final_position.step == 9
 
 
 def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
     assert snapshot(run) == before
     # Another evaluation that only looks on may come and go, also here.
     web = "evaluation.datasets=[{name: web, sources: [{type: random, documents: 9}]}]"
-    assert resume(run, "duration=8 steps", web).ended.step == 8
+    assert resume(run, "duration=8 steps", web).final_position.step == 8
     draft, _ = read_record(Job, str(run))
     job = compose(Job, draft, flags=["duration=9 steps", "evaluation.sequences=3"]).resolve()
-    assert train(job, run, accept=["schedule.evaluated_on"]).ended.step == 9
+    assert train(job, run, accept=["schedule.evaluated_on"]).final_position.step == 9
 
 
 def test_what_counts_the_load_of_experts_may_not_change(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_what_counts_the_load_of_experts_may_not_change(tmp_path: Path) -> None:
         resume(run, "duration=6 steps", "batch.micro_size=1", "batch.accumulation=4")
     assert "model.moe.load_sequences follows from batch.micro_size" in str(caught.value)
     assert "To count it as before, add --batch.micro_size 2." in str(caught.value)
-    assert resume(run, "duration=6 steps", "batch.micro_size=2").ended.step == 6
+    assert resume(run, "duration=6 steps", "batch.micro_size=2").final_position.step == 6
 
 
 def test_a_problem_tells_what_was_recorded_from_what_is_typed(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_run_time_settings_may_change(run: Path) -> None:
         run, "duration=10 steps", "checkpoint.every=1 steps", "checkpoint.keep=null",
         "evaluation=null", "tracking.every=5 steps",
     )  # fmt: skip
-    assert outcome.ended.step == 10
+    assert outcome.final_position.step == 10
     names = {path.name for path in (run / "checkpoints").glob("step-*")}
     assert {f"step-{step:08d}" for step in range(7, 11)} <= names
     later = [row for row in rows(run) if row["step"] > 6]
@@ -218,7 +218,7 @@ def test_a_moved_run_goes_on(tmp_path: Path, run: Path) -> None:
     shutil.move(run, moved)
     outcome = resume(moved, "duration=12 steps")
     assert outcome.directory == moved
-    assert (outcome.started.step, outcome.ended.step) == (6, 12)
+    assert (outcome.started.step, outcome.final_position.step) == (6, 12)
     assert (
         essence(moved)["latest model.safetensors"]
         == (essence(stopped.directory)["latest model.safetensors"])
@@ -235,7 +235,7 @@ def test_never_refuses_checkpoints(run: Path) -> None:
 
 def test_never_takes_a_new_directory(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps", "checkpoint.resume=never")
-    assert train(job).ended.step == 2
+    assert train(job).final_position.step == 2
 
 
 def test_must_refuses_a_new_directory_and_makes_none(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_the_same_command_finds_its_run(tmp_path: Path) -> None:
     second = train(small_job(tmp_path, *flags, "duration=9 steps"))
     other = train(small_job(tmp_path, *flags, "duration=2 steps", "optimizer.lr=0.02"))
     assert first.directory == second.directory != other.directory
-    assert (second.started.step, second.ended.step) == (5, 9)
+    assert (second.started.step, second.final_position.step) == (5, 9)
     assert other.started.step == 0
 
 
@@ -271,7 +271,7 @@ def test_a_shorter_duration_is_refused(run: Path) -> None:
 
 def test_a_duration_in_another_unit_is_accepted(run: Path) -> None:
     outcome = resume(run, "duration=1 days, 7 steps")
-    assert outcome.ended.step == 7
+    assert outcome.final_position.step == 7
 
 
 def test_what_was_logged_stays_while_a_session_logs_nothing(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def run(six_steps: Kept) -> Path:
 def test_an_accepted_difference_is_recorded_with_both_values_and_origins(run: Path) -> None:
     flags = ("optimizer.lr=0.5", "duration=8 steps")
     outcome = resume(run, *flags, accept=["optimizer.lr"])
-    assert (outcome.started.step, outcome.ended.step) == (6, 8)
+    assert (outcome.started.step, outcome.final_position.step) == (6, 8)
     assert [row["lr"] for row in rows(run) if row["kind"] == "train"][5:] == [0.01, 0.5, 0.5]
     (event,) = events(run, "resume")
     assert event["accepted"][1] == {
@@ -80,7 +80,7 @@ def test_the_same_command_works_again_after_preemption(run: Path) -> None:
     assert describe_accepted(again) == [
         "--accept optimizer.lr: nothing differs there from the record"
     ]
-    assert resume(run, *flags, accept=["optimizer.lr"]).ended.step == 8
+    assert resume(run, *flags, accept=["optimizer.lr"]).final_position.step == 8
     assert events(run, "resume")[-1]["accepted"] == []
 
 
@@ -180,7 +180,7 @@ def test_on_a_finished_run_nothing_is_accepted(
     before = {name: (run / name).read_bytes() for name in files}
     recorded = json.loads(before["config.json"])["setpoint"]["fingerprint"]
     outcome = resume(run, "optimizer.lr=0.5", "tracking.progress=lines", accept=["optimizer.lr"])
-    assert (outcome.status, outcome.ended.step) == (0, 6)
+    assert (outcome.status, outcome.final_position.step) == (0, 6)
     assert fingerprint(outcome.identity) == recorded
     assert "is finished at step 6; nothing is left to train; nothing accepted" in (
         "".join(capsys.readouterr())
@@ -199,14 +199,14 @@ def test_a_session_that_trains_nothing_leaves_the_record(
     monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))
     monkeypatch.setattr(StopRequest, "status", property(lambda self: 75))
     outcome = resume(run, "optimizer.lr=0.5", "duration=8 steps", accept=["optimizer.lr"])
-    assert (outcome.status, outcome.ended.step) == (75, 6)
+    assert (outcome.status, outcome.final_position.step) == (75, 6)
     assert (run / "config.json").read_bytes() == before
 
 
 def test_several_paths_in_one_option(run: Path) -> None:
     flags = ("optimizer.lr=0.5", "user.note=x")
     outcome = resume(run, *flags, "duration=7 steps", accept=["optimizer,user.note"])
-    assert outcome.ended.step == 7
+    assert outcome.final_position.step == 7
     with pytest.raises(SetpointError, match="--accept optimiser: .* no such field or section"):
         resume(run, "optimizer.lr=0.4", "duration=8 steps", accept=["user,optimiser"])
 
@@ -391,7 +391,7 @@ def test_another_way_to_clip_is_accepted(run: Path) -> None:
         "duration=8 steps",
         accept=["optimizer.clip_value", "optimizer.clip_norm"],
     )
-    assert outcome.ended.step == 8
+    assert outcome.final_position.step == 8
 
 
 def texts(folder: Path, *without: int, **changed: str) -> tuple[str, ...]:
@@ -437,7 +437,7 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
     monkeypatch.setattr(Loop, "take_step", real)
     # The record has today's documents, and the checkpoint a position in those of before.
     outcome = train(job, run)
-    assert (outcome.started.step, outcome.ended.step, outcome.status) == (6, 20, 0)
+    assert (outcome.started.step, outcome.final_position.step, outcome.status) == (6, 20, 0)
     assert "data" not in events(run, "resume")[-1]
 
 

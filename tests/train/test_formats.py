@@ -250,7 +250,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
             assert torch.equal(held, exact[name]), name
         longer = ("schedule.horizon=4", "duration=5 steps")
         outcome = train(small_job(tmp_path, *base, *second, *longer), run, accept)
-        assert outcome.ended.step == 5
+        assert outcome.final_position.step == 5
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -263,7 +263,7 @@ def test_states_follow_a_change_of_formats(optimizer: str, tmp_path: Path) -> No
         run = tmp_path / str(number)
         train(small_job(tmp_path, "duration=2 steps", *base, *first), run)
         outcome = train(small_job(tmp_path, *longer, *base, *second), run, ["precision"])
-        assert outcome.ended.step == 4
+        assert outcome.final_position.step == 4
         assert {
             value.dtype
             for state in outcome.components.optimizer.state.values()

@@ -194,11 +194,11 @@ def test_a_run_that_was_stopped_early_counts_anew(tmp_path: Path) -> None:
     stopping = ("evaluation.every=1 steps", "evaluation.early_stopping={patience: 1}",
                 "optimizer.lr=1e-30")  # fmt: skip
     outcome = train(small_job(tmp_path, *TO_8, *stopping), tmp_path / "a")
-    assert outcome.reason is not None and outcome.ended.step < 8
+    assert outcome.reason is not None and outcome.final_position.step < 8
     load = f"checkpoint.load={tmp_path / 'a'}"
     assert "evaluation among checkpoint.exclude" in refused(tmp_path / "x", *stopping, load)
     job = small_job(tmp_path, *TO_8, *stopping, load, 'checkpoint.exclude=["evaluation"]')
-    assert train(job, tmp_path / "run").ended.step > outcome.ended.step
+    assert train(job, tmp_path / "run").final_position.step > outcome.final_position.step
 
 
 @pytest.mark.parametrize(

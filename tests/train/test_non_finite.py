@@ -204,7 +204,7 @@ def test_a_skipped_step_counts_and_changes_nothing(
     assert [(e["step"], e["in_a_row"]) for e in events(ended.directory, "skip")] == [
         (3, 1), (8, 1), (9, 2),
     ]  # fmt: skip
-    assert ended.ended.tokens == 12 * 64
+    assert ended.final_position.tokens == 12 * 64
 
 
 def test_the_limit_of_skipped_steps_holds_over_a_resume(tmp_path: Path, poison: Poison) -> None:

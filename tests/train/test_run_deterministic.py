@@ -18,7 +18,7 @@ from setpoint.compile.settings import CACHE
 from setpoint.config import SetpointError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.parallel.workspace import VARIABLE
-from setpoint.train.build.process import settings_of
+from setpoint.train.opening import settings_of
 from setpoint.train.run import train
 
 from ..forks import Forks

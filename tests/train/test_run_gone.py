@@ -110,7 +110,7 @@ def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
     assert {path.name for path in folder.glob("*.safetensors")} == {"model.safetensors"}
     assert events(run, "save")[-1]["part"] == "weights"
     again = train(small_job(tmp_path, "duration=6 steps", *flags))
-    assert (again.status, again.ended.step) == (0, 6)
+    assert (again.status, again.final_position.step) == (0, 6)
     for one, two in zip(
         again.components.model.parameters(), outcome.components.model.parameters(), strict=True
     ):
@@ -189,7 +189,7 @@ def test_an_accepted_value_finds_the_run(tmp_path: Path) -> None:
     run = train(first, until=3).directory
     with pytest.raises(SetpointError, match="--accept optimizer.lr has no effect: there is no run"):
         train(second, accept=["optimizer.lr"])
-    assert train(second, run, accept=["optimizer.lr"]).ended.step == 6
+    assert train(second, run, accept=["optimizer.lr"]).final_position.step == 6
     assert train(second).directory == run
     with pytest.raises(ContractRefused, match="saved      0.5"):
         train(first)
@@ -209,7 +209,7 @@ def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
     assert f"  {run} is finished at step 6; nothing is left to train.\n" in text
     assert "To resume it" not in text
     assert text.endswith("To train the shorter one anew: the same command with --name NAME")
-    assert train(small_job(tmp_path, "duration=4 steps", "name=again")).ended.step == 4
+    assert train(small_job(tmp_path, "duration=4 steps", "name=again")).final_position.step == 4
     # Where the directory was given, a name would have no effect.
     with pytest.raises(SetpointError) as caught:
         train(small_job(tmp_path, "duration=4 steps"), run)

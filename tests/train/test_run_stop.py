@@ -334,7 +334,7 @@ def test_an_evaluation_is_left_to_the_next_start(
 
     monkeypatch.setattr(Objective, "count", count)
     outcome = train(job, tmp_path / "run", stop=stop)
-    assert (outcome.status, outcome.ended.step) == (75, steps)
+    assert (outcome.status, outcome.final_position.step) == (75, steps)
     assert "evaluation" not in {row["kind"] for row in rows(outcome.directory)[-1:]}
     monkeypatch.setattr(Objective, "count", real)
     outcome = train(job, tmp_path / "run")
@@ -356,7 +356,10 @@ def test_a_save_that_has_begun_is_finished(
 
     monkeypatch.setattr(CheckpointStore, "_begin", begin)
     outcome = train(small_job(tmp_path, "evaluation=null"))
-    assert (outcome.status, outcome.ended.step) == (130 if number == signal.SIGINT else 75, 8)
+    assert (outcome.status, outcome.final_position.step) == (
+        130 if number == signal.SIGINT else 75,
+        8,
+    )
     assert [event["step"] for event in events(outcome.directory, "save")][-1] == 8
     verify_directory(outcome.directory / "checkpoints" / "step-00000008")
 
@@ -374,7 +377,9 @@ def test_training_in_another_thread_is_stopped_by_code(
     thread.join()
     (outcome,) = found
     assert outcome.status == 75
-    assert max(list_checkpoints(outcome.directory / "checkpoints")) == outcome.ended.step >= 4
+    assert (
+        max(list_checkpoints(outcome.directory / "checkpoints")) == outcome.final_position.step >= 4
+    )
     assert "StopRequest.request() stops it" in capsys.readouterr().out
 
 
@@ -416,12 +421,12 @@ def test_a_run_leaves_before_its_time_is_over_and_for_a_file(
     monkeypatch.setattr(Loop, "advance", advanced)
     outcome = train(small_job(tmp_path, *flags, "resilience.time_limit=30 days"))
     (saved,) = list_checkpoints(outcome.directory / "checkpoints")
-    assert outcome.status == 75 and outcome.ended.step == saved >= 5
+    assert outcome.status == 75 and outcome.final_position.step == saved >= 5
     assert outcome.cause == "resilience.time_limit = 720 h"
     assert events(outcome.directory, "end")[-1]["signal"] == outcome.cause
     file.append(outcome.directory / "STOP")
     outcome = train(small_job(tmp_path, *flags))
-    assert outcome.status == 75 and outcome.ended.step > saved
+    assert outcome.status == 75 and outcome.final_position.step > saved
     assert outcome.cause.startswith(f"the stop file {file[0]}")
     with pytest.raises(SetpointError, match=r"STOP is there, and stops the run.\nValid: remove it"):
         train(small_job(tmp_path, *flags))

@@ -44,10 +44,10 @@ def test_a_run_that_was_continued_is_the_one_that_was_not(tmp_path: Path) -> Non
 def test_a_duration_in_epochs_ends_with_the_stream(tmp_path: Path) -> None:
     outcome = train(streamed(tmp_path, "duration=2 epochs", "evaluation.every=1 epochs"))
     # 2 * 60 documents of 16 or 17 tokens, of which a fifth is held out, in rows of 17, 4 a step
-    assert outcome.ended.epochs == 2.0
+    assert outcome.final_position.epochs == 2.0
     assert outcome.components.feed.state_dict()["epoch"] == 2
     again = train(streamed(tmp_path, "duration=2 epochs", "evaluation.every=1 epochs"))
-    assert again.ended.step == outcome.ended.step
+    assert again.final_position.step == outcome.final_position.step
 
 
 def test_a_file_that_changed_or_is_gone_is_named_on_resume(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_file_that_changed_or_is_gone_is_named_on_resume(tmp_path: Path) -> No
     longer = streamed(tmp_path, "duration=5 steps")
     with pytest.raises(SetpointError, match=r"text/1.jsonl(.|\n)*text/2.jsonl"):
         train(longer)
-    assert train(longer, accept=("data",)).ended.step == 5
+    assert train(longer, accept=("data",)).final_position.step == 5
 
 
 def test_a_row_that_is_reached_in_a_step_and_is_wrong_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop, StepResult
 from setpoint.train.run import train
-from setpoint.train.run_status import standing
+from setpoint.train.run_status import run_status
 
 from .small import events, small_job
 
@@ -63,7 +63,7 @@ def test_an_added_section_is_a_callback(tmp_path: Path) -> None:
     run = train(job).directory
     steps = [line.split()[0] for line in (run / "watch.txt").read_text().splitlines()]
     assert steps == ["2", "4"]
-    assert train(job, run).ended.step == 5
+    assert train(job, run).final_position.step == 5
 
 
 @pytest.mark.usefixtures("added")
@@ -94,7 +94,7 @@ def test_how_far_a_run_is_does_not_depend_on_the_pointer(tmp_path: Path) -> None
     run = train(small_job(tmp_path, "duration=4 steps")).directory
     (run / "checkpoints" / "latest").write_text("nonsense")
     (run / "events.jsonl").unlink()
-    assert standing(str(run)) == "is at step 4"
+    assert run_status(str(run)) == "is at step 4"
 
 
 class Failing(Callback):
@@ -169,4 +169,4 @@ def test_what_fails_before_the_run_is_open_is_in_its_log(
     assert ", in build\n" in log and ", in train\n" in log
     assert log_of(caught.value) == str(path / "logs" / "rank-0.log")
     monkeypatch.undo()
-    assert train(job, path).ended.step == 30  # which goes on from there
+    assert train(job, path).final_position.step == 30  # which goes on from there

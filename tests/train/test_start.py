@@ -11,7 +11,7 @@ from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.opening import compare
-from setpoint.train.recording import facts_of, recorded
+from setpoint.train.recording import facts_of, open_record
 from setpoint.train.resume import resume
 from setpoint.train.session import Run
 
@@ -46,7 +46,7 @@ def test_each_session_has_a_number_of_its_own(tmp_path: Path) -> None:
     numbers: list[int] = []
     for session in range(3):
         run = built(small_job(tmp_path, "checkpoint.every=last_step"), tmp_path / "run", Notes())
-        with recorded(run):
+        with open_record(run):
             resume(run)
             if session == 1:
                 run.events.write("rollback", step=0)
@@ -58,7 +58,7 @@ def test_a_new_run_writes_its_record_and_starts(tmp_path: Path) -> None:
     notes = Notes()
     run = built(small_job(tmp_path, "tracking.peak_flops=1e12"), tmp_path / "run", notes)
     assert not run.directory.exists()
-    with recorded(run):
+    with open_record(run):
         resume(run)
         use = run.utilization
     (start,) = events(tmp_path / "run", "start")

@@ -6,9 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from setpoint.train.build.process import settings_of
 from setpoint.train.callback import Callback
 from setpoint.train.loop import Loop, StepResult
+from setpoint.train.opening import settings_of
 from support.session import training_loop
 from train.turns import Turns
 from train.work import Work

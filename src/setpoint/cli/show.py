@@ -133,10 +133,10 @@ def _position(source: str | None) -> str:
     folder = run_directory_given(source)
     if folder is None:
         return ""
-    from setpoint.train.run_status import data_position, standing
+    from setpoint.train.run_status import data_position, run_status
 
     place = data_position(folder)
-    line = f"# this run {standing(folder)}" + (f"; data: {place}" if place else "")
+    line = f"# this run {run_status(folder)}" + (f"; data: {place}" if place else "")
     return " ".join(line.split()) + "\n"
 
 

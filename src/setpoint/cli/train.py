@@ -28,9 +28,10 @@ from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.sweep.point_record import is_point
 from setpoint.track.run_directory import refuse_linked_folders
+from setpoint.train.build.companions import fallback_files
 from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory_of
-from setpoint.train.run_status import command_again, kept_files, outlook, watch_limits
+from setpoint.train.run_status import command_again, stop_message, watch_limits
 
 NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N|MIN:MAX")
 ENDPOINT = Option("--rdzv-endpoint", "Where these meet: one of them, and a free port.", "HOST:PORT")
@@ -112,7 +113,7 @@ def run(arguments: Arguments) -> int:
         # It goes on with weights of its own, wherever those that it started from are now.
         problems = [problem for problem in problems if not _of_the_start(problem)]
     if problems:
-        kept = kept_files(job, place).problems
+        kept = fallback_files(job, place).fields
         problems = [problem for problem in problems if problem.path not in kept]
     if problems:
         if folder is not None:
@@ -137,12 +138,12 @@ def run(arguments: Arguments) -> int:
             of_job = Nodes(start.least, start.most, endpoint, run_id, waits)
         grace = job.resilience.grace_period
         if stop is not None:  # while machines wait for each other, the launcher answers signals
-            stop.outlook = lambda: outlook(Path(place, "checkpoints"), since=-1)
+            stop.outlook = lambda: stop_message(Path(place, "checkpoints"), since=-1)
         return launch(words, start.ranks, logs, of_job, start.restarts, grace, note)
     checkpoints = Path(place, "checkpoints")
     if stop is not None:
         again = command_again(job, checkpoints.parent)
-        stop.outlook = lambda: outlook(checkpoints, again=again)
+        stop.outlook = lambda: stop_message(checkpoints, again=again)
         stop.watch()
         watch_limits(stop, job, checkpoints.parent)
     if job.tracking.progress != "none" and own_rank() == 0:

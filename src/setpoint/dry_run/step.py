@@ -48,8 +48,8 @@ from setpoint.parallel.world import World, world_of
 from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.traffic import Traffic
 from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
-from setpoint.train.build.adapter import add_adapter
 from setpoint.train.build.components import Components, build_trained
+from setpoint.train.build.parameters import add_adapter
 from setpoint.train.config import Job
 from setpoint.train.engine import Rates
 from setpoint.train.pipeline_engine import engine_of

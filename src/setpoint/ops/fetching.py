@@ -26,7 +26,7 @@ from setpoint.ops.uploads import (
 from setpoint.parallel.world import ToldByMain, World
 from setpoint.track.jsonl import whole_lines
 from setpoint.train.config import Job
-from setpoint.train.recording import opened
+from setpoint.train.recording import locked_directory
 from setpoint.train.rules.run import protocol_problems
 from setpoint.train.session import Run
 
@@ -149,7 +149,7 @@ def bring_back(
 
     found = world.on_main(newer)
     if found is not None:
-        with opened(world, path):
+        with locked_directory(world, path):
             step = fetch_newest(world, remote, path / CHECKPOINTS, found, reports, show)
             if step is not None:
                 world.on_main(lambda: _fetch_record(remote, path))

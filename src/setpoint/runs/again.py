@@ -282,7 +282,7 @@ def train_again(
             outcome = train(job, folder, until=last)
         finally:
             torch.set_num_threads(before)
-        return outcome.status if outcome.ended.step < last else 0
+        return outcome.status if outcome.final_position.step < last else 0
     words = ["train", str(folder), "--nproc", str(ranks), "--until", str(last)]
     words += [f"--{flag}" for flag in flags]
     words += [word for name in imports for word in ("--import", name)]

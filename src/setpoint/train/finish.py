@@ -26,7 +26,7 @@ from setpoint.track.summary import print_table
 from setpoint.train.evaluation.evaluate import eval_slice, scores_in
 from setpoint.train.loop import Loop, Phase
 from setpoint.train.recording import write_report
-from setpoint.train.run_status import command_again, goodput_of, outlook
+from setpoint.train.run_status import command_again, goodput_of, stop_message
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain, explain_oom
 
@@ -43,7 +43,7 @@ def run_loop(run: Run, loop: Loop) -> None:
     stop.newest = partial(format_newest, root)
     again = command_again(run.job, run.directory)
     stop.keeps = stop.resumable = run.job.checkpoint.save
-    stop.outlook = partial(outlook, root, loop.position.step, again, stop.keeps)
+    stop.outlook = partial(stop_message, root, loop.position.step, again, stop.keeps)
     if stop.is_deaf:
         run.progress.note(
             "training runs in a thread that is not the main one, where Python takes no signals: "
@@ -97,14 +97,14 @@ def finish(run: Run, loop: Loop) -> Run:
         rows = _rows_at(run.files.metrics, at.step)
         loss = rows["train"].get("mean_loss") if loss is None and "train" in rows else loss
         scores = scores or (scores_in(rows["evaluation"]) if "evaluation" in rows else {})
-    run.status, run.ended, run.reason, run.cause = status, at, reason, run.stop.cause
+    run.status, run.final_position, run.reason, run.cause = status, at, reason, run.stop.cause
     run.loss, run.scores = loss, scores
     run.chain.seal(events_alone=False)
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     write_report(run)
     # The head of a run that was finished before stays what was printed then.
     run.chain.seal(events_alone=not run.is_over)
-    for callback in run.added:
+    for callback in run.added_callbacks:
         callback.recorded(loop, done=status == 0)
     run.head = run.chain.head
     return run
@@ -121,7 +121,7 @@ ENDINGS = {0: "finished", 130: "interrupted"}
 
 def print_summary(run: Run, stream: TextIO | None = None) -> None:
     """Print what was trained, how well, how fast, and where the record lies."""
-    job, at, before = run.job, run.ended, run.started
+    job, at, before = run.job, run.final_position, run.started
     state, reason = ENDINGS.get(run.status) or f"stopped by {run.cause}", run.reason
     if reason is not None:
         state = reason if run.status else f"{state} early: {reason}"
@@ -155,7 +155,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     if run.status:
         again = command_again(job, run.directory)
         root, keeps = run.directory / "checkpoints", job.checkpoint.save
-        left = outlook(root, before.step, again, keeps)
+        left = stop_message(root, before.step, again, keeps)
         print(left, file=stream, flush=True)
     # Whoever stops a run waits for it to leave, so nothing is counted then.
     finished, section = run.status == 0, job.evaluation
@@ -178,6 +178,6 @@ def _print_baselines(run: Run, bits: float, stream: TextIO | None) -> None:
         ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
         ("bigram (given the byte before)", f"{counted.bigram:.3f}"),
         ("smoothed 3-gram (given two before)", f"{counted.trigram:.3f}"),
-        (f"this model after {run.ended.step:,} steps", f"{bits:.3f}"),
+        (f"this model after {run.final_position.step:,} steps", f"{bits:.3f}"),
     ]
     print_table("held-out bits per byte, less is better", rows, stream=stream)

@@ -15,7 +15,7 @@ from setpoint.model.pretrained.base import completed, files_at, find_base, tenso
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import as_placed, part_here
-from setpoint.train.build.adapter import add_adapter
+from setpoint.train.build.parameters import add_adapter
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.loading import Checkpoint

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from setpoint.checkpoint.folder import list_checkpoints
+from setpoint.compile.settings import compiling
 from setpoint.config import (
     CONFIG,
     NEEDS,
@@ -19,19 +23,24 @@ from setpoint.config import (
     resolve,
     verify,
 )
+from setpoint.memory.allocator import expandable_segments
+from setpoint.memory.heap import keep_freed
+from setpoint.parallel.determinism import determinism
 from setpoint.parallel.rank import launched
 from setpoint.parallel.world import (
     ToldByMain,
     World,
     world_of,
 )
+from setpoint.precision.autocast import fp32_products
+from setpoint.precision.float8 import compiled_as_eager
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.display import make_progress
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.process import device_line, settings_of
+from setpoint.train.build.companions import fallback_files
 from setpoint.train.config import Job
 from setpoint.train.contract import (
     check_contract,
@@ -42,9 +51,8 @@ from setpoint.train.contract import (
 from setpoint.train.run_name import draw_seed, find_run
 from setpoint.train.run_status import (
     command_again,
-    kept_files,
-    outlook,
     refuse_stopped,
+    stop_message,
     watch_limits,
 )
 from setpoint.train.session import Run, Stamp
@@ -85,13 +93,13 @@ def open_run(
     for callback in callbacks:
         callback.before_open(job, None if place is None else Path(place), world, shown.note)
     run = _compare_on_all(world, job, directory, accept, found)
-    run.world, run.stop, run.shown, run.added = world, stop, shown, callbacks
+    run.world, run.stop, run.shown, run.added_callbacks = world, stop, shown, callbacks
     run.alerts = ending.enter_context(alerts_of(run.job, world, run.directory, shown))
     ending.enter_context(settings_of(run.job))
     shown.note(device_line(run.job, world.device))
     stop.resumable, stop.grace = True, run.job.resilience.grace_period
     again = command_again(run.job, run.directory)
-    stop.outlook = partial(outlook, run.directory / "checkpoints", again=again)
+    stop.outlook = partial(stop_message, run.directory / "checkpoints", again=again)
     stop.watch()
     watch_limits(stop, run.job, run.directory)
     return run
@@ -136,7 +144,7 @@ def compare(
     path = Path(directory if directory is not None else found or find_run(job))
     refuse_stopped(job, path)
     files, stamp = RunDirectory.look(path), stamp_of(path)
-    kept = kept_files(job, path)
+    fallback = fallback_files(job, path)
     _check_resume(job, path, bool(stamp[1]))
     accepted = None
     if (path / CONFIG).exists() or stamp[1]:
@@ -151,7 +159,7 @@ def compare(
             f"--accept {accept[0]} has no effect: there is no run to resume in {path}, so there is "
             f"no record to differ from. Leave --accept out, or give the directory of the run"
         )
-    return Run(job, path, accept, accepted, stamp, kept, files)
+    return Run(job, path, accept, accepted, stamp, fallback, files)
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -163,7 +171,7 @@ def stamp_of(path: Path) -> Stamp:
     return written, tuple(list_checkpoints(path / "checkpoints"))
 
 
-def what_is_gone(path: Path) -> str | None:
+def missing_checkpoints(path: Path) -> str | None:
     """Whether a run without checkpoints has trained what is not to be overwritten.
 
     Returns:
@@ -195,7 +203,7 @@ def _check_resume(job: Job, path: Path, has_checkpoints: bool) -> None:
         )
     if resume == "must" and not has_checkpoints:
         raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
-    gone = None if has_checkpoints or resume == "restart" else what_is_gone(path)
+    gone = None if has_checkpoints or resume == "restart" else missing_checkpoints(path)
     if gone is not None:
         raise SetpointError(
             f"{path} {gone}, so that there is nothing to resume from. --checkpoint.resume restart "
@@ -216,7 +224,7 @@ def _refuse_ranks(job: Job) -> None:
     )
 
 
-ALIKE = ("code", "python", "packages")
+SAME_ON_ALL_RANKS = ("code", "python", "packages")
 """What of their environments ranks must have in common."""
 
 
@@ -245,7 +253,7 @@ def _compare_on_all(
     except SetpointError as error:
         refused = error
     here = environment()
-    facts = {name: here.get(name) for name in ALIKE}
+    facts = {name: here.get(name) for name in SAME_ON_ALL_RANKS}
     if run is not None:
         facts["fingerprint"] = fingerprint(run.job)
         facts["run directory"] = str(run.directory.resolve())
@@ -292,3 +300,45 @@ def alerts_of(
 
     facts = {"run": run.name, "fingerprint": fingerprint(job)}
     return Alerts(job.tracking.alerts, run, facts, shown.note)
+
+
+@contextmanager
+def settings_of(job: Job) -> Iterator[None]:
+    """Set what a job is built and trained under.
+
+    Returns:
+        a context, after which all is as it was before, however it was left.
+
+    Raises:
+        SetpointError: the folder for compiled code cannot be made or written to.
+        RunError: in place of what PyTorch raises at an operation that has no deterministic form.
+    """
+    heap = keep_freed(job.memory.keep_freed)
+    segments = expandable_segments(job.memory.expandable_segments)
+    products = fp32_products(bool(job.precision.tf32))
+    rounding = compiled_as_eager(job.precision.float8, job.compile is not None)
+    parallel = job.parallel
+    compiler = compiling(job.compile, parallel.splits_backward, parallel.async_tensor_parallel)
+    with heap, segments, determinism(job.deterministic), products, rounding, compiler:
+        yield
+
+
+def device_line(job: Job, device: torch.device) -> str:
+    """What a run is about to run on, and how.
+
+    Returns:
+        for instance `device: cuda:0 (NVIDIA H100 80GB HBM3), 8 ranks: shard 8 (FSDP2), fp32
+        computed in bf16`.
+    """
+    name = str(device)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        name = f"cuda:{index} ({torch.cuda.get_device_name(index)})"
+    stored, compute = job.precision.params, job.precision.compute
+    formats = stored if stored == compute else f"{stored} computed in {compute}"
+    topology = job.parallel.topology
+    machine = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if machine.isdecimal() and 0 < int(machine) < job.parallel.world_size:
+        count = -(-job.parallel.world_size // int(machine))
+        topology = topology.replace("ranks", f"ranks on {count} machines", 1)
+    return f"device: {name}, {topology}, {formats}"

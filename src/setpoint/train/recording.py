@@ -47,20 +47,19 @@ from setpoint.track.run_directory import RunDirectory
 from setpoint.track.tracker import RunFacts
 from setpoint.track.trackers import JSONL, Trackers
 from setpoint.train.build.data import where_in_data
-from setpoint.train.build.parameter_groups import rows_of
-from setpoint.train.build.process import device_line
+from setpoint.train.build.parameters import rows_of
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.contract import Accepted, describe_accepted, describe_idle
-from setpoint.train.environment import (
+from setpoint.train.frozen import FrozenParameters
+from setpoint.train.opening import device_line, require_unchanged, total_steps
+from setpoint.train.position import Position
+from setpoint.train.provenance import (
     compare_with_record,
     keep_diffs,
     write_data,
     write_environment,
 )
-from setpoint.train.frozen import FrozenParameters
-from setpoint.train.opening import require_unchanged, total_steps
-from setpoint.train.position import Position
 from setpoint.train.run_name import identity_mark
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom
@@ -70,7 +69,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def recorded(run: Run) -> Iterator[None]:
+def open_record(run: Run) -> Iterator[None]:
     """Lock the run directory, compare its data, and open what is written to.
 
     An error that ends the session by force is kept: in this rank's log, and in the events.
@@ -80,7 +79,7 @@ def recorded(run: Run) -> Iterator[None]:
             directory or has written to it. Nothing of the run is changed then.
     """
     job, world, section = run.job, run.world, run.job.checkpoint
-    with opened(world, run.directory) as files, ExitStack() as ending:
+    with locked_directory(world, run.directory) as files, ExitStack() as ending:
         world.on_main(lambda: require_unchanged(run))
         run.files, run.environment = files, {}
         if run.accepted is not None:
@@ -144,7 +143,7 @@ def recorded(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def opened(world: World, path: Path) -> Iterator[RunDirectory]:
+def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
     """The run directory: locked by the main rank, and not to be written to by the others.
 
     One that no run is recorded in when it is left, as by a first start that is refused, is gone
@@ -183,7 +182,7 @@ def _is_of_use(directory: RunDirectory) -> bool:
 
 
 @contextmanager
-def failures_logged(run: Run) -> Iterator[None]:
+def log_failures(run: Run) -> Iterator[None]:
     """Keep the traceback of what fails before the run directory is open, unless it is a refusal.
 
     Nothing of the directory is made then but the log.
@@ -407,8 +406,8 @@ def _facts(run: Run) -> dict[str, Any]:
     if run.components.adapter is not None:
         facts["adapter"] = run.components.adapter.to_json()
     facts["utilization"] = run.utilization.record()
-    if run.objects:
-        facts["callbacks"] = list(run.objects)
+    if run.program_callbacks:
+        facts["callbacks"] = list(run.program_callbacks)
     cautions = cautions_of(run.identity)
     if cautions:
         facts["cautions"] = [caution.to_json() for caution in cautions]
@@ -430,7 +429,9 @@ def _notes(run: Run) -> Iterator[str]:
         yield f"mfu will be null: {use.unknown}"
     for caution in cautions_of(run.identity):
         yield f"caution: {caution.line()}"
-    if lost := [name for name in _objects_before(run) if name not in run.objects]:
+    if lost := [
+        name for name in _program_callbacks_before(run) if name not in run.program_callbacks
+    ]:
         yield (
             f"callbacks that the session before had as objects, train(callbacks=...), are in no "
             f"record and not called: {', '.join(lost)}"
@@ -439,7 +440,7 @@ def _notes(run: Run) -> Iterator[str]:
         yield f"overridden: {line}"
 
 
-def _objects_before(run: Run) -> list[str]:
+def _program_callbacks_before(run: Run) -> list[str]:
     """The classes of the callbacks that the last session was given as objects."""
     if run.accepted is None or not run.files.events.exists():
         return []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from setpoint.config import ABSENT, DERIVED, MINIMAL, Difference, SetpointError
-from setpoint.train.run_status import FINISHED, lengthened_from, standing
+from setpoint.train.run_status import FINISHED, lengthened_from, run_status
 
 MANY = 8
 """Above so many values a command to copy accepts their sections."""
@@ -40,7 +40,7 @@ def shorter(folder: str, item: Difference, given: bool) -> str:
         anew = f"setpoint train {file} --duration {_typed(item.right)} --name NAME"
     begun = lengthened_from(folder, item.left)
     was = "" if begun is None else f", lengthened from {begun}"
-    there = standing(folder)
+    there = run_status(folder)
     if there.startswith(FINISHED):
         then = f"  {folder} {there}; nothing is left to train.\n"
     else:

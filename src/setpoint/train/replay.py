@@ -30,16 +30,16 @@ from setpoint.track.progress import no_work
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.bad_batches import SavedStep, read_bad_batch
+from setpoint.train.build.companions import fallback_files
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.engine import PlainEngine
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean
+from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
-from setpoint.train.run_status import kept_files
 from setpoint.train.start_from import load_other
 from setpoint.train.state import WEIGHTS_ONLY, restore, states_of
 
@@ -111,7 +111,7 @@ def replay(
     recorded = _recorded(run, step, saved)
     checkpoint = _newest_before(run, step, note)
     with settings_of(job):
-        kept, load = kept_files(job, run.path), job.checkpoint.load
+        kept, load = fallback_files(job, run.path), job.checkpoint.load
         fresh = checkpoint is None and (load is None or job.checkpoint.excludes_weights)
         components = build_components(job, fresh, no_work, *kept)
         states = states_of(job, components, best_metric_of(job, components), LossMean(), Trackers())

@@ -29,17 +29,16 @@ from setpoint.shapes.placed import Placeable, box_of, part_here
 from setpoint.track.config import Jsonl
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.trackers import JSONL
-from setpoint.train.build.companions import companions_in
+from setpoint.train.build.companions import companions_in, fallback_notes
 from setpoint.train.build.components import data_line
 from setpoint.train.build.data import where_in_data
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean
-from setpoint.train.opening import what_is_gone
+from setpoint.train.opening import missing_checkpoints
 from setpoint.train.position import Position, is_over
 from setpoint.train.recording import facts_of, lost_since, write_start
-from setpoint.train.run_status import kept_lines
 from setpoint.train.session import Run
 from setpoint.train.start_from import load_other, other_frozen, refuse_changed
 from setpoint.train.state import restore, snapshot, states_of
@@ -105,7 +104,7 @@ def resume(run: Run) -> None:
     if not run.is_over and run.best.changed:
         changed = ", ".join(run.best.changed)
         note(f"best metric reset: its measure has changed: {changed}")
-    for line in kept_lines(job, run.kept):
+    for line in fallback_notes(job, run.fallback):
         note(line)
     if run.alerts is not None:
         run.events.listeners.append(run.alerts.heard)
@@ -172,11 +171,11 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
         found = run.store.load_newest(on_damaged)
     except SetpointError:
         # Where all are damaged here, there may be others elsewhere.
-        if not passed or not any(each.fetch(None) for each in run.added):
+        if not passed or not any(each.fetch(None) for each in run.added_callbacks):
             raise
         found = run.store.load_newest(report)
     else:
-        if passed and any(each.fetch(found and found.step) for each in run.added):
+        if passed and any(each.fetch(found and found.step) for each in run.added_callbacks):
             found = run.store.load_newest(report)
     if found is None:
         return None
@@ -203,7 +202,7 @@ def report_damage(run: Run) -> OnDamaged:
 def _start_again(run: Run) -> None:
     """Begin a run anew that has a record and no checkpoint."""
     path = run.directory
-    gone = what_is_gone(path)
+    gone = missing_checkpoints(path)
     if gone is None:
         begin = "at step 0" if run.job.checkpoint.load is None else "from checkpoint.load"
         run.progress.note(f"{path} has no checkpoint yet: it starts again {begin}")
@@ -271,7 +270,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     return position
 
 
-OWN = ("rows", "metrics")
+NOT_SHARED = ("trackers", "metrics")
 """Entries of the state that a replica group keeps to itself."""
 
 
@@ -282,7 +281,7 @@ def _compatibility_key(job: Job) -> str:
     return f"{fingerprint(job)} {sizes} {job.parallel.topology}"
 
 
-class Part(Placeable):
+class PeerShard(Placeable):
     """What a rank holds of a tensor, from the rank of its number in another replica group.
 
     Arguments:
@@ -336,7 +335,7 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
     if section is None:
         yield
         return
-    states = {name: each for name, each in run.states.items() if name not in OWN}
+    states = {name: each for name, each in run.states.items() if name not in NOT_SHARED}
     key = _compatibility_key(run.job)
     groups = ReplicaGroups(section, run.job.parallel.timeout, key, run.world)
 
@@ -351,7 +350,9 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
     def heal(state: dict[str, Any]) -> None:
         before = loop.position.step
         tensors: dict[str, dict[str, Tensor | Placeable]] = {
-            file: {name: Part(*each) if isinstance(each, tuple) else each for name, each in named}
+            file: {
+                name: PeerShard(*each) if isinstance(each, tuple) else each for name, each in named
+            }
             for file, named in ((file, each.items()) for file, each in state["tensors"].items())
         }
         where, plain = Path("the state of another replica group"), json.loads(state["state"])

@@ -18,25 +18,24 @@ from setpoint.parallel.world import World, joined
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
 from setpoint.train.bad_batches import BadBatches
+from setpoint.train.build.companions import fallback_notes
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
-from setpoint.train.build.process import device_line, settings_of
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks, early_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
-from setpoint.train.environment import compare_with_record
 from setpoint.train.evaluation.best_metric import best_metric_of
 from setpoint.train.finish import finish, run_loop
 from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.metrics import LossMean
-from setpoint.train.opening import compare, open_run, progress_of
+from setpoint.train.opening import compare, device_line, open_run, progress_of, settings_of
 from setpoint.train.position import Position, is_over
-from setpoint.train.recording import failures_logged, recorded
+from setpoint.train.provenance import compare_with_record
+from setpoint.train.recording import log_failures, open_record
 from setpoint.train.resume import replica_groups, resume, roll_back
 from setpoint.train.run_name import find_run
-from setpoint.train.run_status import kept_lines
 from setpoint.train.session import Run
 from setpoint.train.start_from import load_other
 from setpoint.train.state import restore, states_of
@@ -88,17 +87,17 @@ def train(
         early = [*early_callbacks(job), *objects]
         run = open_run(job, directory, accept, stop, ending, early)
         run.began = stop.began or began
-        run.objects = tuple(named(callback) for callback in objects)
-        with failures_logged(run):
+        run.program_callbacks = tuple(named(callback) for callback in objects)
+        with log_failures(run):
             run.components = build_components(
-                run.job, run.begins_anew, run.shown.work, *run.kept, run.world
+                run.job, run.begins_anew, run.shown.work, *run.fallback, run.world
             )
-        with recorded(run), ExitStack() as within:
-            run.added = [*early, *added_callbacks(run)]
-            for callback in run.added:
+        with open_record(run), ExitStack() as within:
+            run.added_callbacks = [*early, *added_callbacks(run)]
+            for callback in run.added_callbacks:
                 callback.opened(run, within)
             resume(run)
-            run.loop = loop_of(run, [*build_callbacks(run), *run.added], until)
+            run.loop = loop_of(run, [*build_callbacks(run), *run.added_callbacks], until)
             with replica_groups(run, run.loop):
                 run_loop(run, run.loop)
                 return finish(run, run.loop)
@@ -154,7 +153,7 @@ def rehearse(
         shown = progress_of(job, World(choose_device(job.parallel)))
         ending.callback(shown.stop)
         with explain_oom(job):
-            components = build_components(job, run.begins_anew, shown.work, *run.kept)
+            components = build_components(job, run.begins_anew, shown.work, *run.fallback)
         if accepted is not None:
             accepted, _ = compare_with_record(run.files, accepted, components, job, run.accept)
         newest = CheckpointStore(run.files.checkpoints).load_newest(
@@ -183,7 +182,7 @@ def rehearse(
     if accepted is not None:
         rows += [("changed", line) for line in describe_accepted(accepted)]
     rows += [("loaded", line) for line in (loaded.lines() if loaded else ())]
-    rows += [("note", line) for line in kept_lines(job, run.kept)]
+    rows += [("note", line) for line in fallback_notes(job, run.fallback)]
     return rows + [("damaged", line) for line in damaged]
 
 

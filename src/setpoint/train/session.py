@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from setpoint.shapes.scoring import Score
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
+from setpoint.train.build.companions import FallbackFiles
 from setpoint.train.config import Job
 from setpoint.train.contract import Accepted
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.position import Position
-from setpoint.train.run_status import Kept
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.store import CheckpointStore
@@ -56,7 +56,7 @@ class Run:
         accept: fields and sections of the fingerprint that may differ from the record.
         accepted: what differs from the record; None for a new run.
         stamp: the record and the checkpoints as they were when they were compared.
-        kept: the checkpoint to read files from that are gone.
+        fallback: the files that are read from a checkpoint, as the originals are gone.
         files: of the run directory, which is not to be written to before `recorded` locks it.
     """
 
@@ -66,7 +66,7 @@ class Run:
     accept: Sequence[str]
     accepted: Accepted | None
     stamp: Stamp
-    kept: Kept
+    fallback: FallbackFiles
     files: RunDirectory
     world: World = field(init=False)
     stop: StopRequest = field(init=False)
@@ -75,9 +75,9 @@ class Run:
     began: float = field(init=False)
     """Start of this session, in seconds since 1970."""
     alerts: Alerts | None = None
-    added: Sequence[Callback] = ()
+    added_callbacks: Sequence[Callback] = ()
     """Callbacks of sections that are no part of training, and those of a program."""
-    objects: tuple[str, ...] = ()
+    program_callbacks: tuple[str, ...] = ()
     """Classes of the callbacks that are objects of a program, and in no record."""
 
     # Set by `build_components`.
@@ -122,7 +122,7 @@ class Run:
     # Set by `finish`.
     status: int = 0
     """The exit status: 0 done, 75 preempted, 130 interrupted."""
-    ended: Position = field(init=False)
+    final_position: Position = field(init=False)
     loss: float | None = None
     """The mean training loss of the last row of metrics; None if none has been written."""
     scores: Scores = field(default_factory=dict)
@@ -134,8 +134,8 @@ class Run:
 
     def __repr__(self) -> str:
         words = [f"{self.directory}: {STATUSES.get(self.status, f'status {self.status}')}"]
-        if hasattr(self, "ended"):
-            words.append(f"at step {self.ended.step}")
+        if hasattr(self, "final_position"):
+            words.append(f"at step {self.final_position.step}")
         if self.score is not None:
             words.append(f"held-out loss {self.score.loss:.4f}")
         return f"Run({', '.join(words)})"

@@ -31,7 +31,7 @@ from setpoint.train.averaging import TRAINING
 from setpoint.train.contract import moved_rows, other_division
 from setpoint.train.position import Position, is_over
 from setpoint.train.refusal import other_rows, plain
-from setpoint.train.state import WEIGHTS_ONLY, Data, States, restore
+from setpoint.train.state import WEIGHTS_ONLY, DataState, States, restore
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
@@ -43,7 +43,7 @@ EXCLUDED = "excluded"
 NOT_HERE = "excluded, not in the model"
 BY_PARAMETER = ("model", "master", TRAINING)
 """The stems whose tensors have the names of parameters."""
-NOT_OF_THE_RUN = ("rows", "metrics")
+NOT_OF_THE_RUN = ("trackers", "metrics")
 """States that belong to the files of the run that was saved."""
 OF_THE_PLACE = ("name", "experiment", "workspace", "checkpoint.load", "checkpoint.exclude")
 """Fields in which a new run differs from what it starts from in any case."""
@@ -164,7 +164,7 @@ def load_other(
     taken = {name: each for name, each in states.items() if name not in NOT_OF_THE_RUN}
     del taken["data"]
     try:
-        Data(job, components, other_data=False).restore(checkpoint)
+        DataState(job, components, other_data=False).restore(checkpoint)
     except SetpointError as error:
         text = f"{error}\nTo begin at the start of the data: --checkpoint.exclude.append loader"
         raise _named(job, SetpointError(text)) from error

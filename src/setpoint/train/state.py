@@ -106,7 +106,7 @@ class Values:
 
 
 @dataclass(slots=True)
-class Data:
+class DataState:
     """Where in the training data the run is."""
 
     job: Job
@@ -126,7 +126,7 @@ class Data:
 
 
 @dataclass(slots=True)
-class Model:
+class ModelState:
     """The weights that the model is evaluated, saved and used with."""
 
     components: Components
@@ -152,7 +152,7 @@ class Model:
 
 
 @dataclass(slots=True)
-class Training:
+class OptimizerState:
     """The weights that the optimizer updates, and its state.
 
     Arguments:
@@ -204,7 +204,7 @@ class Training:
 
 
 @dataclass(slots=True)
-class Rows:
+class TrackersState:
     """How far each tracker has come."""
 
     trackers: Trackers
@@ -221,7 +221,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class Logged:
+class LoggedState:
     """What code of the user's has logged since the last row, on all ranks."""
 
     metrics: MetricLog
@@ -263,26 +263,26 @@ def states_of(
     """
     spikes = {} if components.spikes is None else {"spikes": Values("spikes", components.spikes)}
     weights: States = {
-        "model": Model(components),
-        "training": Training(job, components, other_frozen),
+        "model": ModelState(components),
+        "optimizer": OptimizerState(job, components, other_frozen),
     }
     if isinstance(zero := components.replicas, ZeroReplicas):
         weights = {
             "model": ZeroModel(zero),
-            "training": ZeroTraining(zero, components, other_frozen),
+            "optimizer": ZeroTraining(zero, components, other_frozen),
         }
     return {
         # First: it refuses other data before anything has been changed.
-        "data": Data(job, components, other_data),
+        "data": DataState(job, components, other_data),
         **weights,
         "schedule": Values("schedule", components.schedule),
         "scaler": Values("scaler", components.scaler),
         "non_finite": Values("non_finite", components.non_finite, rare=True),
         **spikes,
-        "rows": Rows(trackers),
+        "trackers": TrackersState(trackers),
         "evaluation": Values("evaluation", best, trained=False),
-        "log": Values("log", mean, trained=False),
-        "metrics": Logged(MetricLog() if metrics is None else metrics, components.world),
+        "loss_mean": Values("loss_mean", mean, trained=False),
+        "metrics": LoggedState(MetricLog() if metrics is None else metrics, components.world),
     }
 
 

@@ -20,8 +20,7 @@ from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
-from setpoint.train.build.parameter_groups import freeze
-from setpoint.train.build.parameters import least_weights, trained_and_frozen
+from setpoint.train.build.parameters import freeze, least_weights, trained_and_frozen
 from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from setpoint.train.build.process import settings_of
+from setpoint.train.opening import settings_of
 
 from ..small import small_job
 

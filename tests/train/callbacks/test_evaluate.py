@@ -157,7 +157,7 @@ def test_training_ends_when_it_gets_no_better(tmp_path: Path) -> None:
     free = scores_of(train(small_job(tmp_path, *FALLS, "name=free")).directory)
     outcome = train(small_job(tmp_path, *FALLS, f"{STOP}=3"))
     run, end = outcome.directory, expected_end(free, 3)
-    assert outcome.status == 0 and outcome.ended.step == end < 60
+    assert outcome.status == 0 and outcome.final_position.step == end < 60
     assert end % 5 and end % 3, "neither a row nor a checkpoint is due there"
     # The same run up to there, with the last row, evaluation and checkpoint of an end.
     assert scores_of(run) == {step: loss for step, loss in free.items() if step <= end}
@@ -191,22 +191,29 @@ def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) 
     first = train(job)
     before = snapshot(first.directory)
     again = train(job)
-    assert again.started == again.ended == first.ended
+    assert again.started == again.final_position == first.final_position
     assert (again.status, again.reason, again.scores) == (0, first.reason, first.scores)
     after = snapshot(first.directory)
     changed = {name for name in after if after[name] != before.get(name)}
     assert {name for name in changed if not name.startswith("logs/")} == {"events.jsonl"}
     log = (first.directory / "logs" / "rank-0.log").read_text()
-    assert f"is finished at step {first.ended.step}: {first.reason}; nothing is left" in log
+    assert (
+        f"is finished at step {first.final_position.step}: {first.reason}; nothing is left" in log
+    )
     assert "raise evaluation.early_stopping.patience" in log
     # As a run that had that patience from the start.
     longer = train(small_job(tmp_path, *FALLS, f"{STOP}=5"))
     oracle = train(small_job(tmp_path, *FALLS, f"{STOP}=5", "name=oracle"))
-    assert longer.started == first.ended
-    assert first.ended.step + 4 <= longer.ended.step == oracle.ended.step < 60
+    assert longer.started == first.final_position
+    assert (
+        first.final_position.step + 4
+        <= longer.final_position.step
+        == oracle.final_position.step
+        < 60
+    )
     assert scores_of(longer.directory) == scores_of(oracle.directory)
     on = train(small_job(tmp_path, *FALLS))
-    assert (on.started, on.ended.step, on.reason) == (longer.ended, 60, None)
+    assert (on.started, on.final_position.step, on.reason) == (longer.final_position, 60, None)
 
 
 @pytest.mark.parametrize("change", ["evaluation.best.metric=accuracy", "evaluation.best.data=web",
@@ -216,11 +223,14 @@ def test_the_best_is_forgotten_with_its_measure(tmp_path: Path, change: str) -> 
     first = train(small_job(tmp_path, *flags, f"evaluation.datasets=[{WEB}]"))
     pointer = first.directory / "checkpoints" / "best"
     before = int(pointer.read_text().strip().removeprefix("step-"))
-    assert before < first.ended.step
+    assert before < first.final_position.step
     # Patience is that of the new measure, too: the run goes on.
     other = train(small_job(tmp_path, *flags, f"evaluation.datasets=[{WEB}]", change))
-    assert other.started == first.ended and other.ended.step >= first.ended.step + 6
-    assert int(pointer.read_text().strip().removeprefix("step-")) > first.ended.step
+    assert (
+        other.started == first.final_position
+        and other.final_position.step >= first.final_position.step + 6
+    )
+    assert int(pointer.read_text().strip().removeprefix("step-")) > first.final_position.step
     log = (first.directory / "logs" / "rank-0.log").read_text()
     assert "best metric reset: its measure has changed: " in log
 
@@ -279,7 +289,7 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int, phase: Phase) -
         patch.setattr("setpoint.train.run.added_callbacks", added)
         outcome = train(job)
     run = outcome.directory
-    assert (outcome.status, outcome.ended.step, outcome.reason) == (0, end, "it is enough")
+    assert (outcome.status, outcome.final_position.step, outcome.reason) == (0, end, "it is enough")
     judged = sorted({2, 4, 6, end})
     assert list(scores_of(run)) == judged
     logged = [row["step"] for row in rows(run) if row["kind"] == "train"]
@@ -287,6 +297,6 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int, phase: Phase) -
     folder = run / "checkpoints" / f"step-{end:08d}"
     assert read_manifest(folder).metric == scores_of(run)[end]
     # Its duration is not over: without that callback it goes on, and has lost no row.
-    assert train(job).ended.step == 60
+    assert train(job).final_position.step == 60
     assert list(scores_of(run))[: len(judged)] == judged
     assert [row["step"] for row in rows(run) if row["kind"] == "train"][:3] == [5, end, 10]

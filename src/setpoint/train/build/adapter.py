@@ -1,47 +1,21 @@
-"""The adapter of a job: put beneath its model, and given its first values."""
+"""Values of an adapter: its first ones, its update, and the base beneath it, on any ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from setpoint.adapter.apply import adapt, adapter_parameters
+from setpoint.adapter.apply import adapter_parameters
 from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapters_of
-from setpoint.adapter.plan import Described
 from setpoint.adapter.quantize.weight import QuantizedWeight
-from setpoint.model.config import Transformer
 from setpoint.model.initialize import Constant, Initializer, Normal, Uniform, fill_by
-from setpoint.model.parameters import fused_parts_of
 from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import put, whole_of
 from setpoint.shapes.stored import CHILD as QUANTIZED
-from setpoint.train.build.parameter_groups import trained_parameters
-
-if TYPE_CHECKING:
-    from setpoint.train.config import Job
 
 Base = nn.Parameter | QuantizedWeight
-
-
-def add_adapter(job: Job, model: nn.Module) -> Described | None:
-    """Put the adapter of a job beneath its model, if it has one, and freeze what is not trained.
-
-    Arguments:
-        model: whole, on the meta device or with its weights; before ranks divide it.
-
-    Returns:
-        what it adapts, trains and freezes; None without one.
-
-    Raises:
-        SetpointError: the section does not fit the model.
-    """
-    if job.adapter is None:
-        return None
-    fused = fused_parts_of(job.model) if isinstance(job.model, Transformer) else {}
-    return adapt(job.adapter, model, trained_parameters(model), fused, job.seed or 0)
 
 
 def materialize_adapter(

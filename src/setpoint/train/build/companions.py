@@ -1,30 +1,31 @@
-"""What a checkpoint keeps beside its weights, so that they can be used without other files."""
+"""Files that a checkpoint keeps beside its weights, and that stand in for those that are gone."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from setpoint.checkpoint.places import newest_whole
 from setpoint.config import SetpointError
 from setpoint.data.sources.config import Conversations, SourceConfig
-from setpoint.data.sources.conversations import ConversationsSource
-from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
-from setpoint.data.tokenizers.tokenizer import ChatTokenizer
+from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceModel
 from setpoint.model.huggingface.architecture import config_keys
+from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
 from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.run import DESCRIPTION
-from setpoint.model.pretrained.save import as_eos, declared_ends, fitting_ends
 
 if TYPE_CHECKING:
     from setpoint.data.sources.chat_template import ChatTemplate
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
     from setpoint.model.config import ModelConfig
+    from setpoint.train.config import Job
 
 Companions = dict[str, bytes]
 """File name to content."""
@@ -55,6 +56,9 @@ def companions_of(
     Raises:
         SetpointError: if a file cannot be read.
     """
+    from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
+    from setpoint.model.pretrained.save import as_eos, declared_ends, fitting_ends
+
     found: Companions = {}
     if isinstance(tokenizer, HuggingFaceTokenizer):
         file = find_tokenizer(tokenizer.path)
@@ -81,7 +85,7 @@ def companions_of(
     templates = [*_templates(sources, tokenizer)]
     if templates:
         found[TEMPLATE] = templates[0].source.encode()
-        ids = cast(ChatTokenizer, tokenizer).chat.tokens
+        ids = cast("ChatTokenizer", tokenizer).chat.tokens
         turns = [ids[each.turn_end] for each in templates if each.turn_end is not None]
         ends = [*dict.fromkeys([*ends, tokenizer.separator, *turns])]
     if ends:
@@ -91,6 +95,8 @@ def companions_of(
 
 
 def _templates(sources: Sequence[SourceConfig], tokenizer: Tokenizer) -> Iterator[ChatTemplate]:
+    from setpoint.data.sources.conversations import ConversationsSource
+
     for source in sources:
         if isinstance(source, Conversations):
             # Rows of tokens need none; where others do, reading them has said so.
@@ -99,10 +105,7 @@ def _templates(sources: Sequence[SourceConfig], tokenizer: Tokenizer) -> Iterato
 
 
 def companions_in(checkpoint: Path) -> Companions:
-    """Read what a checkpoint keeps.
-
-    Returns:
-        its files.
+    """Read the companions of a checkpoint.
 
     Raises:
         SetpointError: if a file cannot be read.
@@ -120,3 +123,59 @@ def _read(files: Mapping[str, Path]) -> Companions:
         except OSError as error:
             raise SetpointError(f"{file} cannot be read: {error.strerror}") from error
     return found
+
+
+class FallbackFiles(NamedTuple):
+    """The checkpoint to read a file from whose original is gone; None: from the original.
+
+    Arguments:
+        tokenizer: in place of `tokenizer.path`.
+        model: in place of the config.json at `model.config`.
+    """
+
+    tokenizer: Path | None = None
+    model: Path | None = None
+
+    @property
+    def fields(self) -> set[str]:
+        """The fields whose files may be missing."""
+        fields = {"tokenizer.path": self.tokenizer, "model.config": self.model}
+        return {field for field, checkpoint in fields.items() if checkpoint is not None}
+
+
+def fallback_files(job: Job, path: str | Path) -> FallbackFiles:
+    """Find the files that are gone and that the newest whole checkpoint of a run keeps.
+
+    Arguments:
+        path: the run directory.
+    """
+    tokenizer = isinstance(job.tokenizer, HuggingFace) and _is_gone(job.tokenizer.path)
+    model = isinstance(job.model, HuggingFaceModel) and _is_gone(job.model.config)
+    if not tokenizer and not model:
+        return FallbackFiles()
+    _, checkpoint = newest_whole(Path(path) / "checkpoints")
+    if checkpoint is None:
+        return FallbackFiles()
+    if model:  # which may keep the name of a kind of models alone
+        assert isinstance(job.model, HuggingFaceModel)
+        kind = {"model_type": job.model.config}
+        model = (checkpoint / DESCRIPTION).is_file() and read_keys(checkpoint, DESCRIPTION) != kind
+    tokenizer = tokenizer and (checkpoint / TOKENIZER).is_file()
+    return FallbackFiles(checkpoint if tokenizer else None, checkpoint if model else None)
+
+
+def _is_gone(place: str) -> bool:
+    return not os.path.exists(os.path.expanduser(place))
+
+
+def fallback_notes(job: Job, files: FallbackFiles) -> Iterator[str]:
+    """Name the files that are read from a checkpoint."""
+    if files.tokenizer is not None:
+        assert isinstance(job.tokenizer, HuggingFace)
+        yield f"tokenizer: {job.tokenizer.path} is gone; that of {files.tokenizer} is used"
+    if files.model is not None:
+        assert isinstance(job.model, HuggingFaceModel)
+        yield (
+            f"model: no config.json lies at {job.model.config}; the one kept in {files.model} is "
+            f"used"
+        )

@@ -68,7 +68,6 @@ from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 from setpoint.train.build.adapter import (
     adapter_rules,
-    add_adapter,
     materialize_adapter,
     start_adapter,
     start_magnitudes,
@@ -82,8 +81,13 @@ from setpoint.train.build.data import (
     streamed_sources,
     uneven_split,
 )
-from setpoint.train.build.parameter_groups import freeze, groups_of, trained_parameters
-from setpoint.train.build.parameters import adapter_report
+from setpoint.train.build.parameters import (
+    adapter_report,
+    add_adapter,
+    freeze,
+    groups_of,
+    trained_parameters,
+)
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.learning_rate import LearningRate

@@ -1,10 +1,10 @@
-"""The parameters that a job will train, without their values, and what they take at least."""
+"""Parameters of a job: trained and frozen ones, their groups, and their least memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from setpoint.adapter.plan import AdapterReport, Described, describe, report_of
 from setpoint.config import SetpointError
@@ -12,10 +12,15 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import fused_parts_of, parameters_of
 from setpoint.model.size import estimate_size
-from setpoint.optim.frozen import is_frozen
+from setpoint.optim.frozen import frozen_problems, is_frozen
+from setpoint.optim.grouping import GroupRow, gather, group_rows, in_words
+from setpoint.shapes.parameter import Parameter
 
 if TYPE_CHECKING:
-    from setpoint.shapes.parameter import Parameter
+    from torch import Tensor, nn
+
+    from setpoint.optim.groups import Groups
+    from setpoint.optim.section import OptimizerConfig
     from setpoint.train.config import Job
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -62,8 +67,6 @@ def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
         return list(parameters_of(model, vocabulary)), 0
     try:
         from setpoint.model.build import build_outline
-        from setpoint.train.build.adapter import add_adapter
-        from setpoint.train.build.parameter_groups import trained_parameters
     except ModuleNotFoundError as error:
         raise SetpointError(
             f"only the model itself knows its parameters, and building it needs the package "
@@ -73,6 +76,26 @@ def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
     add_adapter(job, built)
     frozen = sum(each.numel() for each in built.parameters() if not each.requires_grad)
     return trained_parameters(built), frozen
+
+
+def add_adapter(job: Job, model: nn.Module) -> Described | None:
+    """Put the adapter of a job beneath its model, if it has one, and freeze what is not trained.
+
+    Arguments:
+        model: whole, on the meta device or with its weights; before ranks divide it.
+
+    Returns:
+        what it adapts, trains and freezes; None without one.
+
+    Raises:
+        SetpointError: the section does not fit the model.
+    """
+    if job.adapter is None:
+        return None
+    from setpoint.adapter.apply import adapt
+
+    fused = fused_parts_of(job.model) if isinstance(job.model, Transformer) else {}
+    return adapt(job.adapter, model, trained_parameters(model), fused, job.seed or 0)
 
 
 def adapted(job: Job, vocabulary: int) -> Described | None:
@@ -128,3 +151,106 @@ def saved_by_quantizing(job: Job, vocabulary: int) -> int:
     width = WIDTHS[job.precision.params]
     numbers = {each.name: prod(each.shape) for each in found.frozen}
     return sum(width * numbers[name] - size for name, size in found.quantized.items())
+
+
+def trained_parameters(
+    model: nn.Module, named: Iterable[tuple[str, Tensor]] | None = None
+) -> list[Parameter]:
+    """Say of the parameters of a model what decides which group they fall into.
+
+    Arguments:
+        model: as it will be trained; also on the meta device.
+        named: what the optimizer gets for each name of the model; None: the model's own.
+
+    Raises:
+        SetpointError: the model names learning rates of parameters that are not there.
+    """
+    from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
+    from setpoint.optim.groups import multipliers_of
+
+    kinds, rates, turned = parameter_kinds(model), multipliers_of(model), inputs_first(model)
+    packed = packed_experts(model)
+    held: Iterable[tuple[str, Any]] = model.named_parameters() if named is None else named
+    return [
+        Parameter(
+            name,
+            tuple(tensor.shape),
+            kinds[name],
+            rates.get(name, 1.0),
+            name in turned,
+            packed.get(name, ""),
+            tensor,
+        )
+        for name, tensor in held
+        if tensor.requires_grad
+    ]
+
+
+def freeze(
+    config: OptimizerConfig, model: nn.Module, described: Sequence[Parameter] | None = None
+) -> None:
+    """Freeze the parameters that the patterns of `optimizer.frozen` are found in.
+
+    Tied parameters are one, under its first name.
+
+    Arguments:
+        described: all parameters of the model that this one is a part of; None: it is whole.
+
+    Raises:
+        SetpointError: a pattern matches nothing, or all are frozen.
+    """
+    if not config.frozen and not config.frozen_spans:
+        return
+    for problem in frozen_problems(config, described or trained_parameters(model)):
+        raise SetpointError(in_words(config, problem))
+    for name, parameter in model.named_parameters():
+        if is_frozen(config, name):
+            parameter.requires_grad_(False)
+
+
+def groups_of(
+    config: OptimizerConfig,
+    model: nn.Module,
+    named: Iterable[tuple[str, Tensor]] | None = None,
+    described: Sequence[Parameter] | None = None,
+) -> Groups:
+    """Put the parameters of a model into the groups that its optimizer is built over.
+
+    Arguments:
+        named: what the optimizer gets for each name of the model; None: the model's own.
+        described: all parameters of the model that this one is a part of; None: it is whole.
+
+    Returns:
+        groups of PyTorch's form; see `parameter_groups`. Those of a part are all of the whole
+        model, some of which may be empty.
+
+    Raises:
+        SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
+    """
+    from setpoint.optim.groups import parameter_groups
+
+    if described is None:
+        return parameter_groups(config, trained_parameters(model, named))
+    held: dict[str, Any] = dict(model.named_parameters() if named is None else named)
+    groups = parameter_groups(config, _unfrozen(config, described))
+    for group in groups:
+        group["params"] = [(name, held[name]) for name, _ in group["params"] if name in held]
+        if not group["params"]:
+            group["param_names"] = []  # torch wants them of all groups or of none
+    return groups
+
+
+def rows_of(
+    config: OptimizerConfig, model: nn.Module, described: Sequence[Parameter] | None = None
+) -> list[GroupRow]:
+    """Tell which parameters of a model fell into which group.
+
+    Arguments:
+        described: all parameters of the model that this one is a part of; None: it is whole.
+    """
+    parameters = described and _unfrozen(config, described)
+    return group_rows(gather(config, parameters or trained_parameters(model)), config.lr)
+
+
+def _unfrozen(config: OptimizerConfig, described: Sequence[Parameter]) -> list[Parameter]:
+    return [each for each in described if not is_frozen(config, each.name)]

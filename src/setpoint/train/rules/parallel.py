@@ -60,7 +60,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
 def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
     """Find axes by which the model cannot be divided, with degrees by which it can."""
     from setpoint.model.huggingface.axes import undivided
-    from setpoint.train.build.adapter import add_adapter
+    from setpoint.train.build.parameters import add_adapter
 
     try:
         if job.parallel.divides_experts and job.adapter is not None:
