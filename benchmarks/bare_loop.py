@@ -35,9 +35,12 @@ from setpoint.data.keyed_random import shuffled  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
-from setpoint.train.callback import Callback  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.loop import Loop, StepResult  # noqa: E402
+from setpoint.train.loop import (  # noqa: E402
+    Callback,
+    Loop,
+    StepResult,
+)
 from support.session import training_loop  # noqa: E402
 
 TARGET = 0.98

@@ -24,9 +24,8 @@ from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 
 FOLDER = Path(__file__).parent / "golden" / "curves"

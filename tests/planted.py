@@ -409,13 +409,13 @@ BREAKS = [
         "train/test_state.py train/test_formats.py",
     ),
     Break(
-        "train/evaluation/best_metric.py",
-        "value < self.best - least_gain",
-        "value <= self.best - least_gain",
+        "train/evaluation/scores.py",
+        "value < self.best - min_delta",
+        "value <= self.best - min_delta",
         "train/evaluation train/callbacks/test_evaluate.py",
     ),
     Break(
-        "train/evaluation/best_metric.py",
+        "train/evaluation/scores.py",
         'return -value if section.best.direction == "max" else value',
         "return value",
         "train/evaluation train/callbacks/test_evaluate.py",

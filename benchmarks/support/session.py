@@ -11,10 +11,9 @@ from typing import TextIO
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.display import make_progress
 from setpoint.train.build.components import Components
-from setpoint.train.callback import Callback
 from setpoint.train.callbacks.build import build_callbacks
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.opening import compare
 from setpoint.train.recording import open_record
 from setpoint.train.resume import resume

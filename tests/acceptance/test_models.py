@@ -29,9 +29,8 @@ from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.rope.config import Linear, Llama3, Yarn
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 
 from ..train.small import small_job

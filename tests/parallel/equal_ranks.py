@@ -24,10 +24,9 @@ from setpoint.parallel.zero import ZeroReplicas
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.evaluation.scores import evaluate
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
 from setpoint.units.dtype import DType

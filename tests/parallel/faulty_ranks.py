@@ -17,8 +17,8 @@ from torch.distributed import ProcessGroup
 
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World
-from setpoint.train.callback import Callback, Loop, Phase, StepResult
 from setpoint.train.config import Job
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.run import train
 
 from ..train.small import small_job

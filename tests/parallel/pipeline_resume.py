@@ -21,7 +21,7 @@ from setpoint.shapes.outcome import Outcome, Projection
 from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.state import restore, snapshot

@@ -21,7 +21,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 

@@ -14,9 +14,9 @@ from setpoint.plan.memory import RankMemory, rank_memory, update_memory
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.averaging import evaluation_point
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
+from setpoint.train.evaluation.scores import evaluation_point
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 

@@ -11,7 +11,7 @@ from setpoint.config.record.fingerprint import fingerprint
 from setpoint.data.ngram import ngram_baselines
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import eval_slice
+from setpoint.train.evaluation.scores import eval_slice
 from setpoint.train.run import train
 
 

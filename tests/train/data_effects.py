@@ -18,7 +18,7 @@ from setpoint.data.loader import loader_options
 from setpoint.data.prepared.use import workers_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.scores import evaluate
 
 from .schedule_effects import updates
 

@@ -70,8 +70,8 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
     "Best.metric": (f"{BEST}.metric=accuracy", chosen, (*ACCURACY, *EVERY), None),
     "Best.direction": (f"{BEST}.direction=max", chosen, EVERY, None),
     "EarlyStopping.patience": ("evaluation.early_stopping.patience=3", ended, STOP, (4, True)),
-    "EarlyStopping.least_gain": (
-        "evaluation.early_stopping.least_gain=1",
+    "EarlyStopping.min_delta": (
+        "evaluation.early_stopping.min_delta=1",
         ended,
         LEARNS,
         (2, True),

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train
 

@@ -12,7 +12,7 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
-from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.metrics import LossMean
 from setpoint.train.run import train
 from setpoint.train.state import States, states_of

@@ -20,9 +20,8 @@ from setpoint.track.events import NoEvents
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.bad_batches import BadBatches, read_bad_batch
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback
 from setpoint.train.callbacks.stragglers import StragglersCallback
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 
 from ..ranks import fork

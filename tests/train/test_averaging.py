@@ -15,10 +15,9 @@ from setpoint.infer.config import Inference, Weights
 from setpoint.infer.load import load
 from setpoint.infer.tasks import Generation
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.averaging import TRAINING, evaluation_point, go_on_from
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.scores import TRAINING, evaluate, evaluation_point, go_on_from
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train

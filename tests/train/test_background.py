@@ -25,10 +25,9 @@ from setpoint.files import atomic, tensor_file
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback
 from setpoint.train.callbacks.save import stands_still
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 
 from ..forks import forked

@@ -12,7 +12,7 @@ import setpoint.presets  # noqa: F401 - registers `tiny`
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.model.divisors import nearest_multiples
-from setpoint.train.batch import batch_sum, solve_batch
+from setpoint.train.batch import batch_equation, solve_batch
 from setpoint.train.config import Job
 
 from ..snapshots import compare
@@ -95,7 +95,7 @@ def test_nearest_multiples(value: int, step: int) -> None:
 
 
 def test_the_sum_as_people_read_it() -> None:
-    assert batch_sum(64, 8, 4, 2) == "64 = 8 (micro) * 4 (accumulation) * 2 (ranks)"
+    assert batch_equation(64, 8, 4, 2) == "64 = 8 (micro) * 4 (accumulation) * 2 (ranks)"
 
 
 REFUSED = {

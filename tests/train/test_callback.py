@@ -6,8 +6,7 @@ from pathlib import Path
 
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback, Phase
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.position import Position
 
 from .small import small_job

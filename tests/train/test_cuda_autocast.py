@@ -16,9 +16,8 @@ from setpoint.model.attention.context import AttentionContext
 from setpoint.model.layers import layers_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 
 from ..cuda_autocast import cuda_autocast, operators

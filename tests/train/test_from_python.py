@@ -15,8 +15,8 @@ from setpoint.config import ConfigError, SetpointError, compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.data.corpus import Corpus
 from setpoint.data.sources.config import Conversations
-from setpoint.train.callback import Callback, Loop, StepResult
 from setpoint.train.config import Job
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.run import Run, train
 
 from .small import assert_same_run, events, small_job, write_config

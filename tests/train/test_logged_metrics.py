@@ -19,9 +19,8 @@ from setpoint.model.config import ModelConfig
 from setpoint.shapes.logged import BEGINNINGS, TAKEN, log
 from setpoint.sweep.compare import Entry, cell_of
 from setpoint.sweep.metrics import MetricPath, Metrics
-from setpoint.train.callback import Callback, Phase
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.run import train
 
 from ..variants import forget, known

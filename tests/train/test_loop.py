@@ -19,9 +19,8 @@ from setpoint.model.transformer import Head
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train
 

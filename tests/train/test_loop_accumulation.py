@@ -15,9 +15,8 @@ from setpoint.loss.linear import missing
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import StepBatch, total_count
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 
 from ..few import few

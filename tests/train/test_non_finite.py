@@ -18,9 +18,8 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.track.events import EventLog
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback
 from setpoint.train.engine import PlainEngine, Rates
-from setpoint.train.loop import Loop
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import NonFiniteSteps, StepResult, Verdict

@@ -24,7 +24,7 @@ from setpoint.shapes.outcome import Outcome, Projection, Routing
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.objective import Objective, add_routing
 from setpoint.train.position import Position

@@ -28,8 +28,8 @@ from setpoint.model.attention.selection import missing
 from setpoint.model.attention.support import BACKENDS, LIMITS, able, unplaced
 from setpoint.model.config import Transformer
 from setpoint.precision.config import Float8, Float8Recipe
-from setpoint.train.callback import Callback, Loop, StepResult
 from setpoint.train.config import Job
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.run import train
 
 from .small import essence, rows, small_job

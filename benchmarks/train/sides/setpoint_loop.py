@@ -6,8 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from setpoint.train.callback import Callback
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.opening import settings_of
 from support.session import training_loop
 from train.turns import Turns

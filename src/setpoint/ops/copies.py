@@ -15,7 +15,7 @@ from setpoint.ops.fetching import bring_back, fetch_undamaged, would_fetch
 from setpoint.ops.remote_run import remote_of
 from setpoint.ops.uploads import RECORD, Cadence, UploadReport, Uploads
 from setpoint.parallel.world import ToldByMain, World
-from setpoint.train.callback import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.run_status import command_again
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from setpoint.config import COMMAND_LINE, ENVIRONMENT, FILE, Need, Verification,
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size
-from setpoint.train.batch import batch_sum
+from setpoint.train.batch import batch_equation
 from setpoint.train.config import Job
 from setpoint.train.rules.model import known_vocabulary
 from setpoint.train.run_name import run_directory_of
@@ -52,7 +52,7 @@ def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
     facts: dict[str, int | str] = {
         "run directory": run_directory_of(job) if job.seed is not None else UNNAMED,
         "duration": str(job.duration),
-        "batch": batch_sum(batch.global_size, batch.micro_size, batch.accumulation, ranks),
+        "batch": batch_equation(batch.global_size, batch.micro_size, batch.accumulation, ranks),
         "tokens per step": tokens,
     }
     # Presets that compile are for machines with GPUs.

@@ -80,7 +80,7 @@ class Batch(Config):
     )
     """Sequence length (context length) in tokens."""
 
-    def adds_up(self, ranks: int) -> bool:
+    def sizes_match(self, ranks: int) -> bool:
         """Whether the global size is the product of the others."""
         return self.micro_size * self.accumulation * ranks == self.global_size
 
@@ -112,7 +112,7 @@ def solve_batch(
     return global_size, micro_size, accumulation
 
 
-def batch_sum(global_size: int, micro_size: int, accumulation: int, ranks: int) -> str:
+def batch_equation(global_size: int, micro_size: int, accumulation: int, ranks: int) -> str:
     """The sum as people read it.
 
     Returns:

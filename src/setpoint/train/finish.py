@@ -23,7 +23,7 @@ from setpoint.track.console import short_time
 from setpoint.track.heartbeat import Progress as Standing
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.summary import print_table
-from setpoint.train.evaluation.evaluate import eval_slice, scores_in
+from setpoint.train.evaluation.scores import eval_slice, scores_in
 from setpoint.train.loop import Loop, Phase
 from setpoint.train.recording import write_report
 from setpoint.train.run_status import command_again, goodput_of, stop_message

@@ -147,7 +147,7 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
         if not isinstance(each, Callback):
             raise SetpointError(
                 f"train: callbacks[{index}] is {_said(each)}.\nValid: an object of a subclass of "
-                f"setpoint.train.callback.Callback"
+                f"setpoint.train.loop.Callback"
             )
     return found
 

@@ -23,8 +23,7 @@ from setpoint.train.merging import merge_if_due
 from setpoint.train.objective import count_over_ranks
 from setpoint.train.pipeline_engine import engine_of
 from setpoint.train.position import Position, is_due, is_over, share_done
-from setpoint.train.step_sync import StepSync
-from setpoint.train.step_times import StepTimes, measuring_waits
+from setpoint.train.step_clock import StepSync, StepTimes, measuring_waits
 from setpoint.train.verdict import StepResult, Verdict
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
-    from setpoint.train.evaluation.evaluate import Scores
+    from setpoint.train.evaluation.scores import Scores
 
 
 @dataclass(frozen=True, slots=True)

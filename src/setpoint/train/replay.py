@@ -34,7 +34,7 @@ from setpoint.train.build.companions import fallback_files
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.engine import PlainEngine
-from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean

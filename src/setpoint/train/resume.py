@@ -33,7 +33,7 @@ from setpoint.train.build.companions import companions_in, fallback_notes
 from setpoint.train.build.components import data_line
 from setpoint.train.build.data import where_in_data
 from setpoint.train.config import Job
-from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean
 from setpoint.train.opening import missing_checkpoints

@@ -24,7 +24,7 @@ from setpoint.train.build.data import planned_in_words, where_in_data
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks, early_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
-from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.finish import finish, run_loop
 from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
 from setpoint.train.frozen import FrozenParameters

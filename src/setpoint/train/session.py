@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from setpoint.track.trackers import Trackers
     from setpoint.train.build.components import Components
     from setpoint.train.build.utilization import Utilization
-    from setpoint.train.evaluation.best_metric import BestMetric
-    from setpoint.train.evaluation.evaluate import Scores
+    from setpoint.train.evaluation.scores import BestMetric, Scores
     from setpoint.train.frozen import FrozenParameters
     from setpoint.train.loop import Callback, Loop
     from setpoint.train.metrics import LossMean

@@ -27,8 +27,8 @@ from setpoint.config import (
 from setpoint.files.atomic import digest_file
 from setpoint.hub.urls import is_url
 from setpoint.track.jsonl import read_jsonl
-from setpoint.train.averaging import TRAINING
 from setpoint.train.contract import moved_rows, other_division
+from setpoint.train.evaluation.scores import TRAINING
 from setpoint.train.position import Position, is_over
 from setpoint.train.refusal import other_rows, plain
 from setpoint.train.state import WEIGHTS_ONLY, DataState, States, restore

@@ -11,9 +11,8 @@ import pytest
 
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback, Phase
-from setpoint.train.evaluation.evaluate import evaluate, scores_in
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.evaluation.scores import evaluate, scores_in
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.run import train
 from setpoint.train.session import Run
 

@@ -11,9 +11,8 @@ import pytest
 
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback, Phase
 from setpoint.train.callbacks.profile import CollectCallback
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train
 

@@ -14,9 +14,8 @@ from torch.profiler import record_function
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.callback import Callback
 from setpoint.train.callbacks.profile import ProfileCallback
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train
 

@@ -17,7 +17,7 @@ from transformers import (
 
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
-from setpoint.train.evaluation.best_metric import (
+from setpoint.train.evaluation.scores import (
     BestMetric,
     best_metric_of,
     measure_of,
@@ -31,7 +31,7 @@ STOP = "evaluation.early_stopping.patience"
 
 def ends_at(values: list[float], patience: int, gain: float, tmp_path: Path, *flags: str) -> int:
     """After how many evaluations a run ends; 0: it does not."""
-    flags = (f"{STOP}={patience}", f"evaluation.early_stopping.least_gain={gain}", *flags)
+    flags = (f"{STOP}={patience}", f"evaluation.early_stopping.min_delta={gain}", *flags)
     section, standing = small_job(tmp_path, *flags).evaluation, BestMetric()
     assert section is not None
     for number, value in enumerate(values, 1):
@@ -118,7 +118,7 @@ def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
 
 
 def test_in_words(tmp_path: Path) -> None:
-    flags = ("evaluation.best.metric=bits_per_byte", "evaluation.early_stopping.least_gain=0.01")
+    flags = ("evaluation.best.metric=bits_per_byte", "evaluation.early_stopping.min_delta=0.01")
     section = small_job(tmp_path, f"{STOP}=3", *flags).evaluation
     assert BestMetric({}, 9, 2.5, 3).stop_reason(section) == (
         "bits per byte on held_out has not got better by more than 0.01 in 3 evaluations; the "
@@ -183,8 +183,8 @@ def test_checkpoints_that_say_nothing(tmp_path: Path) -> None:
 
 
 def test_the_end_names_the_value_of_the_best_checkpoint(tmp_path: Path) -> None:
-    """Though it was better by less than `least_gain`, so that patience went on."""
-    flags = ("evaluation.early_stopping.patience=3", "evaluation.early_stopping.least_gain=0.5")
+    """Though it was better by less than `min_delta`, so that patience went on."""
+    flags = ("evaluation.early_stopping.patience=3", "evaluation.early_stopping.min_delta=0.5")
     section = small_job(tmp_path, *flags).evaluation
     metric = BestMetric({"data": "held_out"})
     for value in (2.0, 1.75, 1.625, 1.875):

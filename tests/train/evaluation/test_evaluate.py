@@ -26,8 +26,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import Components, build_components, data_line
 from setpoint.train.config import Job
-from setpoint.train.evaluation.best_metric import measure_of
-from setpoint.train.evaluation.evaluate import eval_slice, evaluate
+from setpoint.train.evaluation.scores import eval_slice, evaluate, measure_of
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train

@@ -30,7 +30,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "the best by what is not counted": (f"{BEST}.metric=accuracy",),
     "neither way": (f"{BEST}.direction=down",),
     "no patience": (f"{STOPPING}.patience=0",),
-    "a gain that is none": (f"{STOPPING}.least_gain=-1",),
+    "a gain that is none": (f"{STOPPING}.min_delta=-1",),
     "nothing to end": (f"{STOPPING}={{patience=2}}", "evaluation.every=last_step"),
     "nothing to select": ("checkpoint.keep_best=false", f"{BEST}.metric=perplexity"),
     "nothing to select, the other way": ("checkpoint.keep_best=false", f"{BEST}.direction=max"),

@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.shapes.scoring import Score
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
-from setpoint.train.evaluation.evaluate import Scores, row_of, scores_in
+from setpoint.train.evaluation.scores import Scores, row_of, scores_in
 
 SCORES: Scores = {
     "held_out": Score.of(300.0, 100, 90, 25),

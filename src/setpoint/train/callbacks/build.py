@@ -8,7 +8,6 @@ from setpoint.config import SetpointError, added_sections
 from setpoint.resilience.config import SkipStep
 from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
-from setpoint.train.callbacks.export import FOLDER, ExportCallback
 from setpoint.train.callbacks.gpu_health import GpuHealthCallback
 from setpoint.train.callbacks.limits import LimitsCallback
 from setpoint.train.callbacks.log import BadStepsCallback, LogCallback, RecordCallback
@@ -19,7 +18,7 @@ from setpoint.train.callbacks.profile import (
     ProfileCallback,
     watch_compiler,
 )
-from setpoint.train.callbacks.save import LoadOnlyCallback, SaveCallback
+from setpoint.train.callbacks.save import FOLDER, ExportCallback, LoadOnlyCallback, SaveCallback
 from setpoint.train.callbacks.seal import SealCallback
 from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.callbacks.watching import AlertCallback, SystemCallback
@@ -117,7 +116,7 @@ def added_callbacks(run: Run) -> list[Callback]:
         callback = section.build(job=run.job, components=run.components, run=run.files)
         if not isinstance(callback, Callback):
             raise SetpointError(
-                f"{name}: an added section must build a setpoint.train.callback.Callback; "
+                f"{name}: an added section must build a setpoint.train.loop.Callback; "
                 f"{type(section).__name__} built a {type(callback).__name__}"
             )
         built.append(callback)

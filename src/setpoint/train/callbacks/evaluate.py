@@ -9,9 +9,8 @@ from setpoint.resilience.signals import Abandoned
 from setpoint.track.console import now
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.data import trained_on
-from setpoint.train.evaluation.best_metric import BestMetric, value_of
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.evaluate import evaluate, row_of
+from setpoint.train.evaluation.scores import BestMetric, evaluate, row_of, value_of
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.position import is_due
 
@@ -121,7 +120,7 @@ class EvaluateCallback(Callback):
         loop.components.schedule.observe(loop.scores)
         stopping = section.early_stopping
         self.best.observe(
-            value_of(section, loop.scores), stopping.least_gain if stopping is not None else 0.0
+            value_of(section, loop.scores), stopping.min_delta if stopping is not None else 0.0
         )
         reason = self.best.stop_reason(section)
         if reason is not None and not loop.last:

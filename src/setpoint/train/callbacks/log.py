@@ -16,7 +16,7 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.metrics import LossMean
 from setpoint.train.position import is_due, share_done
-from setpoint.train.step_times import PARTS
+from setpoint.train.step_clock import PARTS
 from setpoint.train.verdict import skipped_metrics
 
 if TYPE_CHECKING:

@@ -83,10 +83,8 @@ class EarlyStopping(Config, role=RUNTIME):
     patience: int = field(default=3, ge=1, also_called=("early_stopping_patience",))
     """Patience: number of consecutive evaluations without improvement that ends training."""
 
-    least_gain: float = field(
-        default=0.0, ge=0, lt=inf, also_called=("min_delta", "early_stopping_threshold")
-    )
-    """Minimum improvement (min_delta): smaller improvements of the best value do not count."""
+    min_delta: float = field(default=0.0, ge=0, lt=inf, also_called=("early_stopping_threshold",))
+    """Minimum improvement: smaller improvements of the best value do not count."""
 
 
 class Evaluation(Config, role=RUNTIME):

@@ -14,7 +14,7 @@ from setpoint.data.tokenizers.config import TokenIds
 from setpoint.loss.config import Ignoring, tokens_named
 from setpoint.model.config import Transformer
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
-from setpoint.train.batch import batch_sum, steps_before
+from setpoint.train.batch import batch_equation, steps_before
 from setpoint.train.rules.model import known_vocabulary, tokenizer_needs
 from setpoint.units import Duration
 
@@ -38,7 +38,7 @@ def load_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: not job.batch.adds_up(job.parallel.data_ranks))
+@check(when=lambda job: not job.batch.sizes_match(job.parallel.data_ranks))
 def sum_problems(job: Job) -> Iterator[Problem]:
     """Batch sizes whose product is not the global size."""
     batch, ranks = job.batch, job.parallel.data_ranks
@@ -48,7 +48,7 @@ def sum_problems(job: Job) -> Iterator[Problem]:
     given = [name for name in ("micro_size", "accumulation") if is_set(batch, name)]
     also = (*(f"batch.{name}" for name in given), "parallel.world_size")
     if len(given) == 2:
-        total = batch_sum(portion, batch.micro_size, batch.accumulation, ranks)
+        total = batch_equation(portion, batch.micro_size, batch.accumulation, ranks)
         yield Problem(
             "batch.global_size",
             f"{batch.global_size} sequences contradict the other sizes: {total}",

@@ -1,0 +1,301 @@
+"""Evaluation of a model: the weights that it is evaluated with, its scores, and the best so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setpoint.data.corpus import Corpus
+from setpoint.data.evaluation import EvaluationRows
+from setpoint.model.layers import evaluating
+from setpoint.precision.autocast import compute_in
+from setpoint.shapes.batch import Batch
+from setpoint.shapes.placed import Named, put
+from setpoint.shapes.scoring import EvalSums, Score, perplexity, score_text
+from setpoint.track.progress import Work, no_work
+from setpoint.train.build.components import Components
+from setpoint.train.config import Job
+from setpoint.train.evaluation.config import HELD_OUT, Evaluation
+
+Scores = dict[str, Score]
+"""The score of each data set by its name, held-out text first."""
+
+
+def row_of(scores: Mapping[str, Score]) -> dict[str, float | int]:
+    """Write scores as a part of a row of metrics.
+
+    Returns:
+        numbers by name: `held_out_loss` and so on.
+    """
+    return {
+        f"{name}_{metric}": value
+        for name, score in scores.items()
+        for metric, value in _figures(score)
+    }
+
+
+def scores_in(row: Mapping[str, Any]) -> Scores:
+    """Read scores back from a row of metrics.
+
+    Returns:
+        the scores; of rows without any, none.
+    """
+    found: Scores = {}
+    for key in row:
+        name = key.removesuffix("_bits_per_byte")
+        if name != key:
+            loss, bits, tokens = (row[f"{name}_{m}"] for m in ("loss", "bits_per_byte", "tokens"))
+            found[name] = Score(loss, perplexity(loss), bits, tokens, row.get(f"{name}_accuracy"))
+    return found
+
+
+def _figures(score: Score) -> Iterator[tuple[str, float | int]]:
+    for name in ("loss", "perplexity", "bits_per_byte", "tokens", "accuracy"):
+        value = getattr(score, name)
+        if value is not None:
+            yield name, value
+
+
+def evaluate(
+    job: Job,
+    components: Components,
+    between: Callable[[], None] = lambda: None,
+    show: Work = no_work,
+) -> Scores:
+    """Evaluate the model on all data sets, the same sequences of each at each call.
+
+    Ranks divide the sequences of each among them; the scores are those of all, on every rank.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+        components: the objects of the job; nothing of their state changes.
+        between: called before each batch; what it raises ends the evaluation, and it raises the
+            same on all ranks.
+
+    Raises:
+        RunError: none of the targets of a data set counts.
+    """
+    section, feed, objective = job.evaluation, components.eval_feed, components.objective
+    assert section is not None and feed is not None
+
+    def sums(batch: Batch, valid: Tensor | None) -> EvalSums:
+        with compute_in(job.precision.compute, job.precision.params, components.device):
+            if section.accuracy:
+                return objective.evaluate(batch, valid)
+            return EvalSums(objective.sums(batch).nats, None)
+
+    with evaluation_point(components), evaluating(components.model), torch.no_grad():
+        try:
+            return {
+                name: score_text(
+                    feed,
+                    name,
+                    count=objective.count,
+                    sums=sums,
+                    token_bytes=components.tokenizer.token_bytes,
+                    ranks=components.world,
+                    sequence=components.sequence,
+                    between=between,
+                    show=show,
+                )
+                for name in feed.totals
+            }
+        finally:
+            components.replicas.free()
+
+
+def eval_slice(job: Job, held_out: EvaluationRows) -> Corpus:
+    """The part of the held-out side that `evaluate` looks at, for comparison on equal terms.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+
+    Returns:
+        a corpus whose `trained` are the targets that count.
+    """
+    assert job.evaluation is not None
+    corpus = held_out.first(job.evaluation.sequences_of(HELD_OUT))
+    if not job.loss.left_out:
+        return corpus
+    assert isinstance(corpus.trained, np.ndarray)
+    tokens = corpus.tokens[:]
+    return corpus.part(tokens, corpus.trained & ~np.isin(tokens, job.loss.left_out))
+
+
+TRAINING = "training"
+"""The stem of the file of a checkpoint that holds the point that is trained."""
+
+
+@runtime_checkable
+class Averages(Protocol):
+    """An optimizer whose result is an average of the points that it goes through."""
+
+    def averaged(self) -> AbstractContextManager[Mapping[Tensor, Tensor]]:
+        """Put the average into the parameters, and bring them back bit for bit at the end.
+
+        Returns:
+            a context; it gives the points that are trained, by the parameter.
+        """
+        ...
+
+
+@contextmanager
+def evaluation_point(components: Components) -> Iterator[dict[str, Tensor]]:
+    """Give the model the weights that it is evaluated, saved and used with.
+
+    Arguments:
+        components: the objects of a job; for most optimizers nothing is done.
+
+    Returns:
+        a context, after which all weights are what they were, bit for bit. It gives the weights
+        that are trained, by their names, where they are others.
+    """
+    optimizer = components.optimizer
+    if not isinstance(optimizer, Averages):
+        yield {}
+        return
+    try:
+        with optimizer.averaged() as kept:
+            components.weights.master_to_params()
+            named = components.weights.named_parameters()
+            yield {name: kept[held] for name, held in named if held in kept}
+    finally:
+        components.weights.master_to_params()
+
+
+def go_on_from(components: Components, training: Named) -> None:
+    """Bring the weights back that are trained, after a model was loaded as it is evaluated.
+
+    Arguments:
+        training: what `evaluation_point` gave when it was saved.
+    """
+    for name, held in components.weights.named_parameters():
+        if name in training:
+            put(held, training[name])
+    components.weights.master_to_params()
+
+
+STATE = "evaluation"  # its name in the state of checkpoints
+KEYS = ("measure", "step", "best", "lowest", "evals_without_gain", "due")
+"""The attributes that the state holds."""
+
+
+@dataclass(slots=True)
+class BestMetric:
+    """Follows the metric that selects the best; one that is to rise is negated.
+
+    Arguments:
+        measure: what the metric is and what it is measured on; two values of one measure compare.
+        step: of the last evaluation; -1 before the first.
+        best: the lowest value that was a gain; None before the first.
+        lowest: the lowest of all, by which the best checkpoint is chosen.
+        due: an evaluation at the present step that a stop cut short: whether it counts for
+            patience and plateaus; None where there is none.
+        changed: in what the measure differs from that of the checkpoint.
+    """
+
+    measure: dict[str, Any] = field(default_factory=dict)
+    step: int = -1
+    best: float | None = None
+    evals_without_gain: int = 0
+    due: bool | None = None
+    changed: list[str] = field(default_factory=list)
+    lowest: float | None = None
+
+    def observe(self, value: float, min_delta: float = 0.0) -> None:
+        """Take the value of one more evaluation.
+
+        Arguments:
+            value: lower is better; NaN is never a gain.
+        """
+        if not math.isnan(value) and (self.lowest is None or value < self.lowest):
+            self.lowest = value
+        first = self.best is None and not math.isnan(value)
+        if first or (self.best is not None and value < self.best - min_delta):
+            self.best, self.evals_without_gain = value, 0
+        else:
+            self.evals_without_gain += 1
+
+    def stop_reason(self, section: Evaluation | None) -> str | None:
+        """Say why training ends early: the metric has stopped getting better.
+
+        Returns:
+            why training ends; None if it does not.
+        """
+        stopping = section.early_stopping if section is not None else None
+        if section is None or stopping is None or self.evals_without_gain < stopping.patience:
+            return None
+        best, by = section.best, f" by more than {stopping.min_delta:g}"
+        text = (
+            f"{best.metric.replace('_', ' ')} on {best.data} has not got better"
+            f"{by * (stopping.min_delta > 0)} in {self.evals_without_gain} evaluations"
+        )
+        lowest = self.best if self.lowest is None else self.lowest
+        if lowest is None:
+            return f"{text}, and was never a number"
+        return f"{text}; the best was {-lowest if best.direction == 'max' else lowest:.6g}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {key: getattr(self, key) for key in KEYS}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint.
+
+        Where the measure has changed, values from before do not compare: the best is sought anew.
+        """
+        saved = BestMetric(**state)
+        self.step, self.due = saved.step, saved.due
+        today, before = self.measure, saved.measure
+        if today and before:
+            self.changed = [key for key in today if before.get(key) != today[key]]
+        # Without an evaluation all is kept for a session that evaluates again.
+        if not today or (before and not self.changed):
+            self.measure, self.best, self.lowest = before, saved.best, saved.lowest
+            self.evals_without_gain = saved.evals_without_gain
+        else:
+            self.best, self.lowest, self.evals_without_gain = None, None, 0
+
+
+def value_of(section: Evaluation, scores: Scores) -> float:
+    """Take from an evaluation what selects the best."""
+    value = scores[section.best.data].metric(section.best.metric)
+    return -value if section.best.direction == "max" else value
+
+
+def measure_of(job: Job, components: Components) -> dict[str, Any]:
+    """Say what the metric that selects the best is, and what it is measured on.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+
+    Returns:
+        what JSON can hold; values of equal measures can be compared.
+    """
+    section = job.evaluation
+    assert section is not None
+    best = section.best
+    data = components.held_out if best.data == HELD_OUT else components.eval_sets[best.data]
+    assert data is not None
+    return {
+        "data": best.data,
+        "metric": best.metric,
+        "direction": best.direction,
+        "sequences": section.sequences_of(best.data),
+        "sequence_length": job.batch.sequence_length,
+        "rows": data.layout,
+        "text": data.identity.digest,
+        "left_out": [*job.loss.left_out],
+    }
+
+
+def best_metric_of(job: Job, components: Components) -> BestMetric:
+    """The metric of a run without evaluations yet."""
+    return BestMetric({} if job.evaluation is None else measure_of(job, components))
