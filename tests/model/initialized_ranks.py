@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from setpoint.model import initialize as initialization
 from setpoint.model.initialize import Normal, initialize
 from setpoint.model.transformer import Transformer
-from setpoint.parallel.seeds import seed_everything
+from setpoint.parallel.determinism import seed_everything
 
 from ..ranks import fork
 from .small import VOCAB, small_config, small_model

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.parallel.config import CUBLAS_VARIABLE
 from setpoint.parallel.determinism import determinism, explain
-from setpoint.parallel.workspace import VARIABLE
 
 
 def state() -> dict[str, Any]:
@@ -28,7 +28,7 @@ def state() -> dict[str, Any]:
         "bf16 sums": matmul.allow_bf16_reduced_precision_reduction,
         "fp16 sums": matmul.allow_fp16_reduced_precision_reduction,
         "fills": settings.fill_uninitialized_memory,
-        "workspace": os.environ.get(VARIABLE),
+        "workspace": os.environ.get(CUBLAS_VARIABLE),
     }
 
 
@@ -48,7 +48,7 @@ DETERMINISTIC = {
 
 
 def test_it_sets_all_and_takes_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
     before = state()
     for _ in range(2):  # the next job wants the same
         with determinism(True):
@@ -59,7 +59,7 @@ def test_it_sets_all_and_takes_all_back(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_job_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
     before = state()
     with pytest.raises(ValueError, match="^x$"), determinism(True):
         raise ValueError("x")
@@ -84,10 +84,10 @@ def test_what_was_set_before_comes_back(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("theirs", "held"), [(":16:8", ":16:8"), (":0:0", ":4096:8")])
 def test_a_workspace_of_the_users(theirs: str, held: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, theirs)
+    monkeypatch.setenv(CUBLAS_VARIABLE, theirs)
     with determinism(True):
-        assert os.environ[VARIABLE] == held
-    assert os.environ[VARIABLE] == theirs
+        assert os.environ[CUBLAS_VARIABLE] == held
+    assert os.environ[CUBLAS_VARIABLE] == theirs
 
 
 def test_an_operation_without_a_deterministic_form_fails() -> None:

@@ -19,7 +19,7 @@ from ..train.small import small_job
 from .equal_ranks import CASES as EVERY
 from .equal_ranks import EXPERTS
 from .test_equal import compare
-from .test_split import CUT
+from .test_pipelining import CUT
 
 V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
 splits = pytest.mark.skipif(

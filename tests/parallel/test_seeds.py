@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 
-from setpoint.parallel.seeds import hashed, rank_seed, seed_everything, seed_step
+from setpoint.parallel.determinism import hashed, rank_seed, seed_everything, seed_step
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import torch._dynamo
 from setpoint.compile.settings import CACHE
 from setpoint.config import SetpointError
 from setpoint.config.values.user_code import allow_imports
-from setpoint.parallel.workspace import VARIABLE
+from setpoint.parallel.config import CUBLAS_VARIABLE
 from setpoint.train.opening import settings_of
 from setpoint.train.run import train
 
@@ -111,7 +111,7 @@ def process_state() -> list[object]:
     return [
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.cudnn.deterministic,
-        os.environ.get(VARIABLE),
+        os.environ.get(CUBLAS_VARIABLE),
         os.environ.get(CACHE),
         dynamo.recompile_limit,
     ]
@@ -120,7 +120,7 @@ def process_state() -> list[object]:
 def test_the_process_is_free_again_after_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
     before = process_state()
     Look.seen.clear()
     train(small_job(tmp_path, *OWN))
@@ -131,7 +131,7 @@ def test_the_process_is_free_again_after_a_run(
 def test_the_process_is_free_again_after_a_build_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
     before = process_state()
     job = small_job(
         tmp_path, *OWN, "model.fails=true", "compile.recompile_limit=3",

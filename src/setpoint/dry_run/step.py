@@ -43,7 +43,7 @@ from setpoint.model.skeleton import materialize, skeleton
 from setpoint.optim.frozen import is_frozen
 from setpoint.parallel.config import DeepEP
 from setpoint.parallel.pipeline import part_of, split_of
-from setpoint.parallel.split import ranks_of_stages
+from setpoint.parallel.pipelining import ranks_of_stages
 from setpoint.parallel.world import World, world_of
 from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.traffic import Traffic

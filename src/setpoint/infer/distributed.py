@@ -12,8 +12,7 @@ from setpoint.infer.config import Inference
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.exchange import build_exchange
 from setpoint.model.parts import stage_sizes
-from setpoint.parallel.apply import divide
-from setpoint.parallel.context import sequence_parts
+from setpoint.parallel.apply import divide, sequence_parts
 from setpoint.parallel.hangs import step_begins, step_has_ended
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.world import World

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.parallel.context import divide_sequences
 from setpoint.parallel.experts import ExpertRanks, divide_experts, expert_ranks, shard_experts
 from setpoint.parallel.pipeline import Stage, keep_stages
 from setpoint.parallel.sharding import shard
 from setpoint.parallel.tensor import divide_matrices, share_memory
+from setpoint.shapes.batch import ContextGroups, SequenceParts
 from setpoint.shapes.peers import OneReader
-from setpoint.shapes.protocols import HasExperts
+from setpoint.shapes.protocols import HasExperts, SequenceDivisible
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -91,3 +91,37 @@ def reader_of(config: Parallel, world: World) -> OneReader | None:
         return None
     group = world.group("replicate", "shard", "ring", "ulysses", "tensor")
     return None if group is None else OneReader(group, world.device)
+
+
+def sequence_parts(config: Parallel, world: World) -> SequenceParts:
+    """Find which places of sequences this rank has."""
+    degrees, at = world.degrees, world.at
+    return SequenceParts(
+        degrees.get("ring", 1),
+        degrees.get("ulysses", 1),
+        at.get("ring", 0),
+        at.get("ulysses", 0),
+        config.ring_split,
+    )
+
+
+def divide_sequences(config: Parallel, world: World, model: nn.Module) -> None:
+    """Let a model attend over the ranks that divide sequences, if any do.
+
+    Raises:
+        SetpointError: the model takes whole sequences only.
+    """
+    parts = sequence_parts(config, world)
+    if parts.size == 1:
+        return
+    # Made by all ranks, whatever their models are.
+    groups = ContextGroups(
+        parts, world.group("ring"), world.group("ulysses"), world.group("ring", "ulysses")
+    )
+    if not isinstance(model, SequenceDivisible):
+        axis = "ring" if parts.ring > 1 else "ulysses"
+        raise SetpointError(
+            f"parallel.{axis} = {world.degrees[axis]}: a {type(model).__name__} takes whole "
+            f"sequences, which this axis divides\nValid: 1, or a model with use_context(groups)"
+        )
+    model.use_context(groups)

@@ -26,6 +26,9 @@ REST = -1
 """A degree that takes the ranks that the others leave."""
 AXES: tuple[str, ...] = ("pipeline", "replicate", "shard", "ring", "ulysses", "tensor")
 """The axes along which ranks are divided, the outermost, whose ranks lie farthest apart, first."""
+CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+CUBLAS_WORKSPACES = (":4096:8", ":16:8")
+"""The workspaces that NVIDIA documents as deterministic; the first is the faster one."""
 CONTEXT = ("ring", "ulysses")
 """The axes along which sequences are divided."""
 

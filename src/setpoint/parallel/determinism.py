@@ -1,20 +1,23 @@
-"""Deterministic operations, for as long as a job needs them."""
+"""Reproducibility: seeds of every generator, and deterministic operations while a job runs."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy
 import torch
 
 from setpoint.config import RunError, SetpointError
-from setpoint.parallel.workspace import VARIABLE, WORKSPACES
+from setpoint.parallel.config import CUBLAS_VARIABLE, CUBLAS_WORKSPACES
 
 WORDS = re.compile(r"(\S+) does not have a deterministic implementation")
-"""What PyTorch says of an operation that has none, or whose backward pass has none."""
+"""PyTorch's error at an operation that has none, or whose backward pass has none."""
 
 
 @contextmanager
@@ -35,7 +38,7 @@ def determinism(required: bool) -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
-        stack.enter_context(_variable())
+        stack.enter_context(_workspace())
         # The fastest algorithm is not the same in each run.
         stack.enter_context(_attribute(torch.backends.cudnn, "benchmark", False))
         stack.enter_context(_attribute(torch.backends.cudnn, "deterministic", True))
@@ -64,29 +67,29 @@ def explain(error: Exception) -> RunError | None:
     Returns:
         an error that says what to change; None for errors of other kinds.
     """
-    found = None if isinstance(error, SetpointError) else WORDS.search(str(error))
-    if found is None:
+    match = None if isinstance(error, SetpointError) else WORDS.search(str(error))
+    if match is None:
         return None
     return RunError(
-        f"deterministic = true: PyTorch has no deterministic form of {found[1]} on this device, "
+        f"deterministic = true: PyTorch has no deterministic form of {match[1]} on this device, "
         f"forward or backward. Choose a model, a loss or an optimizer that does without it, or "
         f"set deterministic = false"
     )
 
 
 @contextmanager
-def _variable() -> Iterator[None]:
-    """What cuBLAS reads when it is first used; a value of the user's that will do is left alone."""
-    before = os.environ.get(VARIABLE)
-    if before not in WORKSPACES:
-        os.environ[VARIABLE] = WORKSPACES[0]
+def _workspace() -> Iterator[None]:
+    """Set the workspace that cuBLAS reads at its first use; a deterministic one is left alone."""
+    before = os.environ.get(CUBLAS_VARIABLE)
+    if before not in CUBLAS_WORKSPACES:
+        os.environ[CUBLAS_VARIABLE] = CUBLAS_WORKSPACES[0]
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop(VARIABLE, None)
+            os.environ.pop(CUBLAS_VARIABLE, None)
         else:
-            os.environ[VARIABLE] = before
+            os.environ[CUBLAS_VARIABLE] = before
 
 
 @contextmanager
@@ -120,3 +123,54 @@ def _algorithms() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
+
+
+# torch takes 64 bits, Python any number and NumPy's global generator 32 bits.
+BITS = 63
+
+
+def seed_everything(seed: int, rank: int = 0) -> None:
+    """Set the generators that components draw from without naming one.
+
+    Python's, NumPy's and torch's, that of each GPU too.
+
+    Arguments:
+        rank: of this process; ranks draw different numbers, as for dropout. What must be the same
+            on all of them, such as initial weights, is drawn from generators of its own.
+    """
+    seed = rank_seed(seed, rank)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Set the same generators as `seed_everything` before a step.
+
+    What a step draws, such as dropout masks, then depends on nothing else: not on what was drawn
+    before by whomever, nor on whether the run was resumed, so that checkpoints hold no generators.
+
+    Arguments:
+        step: how many were taken before.
+        rank: among those that see other data; the parts of one model on several ranks share it.
+    """
+    step_seed = hashed(f"{seed}/rank {rank}/step {step}")
+    random.seed(step_seed)
+    numpy.random.seed(step_seed % 2**32)
+    # torch.manual_seed takes a quarter of a millisecond where no GPU is in use.
+    torch.default_generator.manual_seed(step_seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(step_seed)
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """The seed of a rank: the job's on rank 0, elsewhere a hashed one.
+
+    seed + rank would make rank 1 of a job equal rank 0 of the job with the next seed.
+    """
+    return seed if rank == 0 else hashed(f"{seed}/rank {rank}")
+
+
+def hashed(text: str) -> int:
+    """A seed from a text: the first 63 bits of its SHA-256."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - BITS)

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
 from setpoint.parallel.hangs import limit_waits, meeting_time
-from setpoint.parallel.split import balanced, ranks_of_stages
+from setpoint.parallel.pipelining import balanced, ranks_of_stages
 from setpoint.shapes.outcome import supports_head
 from setpoint.shapes.protocols import NamesParts, Part, Staged
 

@@ -12,8 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from setpoint.parallel.pipelining import SCHEDULES
-from setpoint.parallel.split import ranks_of_stages
+from setpoint.parallel.pipelining import SCHEDULES, ranks_of_stages
 
 FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
 """Kinds of actions: forward, backward, and its parts, for gradients of inputs and of weights."""

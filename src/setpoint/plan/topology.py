@@ -10,8 +10,7 @@ from setpoint.config import SetpointError
 from setpoint.memory.config import Full, Operators, Parts
 from setpoint.model.parts import part_names
 from setpoint.parallel.config import AXES, CONTEXT
-from setpoint.parallel.pipelining import SCHEDULES
-from setpoint.parallel.split import balanced, ranks_of_stages
+from setpoint.parallel.pipelining import SCHEDULES, balanced, ranks_of_stages
 from setpoint.plan.workload import Workload
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from setpoint.parallel.config import AXES
-from setpoint.parallel.pipelining import SCHEDULES
-from setpoint.parallel.split import ranks_of_stages
+from setpoint.parallel.pipelining import SCHEDULES, ranks_of_stages
 from setpoint.plan.mesh import coordinates
 from setpoint.plan.shards import Place, Shards, local_shape, shards_of
 from setpoint.plan.topology import Topology, saves_exchange, stages_of, tokens_of

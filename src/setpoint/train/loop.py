@@ -11,9 +11,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError
+from setpoint.parallel.determinism import seed_step
 from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
 from setpoint.parallel.replicas import Replicas
-from setpoint.parallel.seeds import seed_step
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog

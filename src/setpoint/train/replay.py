@@ -21,7 +21,7 @@ from setpoint.checkpoint.loading import Checkpoint, load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError
 from setpoint.optim.clip import clip_gradients
-from setpoint.parallel.seeds import seed_step
+from setpoint.parallel.determinism import seed_step
 from setpoint.profile.modules import ModuleFigures, ModuleWatch
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch, Count, StepBatch, total_count

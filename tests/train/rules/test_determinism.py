@@ -9,7 +9,7 @@ import torch
 
 from setpoint.config.resolving.checks import verify
 from setpoint.model.attention.support import BACKENDS
-from setpoint.parallel.workspace import VARIABLE
+from setpoint.parallel.config import CUBLAS_VARIABLE
 from setpoint.train.rules.numerics import workspace_problems
 
 from ...snapshots import compare
@@ -20,9 +20,9 @@ GPU = ("deterministic=true", "parallel.device=cuda")
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, ":0:0")
+    monkeypatch.setenv(CUBLAS_VARIABLE, ":0:0")
     kernel = refusal(tmp_path, *GPU, "model.attention_backend=sdpa_cudnn")
-    monkeypatch.setenv(VARIABLE, ":16:8")
+    monkeypatch.setenv(CUBLAS_VARIABLE, ":16:8")
     compiled = refusal(tmp_path, *GPU, "compile={mode: max-autotune}")
     compare("train/determinism", f"{kernel}\n\n{compiled}")
 
@@ -34,14 +34,17 @@ def test_backends_with_a_deterministic_backward_pass(tmp_path: Path, name: str) 
 
 
 def test_a_workspace_matters_on_a_gpu_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, ":0:0")
+    monkeypatch.setenv(CUBLAS_VARIABLE, ":0:0")
     job = small_job(tmp_path, "deterministic=true")
     assert small_job(tmp_path, "parallel.device=cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert verify(job, {"torch"}).problems == []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     found = [problem.message for problem in verify(job, {"torch"}).problems]
-    assert any(f"{VARIABLE} = :0:0" in text for text in found)
+    assert any(f"{CUBLAS_VARIABLE} = :0:0" in text for text in found)
     assert len(list(workspace_problems(job))) == 1
-    monkeypatch.delenv(VARIABLE)
+    for value, count in ((":4096:8", 0), (":16:8", 0), (":4096:2:16:8", 1), ("", 1)):
+        monkeypatch.setenv(CUBLAS_VARIABLE, value)
+        assert len(list(workspace_problems(job))) == count
+    monkeypatch.delenv(CUBLAS_VARIABLE)
     assert list(workspace_problems(job)) == []

@@ -41,13 +41,12 @@ from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.model.pretrained.start import start_from
 from setpoint.model.skeleton import materialize, move_buffers, skeleton
 from setpoint.optim.build import build_optimizer
-from setpoint.parallel.apply import divide, reader_of
-from setpoint.parallel.context import sequence_parts
+from setpoint.parallel.apply import divide, reader_of, sequence_parts
+from setpoint.parallel.determinism import seed_everything
 from setpoint.parallel.engines import zero_settings
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.replicas import Replicas, TorchReplicas
-from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem, SetpointError, check, dead
 from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.parallel.config import CUBLAS_VARIABLE, CUBLAS_WORKSPACES
 from setpoint.shapes.parameter import is_pattern
 from setpoint.train.rules.model import device_needs, known_vocabulary, within
 
@@ -162,20 +164,18 @@ def linear_layers(model: Transformer) -> dict[str, tuple[int, int]]:
 @check(needs=device_needs, when=lambda job: job.deterministic and job.parallel.device != "cpu")
 def workspace_problems(job: Job) -> Iterator[Problem]:
     """An environment in which matrix products on a GPU are not deterministic."""
-    from setpoint.parallel.workspace import VARIABLE, WORKSPACES, unfit_workspace
-
     if job.parallel.device == "auto":
         from torch import cuda
 
         if not cuda.is_available():
             return
-    value = unfit_workspace()
-    if value is not None:
+    value = os.environ.get(CUBLAS_VARIABLE)
+    if value not in (None, *CUBLAS_WORKSPACES):
         yield Problem(
             "deterministic",
-            f"the environment has {VARIABLE} = {value}, with which cuBLAS gives other sums in each "
-            f"run",
-            hint=f"Unset it, or set it to {' or '.join(WORKSPACES)}.",
+            f"the environment has {CUBLAS_VARIABLE} = {value}, with which cuBLAS gives other sums "
+            f"in each run",
+            hint=f"Unset it, or set it to {' or '.join(CUBLAS_WORKSPACES)}.",
         )
 
 

@@ -14,8 +14,7 @@ from setpoint.model.config import Transformer
 from setpoint.model.moe.config import MoE
 from setpoint.model.parts import part_sizes
 from setpoint.model.size import estimate_size
-from setpoint.parallel.pipelining import SCHEDULES, Pipelining
-from setpoint.parallel.split import balanced, ranks_of_stages
+from setpoint.parallel.pipelining import SCHEDULES, Pipelining, balanced, ranks_of_stages
 from setpoint.shapes.protocols import Part
 
 from ..train.small import small_job
