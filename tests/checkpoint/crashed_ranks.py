@@ -31,7 +31,8 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError, resolve
 from setpoint.files import atomic
 from setpoint.parallel.config import Parallel
-from setpoint.parallel.world import LostRanks, World, joined, world_of
+from setpoint.parallel.process_group import LostRanks, joined
+from setpoint.parallel.world import World, world_of
 
 from ..ranks import fork
 from .crashed import (

@@ -57,10 +57,10 @@ def steps_do_not_shorten_how_long_writers_wait(world: World, folder: Path) -> No
         return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
 
     with HangWatch(world.rank, 70.0, 50.0) as watch:
-        apart = world.apart("writers", 90.0)
-        assert apart.over is not None and apart.size == 2 and apart.device.type == "cpu"
+        apart = world.with_own_group("writers", 90.0)
+        assert apart.process_group is not None and apart.size == 2 and apart.device.type == "cpu"
         watch.expect(watch.step)
-        found = timeout_of(dist.group.WORLD), timeout_of(apart.over)
+        found = timeout_of(dist.group.WORLD), timeout_of(apart.process_group)
         assert found == (50.0, 90.0), found
         # The threads of both and their main threads talk at once, in any order.
         said: list[Any] = []

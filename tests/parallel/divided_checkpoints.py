@@ -20,7 +20,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError
 from setpoint.files import atomic
 from setpoint.parallel.config import AXES
-from setpoint.parallel.world import ToldByMain, World
+from setpoint.parallel.world import RemoteRankError, World
 from setpoint.shapes.placed import as_placed, whole_of
 
 from ..ranks import fork
@@ -96,7 +96,7 @@ def a_full_disk_on_one_rank_saves_nothing(world: World, mesh: DeviceMesh, folder
 
         staging.write_file = full
     error = refused(lambda: store.save(2, {"model": placed(mesh, "rows")}, {}))
-    assert type(error) is (RunError if world.rank == 1 else ToldByMain), type(error)
+    assert type(error) is (RunError if world.rank == 1 else RemoteRankError), type(error)
     assert error.status == RunError.status
     assert "rank 1: the checkpoint of step 2" in str(error) and "No space" in str(error), error
     if world.rank == 1:
@@ -176,7 +176,7 @@ def one_rank(rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     at: Mapping[str, int] = {**dict.fromkeys(AXES, 0), "shard": rank}
     mesh = DeviceMesh("cpu", [0, 1])
-    world = World(torch.device("cpu"), rank, 2, degrees=DEGREES, at=at)
+    world = World(torch.device("cpu"), rank, 2, degrees=DEGREES, coordinates=at)
     folder = Path(store).parent
     for act in (
         equal_in_any_other_division,

@@ -64,7 +64,7 @@ def test_a_model_that_takes_whole_sequences_is_refused(tmp_path: Path) -> None:
     job = small_job(tmp_path, "parallel.world_size=2", "parallel.ring=2")
     degrees = {"ring": 2, "ulysses": 1}
     world = World(
-        torch.device("cpu"), size=2, degrees=degrees, at={},
+        torch.device("cpu"), size=2, degrees=degrees, coordinates={},
         groups=dict.fromkeys((("ring",), ("ulysses",), ("ring", "ulysses"))),
     )  # fmt: skip
     with pytest.raises(SetpointError, match=r"parallel.ring = 2: a Linear takes whole sequences"):

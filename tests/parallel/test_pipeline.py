@@ -54,7 +54,7 @@ def test_stages_go_on_from_one_rank_and_one_rank_from_them() -> None:
 def test_stages_draw_other_random_numbers(tmp_path: Path) -> None:
     config = small_job(tmp_path, *CUT).parallel
     worlds = [
-        World(torch.device("cpu"), degrees=config.degrees, at={"pipeline": at},
+        World(torch.device("cpu"), degrees=config.degrees, coordinates={"pipeline": at},
               noise_axes=noise_axes(config)) for at in range(2)
     ]  # fmt: skip
     # Those of the first are those of one rank.

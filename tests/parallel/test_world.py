@@ -22,15 +22,16 @@ from setpoint.config import LOG_OF, ConfigError, RunError, SetpointError, log_of
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.launch import RankFailed, Ranks
+from setpoint.parallel.process_group import LostRanks, backend_of, joined, store_of_attempt
 from setpoint.parallel.rank import (
     REPORT,
+    facts_of,
     first_failure,
     has_left_error,
     leave,
     require_launch,
 )
-from setpoint.parallel.rendezvous import store_of_attempt
-from setpoint.parallel.world import LostRanks, World, backend_of, facts_of, joined, world_of
+from setpoint.parallel.world import World, world_of
 from setpoint.train.opening import compare
 
 from ..checkpoint.disk import Operation, watched
@@ -49,7 +50,7 @@ def test_one_process() -> None:
 @pytest.fixture
 def one_of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process is rank 0, whose store another program keeps from listening."""
-    monkeypatch.setattr("setpoint.parallel.world.enter", lambda: None)
+    monkeypatch.setattr("setpoint.parallel.process_group.enter", lambda: None)
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()

@@ -36,9 +36,10 @@ from setpoint.parallel.apply import reader_of
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.pipeline import keep_stages
+from setpoint.parallel.process_group import backend_of, joined
 from setpoint.parallel.replicas import TorchReplicas
 from setpoint.parallel.sharding import shard
-from setpoint.parallel.world import World, backend_of, joined, noise_axes
+from setpoint.parallel.world import World, noise_axes
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import ServiceConfig
 from setpoint.track.jsonl import JsonlTracker
@@ -425,7 +426,7 @@ def meeting(job: Job) -> tuple[str, float, float]:
         patch.setattr("torch.distributed.init_process_group", join)
         patch.setattr("torch.distributed.barrier", lambda: None)
         patch.setattr("torch.distributed.destroy_process_group", lambda: None)
-        patch.setattr("setpoint.parallel.world.enter", lambda: None)
+        patch.setattr("setpoint.parallel.process_group.enter", lambda: None)
         patch.setattr("setpoint.parallel.hangs._set_timeouts", lambda groups, seconds: None)
         with joined(job.parallel):
             hangs.step_begins(first=False)

@@ -26,7 +26,7 @@ from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import CHUNK, fill, retried
 from setpoint.files.tensor_file import DTYPES, HeaderEntry, bytes_of, decode_header, dtype_named
 from setpoint.files.threads import in_threads
-from setpoint.parallel.world import ToldByMain, World
+from setpoint.parallel.world import RemoteRankError, World
 from setpoint.shapes.placed import Named, Placeable, put
 
 from .folder import step_of
@@ -372,7 +372,7 @@ def agree(world: World | None, error: SetpointError | None) -> None:
     said = [each for each in ([own] if world is None else world.all_of(own)) if each is not None]
     for text, damage in said:
         if damage is None:
-            raise error if own == (text, None) and error is not None else ToldByMain(text)
+            raise error if own == (text, None) and error is not None else RemoteRankError(text)
     for _, damage in said:
         assert damage is not None
         raise DamagedCheckpoint(*damage)

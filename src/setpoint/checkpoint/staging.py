@@ -196,7 +196,7 @@ def share_of(world: World, tensors: Tensors) -> tuple[Tensors, Index]:
 
     plan = create_default_local_save_plan(joined(tensors), is_coordinator=True)
     parts: dict[str, dict[str, Tensor]] = {stem: {} for stem in tensors}
-    for item in world.deal(plan, choose).items:
+    for item in world.scatter_from_main(plan, choose).items:
         stem, name = _apart(item.index.fqn)
         tensor = tensors[stem][name]
         local = part_here(tensor).detach()

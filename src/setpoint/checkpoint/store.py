@@ -22,7 +22,8 @@ from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import Written, sync_directory, write_file
 from setpoint.files.threads import Worker
 from setpoint.memory.allocator import is_out_of_memory
-from setpoint.parallel.world import ToldByMain, World, described, first_line
+from setpoint.parallel.process_group import first_line
+from setpoint.parallel.world import RemoteRankError, World, described
 from setpoint.units import Period
 
 from . import staging
@@ -147,7 +148,9 @@ class CheckpointStore:
         """Called with the step and the directory of each checkpoint, once `latest` names it."""
         self.protections: list[Callable[[], Collection[int]]] = []
         """Give steps that are not to be removed yet, whatever `keep` says."""
-        self._writers = self.world.apart("checkpoint", timeout) if in_flight else self.world
+        self._writers = (
+            self.world.with_own_group("checkpoint", timeout) if in_flight else self.world
+        )
         self._thread = Worker("setpoint-checkpoint")
         self._pending: deque[Save] = deque()
         self._free: list[HostMemory] = []
@@ -456,7 +459,7 @@ class CheckpointStore:
             if world.is_main:
                 self._discard(folder)
             if rank != world.rank:
-                raise ToldByMain(f"rank {rank}: {text}", RunError.status)
+                raise RemoteRankError(f"rank {rank}: {text}", RunError.status)
             assert refused is not None
             if world.size == 1:
                 raise refused

@@ -26,9 +26,11 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
     """
     if launched() == 1:  # a launcher with one rank left
         return leave(error.status, str(error), more={"traceback": traced, "log": log_of(error)})
-    from setpoint.parallel.world import LostRanks, ToldByMain, facts_of
+    from setpoint.parallel.process_group import LostRanks
+    from setpoint.parallel.rank import facts_of
+    from setpoint.parallel.world import RemoteRankError
 
-    if isinstance(error, ToldByMain):
+    if isinstance(error, RemoteRankError):
         wait_until_said()
         leave(error.status)
         return True

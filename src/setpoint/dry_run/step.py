@@ -165,7 +165,7 @@ def _run_of(
     highest = max(found.windows, key=lambda window: window.peak)
     known = {**found.fixed, "gradients": highest.gradients}
     peak = Peak(**known, rest=highest.peak - sum(known.values()))
-    degrees, at = dict(world.degrees), dict(world.at)
+    degrees, at = dict(world.degrees), dict(world.coordinates)
     return DryRun(
         world.rank,
         world.size,

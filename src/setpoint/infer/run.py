@@ -25,8 +25,9 @@ from setpoint.infer.tasks import Export
 from setpoint.infer.text import OnText, continue_prompts
 from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.parallel.determinism import determinism
+from setpoint.parallel.process_group import joined
 from setpoint.parallel.rank import launched, require_launch
-from setpoint.parallel.world import World, joined, world_of
+from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import active
 from setpoint.track.progress import Work, no_work
 from setpoint.units.dtype import DType

@@ -14,7 +14,7 @@ from setpoint.config import RunError
 from setpoint.ops.fetching import bring_back, fetch_undamaged, would_fetch
 from setpoint.ops.remote_run import remote_of
 from setpoint.ops.uploads import RECORD, Cadence, UploadReport, Uploads
-from setpoint.parallel.world import ToldByMain, World
+from setpoint.parallel.world import RemoteRankError, World
 from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.run_status import command_again
 
@@ -146,7 +146,7 @@ class RemoteCopies(Callback):
 
         problem = world.on_main(end)
         if problem and done:
-            raise RunError(problem) if world.is_main else ToldByMain(problem, RunError.status)
+            raise RunError(problem) if world.is_main else RemoteRankError(problem, RunError.status)
         if problem:
             self.run.progress.note(problem)
 

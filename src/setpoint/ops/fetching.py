@@ -23,7 +23,7 @@ from setpoint.ops.uploads import (
     UploadReport,
     read_pending,
 )
-from setpoint.parallel.world import ToldByMain, World
+from setpoint.parallel.world import RemoteRankError, World
 from setpoint.track.jsonl import whole_lines
 from setpoint.train.config import Job
 from setpoint.train.recording import locked_directory
@@ -356,7 +356,7 @@ def _fetch(
         shutil.rmtree(folder, ignore_errors=True)
     for text, why in failed:
         if why is None:
-            raise refused if refused is not None and reason is None else ToldByMain(text)
+            raise refused if refused is not None and reason is None else RemoteRankError(text)
     reports.append(_damage(remote, name, failed[0][1] or ""))
     return False
 

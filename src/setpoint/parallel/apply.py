@@ -55,7 +55,7 @@ def divide(
     if world.mesh is None:
         return stages
     if world.degrees["pipeline"] > 1:
-        count, own = world.degrees["pipeline"], world.at["pipeline"]
+        count, own = world.degrees["pipeline"], world.coordinates["pipeline"]
         stages = keep_stages(config.pipelining, model, count, own, sizes)
     whole: set[nn.Parameter] = set()
     if config.divides_experts:
@@ -95,7 +95,7 @@ def reader_of(config: Parallel, world: World) -> OneReader | None:
 
 def sequence_parts(config: Parallel, world: World) -> SequenceParts:
     """Find which places of sequences this rank has."""
-    degrees, at = world.degrees, world.at
+    degrees, at = world.degrees, world.coordinates
     return SequenceParts(
         degrees.get("ring", 1),
         degrees.get("ulysses", 1),

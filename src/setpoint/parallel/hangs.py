@@ -10,17 +10,17 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, TextIO
 
 from torch import distributed
 
 from setpoint.config import RunError
+from setpoint.files.threads import Periodic
 
 SHARE = 0.9
 """Of a timeout, after which a rank without progress writes down where it is: before it is ended."""
 TICKS = 20
-"""How often the time is looked at within a timeout."""
+"""Looks at the time within a timeout."""
 _SILENT = re.compile(r"Ranks? ([\d, ]+) failed to pass")
 
 _active: HangWatch | None = None
@@ -42,25 +42,25 @@ class HangWatch:
         self.rank, self.start, self.step = rank, start, step
         self.limit = start
         self.where = "the output of each"
-        """Where stacks are written, in words."""
+        """The place of the stacks, in words."""
         self._since = time.monotonic()
         self._armed = 0.0
         self._file: TextIO | None = None
         self._groups: list[Any] = [None]  # that of all ranks
-        self._ends = Event()
-        self._thread = Thread(target=self._look, name="setpoint-watch", daemon=True)
+        self._clock = Periodic(
+            lambda: self.limit / TICKS, self._set_clock, "setpoint-watch", at_once=True
+        )
 
     def __enter__(self) -> HangWatch:
         global _active
         _active = self
-        self._thread.start()
+        self._clock.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         global _active
         _active = None
-        self._ends.set()
-        self._thread.join()
+        self._clock.end()
         faulthandler.cancel_dump_traceback_later()
         if self._file is not None:
             self._file.close()
@@ -101,16 +101,13 @@ class HangWatch:
         self.progress()
         self.where = str(logs / "rank-N.stacks")
 
-    def _look(self) -> None:
-        """Set the clock of faulthandler forward wherever there was progress."""
-        while True:
-            since, now = self._since, time.monotonic()
-            if since != self._armed:
-                left = max(since + SHARE * self.limit - now, 0.001)
-                faulthandler.dump_traceback_later(left, file=self._file or sys.__stderr__ or 2)
-                self._armed = since
-            if self._ends.wait(self.limit / TICKS):
-                return
+    def _set_clock(self) -> None:
+        """Set the clock of faulthandler forward after progress."""
+        since = self._since
+        if since != self._armed:
+            left = max(since + SHARE * self.limit - time.monotonic(), 0.001)
+            faulthandler.dump_traceback_later(left, file=self._file or sys.__stderr__ or 2)
+            self._armed = since
 
 
 class LivenessCheck:
@@ -167,7 +164,8 @@ def _not_linked(path: str, flags: int) -> int:
 
 
 def _set_timeouts(groups: list[Any], seconds: float) -> None:
-    # Torch has no other name for it. gloo and NCCL have timeouts; other backends keep theirs.
+    # No public function of torch changes the timeout of a group; a new group for each step's phase
+    # would need a collective. gloo and NCCL have timeouts; other backends keep theirs.
     for group in groups:
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
@@ -182,7 +180,7 @@ def record_collectives() -> None:
 
 
 def meeting_time() -> timedelta | None:
-    """How long ranks wait to make a process group; None: as long as torch lets them."""
+    """Timeout of making a process group; None: torch's own."""
     return None if _active is None else timedelta(seconds=_active.start)
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, log_of, traceback_to_show, whole_traceback
 
 FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""
@@ -198,6 +198,15 @@ def leave(
     except OSError:
         return False
     return True
+
+
+def facts_of(error: BaseException) -> Facts:
+    """`traceback`, `frames` and `log` of an error, for `leave`."""
+    return {
+        "traceback": traceback_to_show(error),
+        "frames": whole_traceback(error),
+        "log": log_of(error),
+    }
 
 
 def reports_in(folder: Path) -> list[Ended]:

@@ -27,11 +27,7 @@ from setpoint.memory.allocator import expandable_segments
 from setpoint.memory.heap import keep_freed
 from setpoint.parallel.determinism import determinism
 from setpoint.parallel.rank import launched
-from setpoint.parallel.world import (
-    ToldByMain,
-    World,
-    world_of,
-)
+from setpoint.parallel.world import RemoteRankError, World, world_of
 from setpoint.precision.autocast import fp32_products
 from setpoint.precision.float8 import compiled_as_eager
 from setpoint.resilience.signals import StopRequest
@@ -262,7 +258,7 @@ def _compare_on_all(
         if text is not None:
             if refused is not None and rank == world.rank:
                 raise refused
-            raise ToldByMain(f"rank {rank}: {text}")
+            raise RemoteRankError(f"rank {rank}: {text}")
     for rank, (_, others) in enumerate(answers):
         for name, value in answers[0][1].items():
             if others[name] != value:

@@ -30,8 +30,9 @@ from setpoint.config import (
     whole_traceback,
 )
 from setpoint.parallel.hangs import keep_hangs_in
+from setpoint.parallel.process_group import LostRanks, tells_of_others
 from setpoint.parallel.rank import first_failure
-from setpoint.parallel.world import LostRanks, World, described, tells_of_others
+from setpoint.parallel.world import World, described
 from setpoint.report.goodput import dropped
 from setpoint.report.page.write import write_run_report
 from setpoint.track.chain import Chain, NoChain

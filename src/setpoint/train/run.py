@@ -14,7 +14,8 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.hangs import LivenessCheck
-from setpoint.parallel.world import World, joined
+from setpoint.parallel.process_group import joined
+from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
 from setpoint.train.bad_batches import BadBatches

@@ -218,7 +218,7 @@ def meet(metrics: MetricLog, world: World) -> None:
     if world.size == 1 or not (metrics.meets or metrics.always):
         return
     # Ranks of the axis `tensor` compute the same.
-    alike = tuple(at for axis, at in world.at.items() if axis != "tensor")
+    alike = tuple(at for axis, at in world.coordinates.items() if axis != "tensor")
     metrics.merge(world.all_of((alike, metrics.totals)))
     metrics.meets = False
     if not world.is_main:

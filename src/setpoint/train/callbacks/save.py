@@ -18,7 +18,7 @@ from setpoint.checkpoint.folder import directory_name, is_named, list_checkpoint
 from setpoint.checkpoint.manifest import BASE
 from setpoint.config import Foreign, RunError, added_sections, sections
 from setpoint.files.tensor_file import DTYPES
-from setpoint.parallel.world import ToldByMain
+from setpoint.parallel.world import RemoteRankError
 from setpoint.track.chain import HEAD
 from setpoint.train.evaluation.scores import Averages
 from setpoint.train.loop import Callback, Phase
@@ -335,7 +335,7 @@ class ExportCallback(Callback):
             is_said = True
         said = self.world.on_main(lambda: "; ".join(self.failed))
         if said:
-            raise RunError(said) if self.world.is_main else ToldByMain(said, RunError.status)
+            raise RunError(said) if self.world.is_main else RemoteRankError(said, RunError.status)
 
     def close(self, loop: Loop) -> None:
         """End what is not finished; the next session makes up for it."""
