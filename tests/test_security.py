@@ -31,7 +31,7 @@ PIPES = "what this process's own children send through a pipe of theirs"
 ALLOWED = {
     ("setpoint.data.sharing", "pickle"): PIPES,
     ("setpoint.data.prepared.worker", "pickle"): PIPES,
-    ("setpoint.track.prometheus", "self.socket.bind"): "asked for, on loopback by default",
+    ("setpoint.ops.prometheus", "self.socket.bind"): "asked for, on loopback by default",
     ("setpoint.config.schema.field", "eval"): "annotations of classes, which are code already",
 }
 """Modules with what they use, and why that reads nothing from others."""

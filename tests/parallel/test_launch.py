@@ -361,7 +361,7 @@ def test_a_first_start_that_is_refused_leaves_nothing(folder: Path, forks: Forks
     """By the main rank, when all of them have files in the run directory."""
     before = snapshot(folder)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = f"--tracking.prometheus.port={taken.getsockname()[1]}"
+        port = f"--tracking.trackers=[{{type: prometheus, port: {taken.getsockname()[1]}}}]"
         heart = "--resilience.heartbeat.every=0.01"
         run = Launched(folder, *words(port, heart), "--nproc", "2", forks=forks)
         assert run.end() == 2

@@ -186,7 +186,7 @@ def test_a_hostile_record_runs_nothing(
         "tracking.trackers.append={type=wandb}",
         "resilience.heartbeat={}",
         f"tracking.alerts=[{{type=command, command=[touch, {tmp_path}/ran]}}]",
-        "tracking.prometheus={}",
+        "tracking.trackers.append={type=prometheus}",
         f"checkpoint.remote.url=file://{tmp_path}/elsewhere",
         "profiling={}",
     )
@@ -195,7 +195,7 @@ def test_a_hostile_record_runs_nothing(
     cleaned, _ = recorded_job(run)
     assert [type(each).__name__ for each in cleaned.tracking.trackers] == ["Jsonl"]
     assert cleaned.checkpoint.remote is cleaned.profiling is cleaned.resilience.heartbeat is None
-    assert cleaned.tracking.alerts == () and cleaned.tracking.prometheus is None
+    assert cleaned.tracking.alerts == ()
     shutil.rmtree(run / "checkpoints")
     monkeypatch.setenv("SETPOINT_IMPORTS", "evil")
     job = small_job(tmp_path, "model.norm={type=import, target=evil.Norm}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError
-from setpoint.track.heartbeat import Beat, Heart, Progress, read_heartbeats
+from setpoint.track.heartbeat import Beat, Heart, Standing, read_heartbeats
 
 
 def heart(run: Path, rank: int = 0, size: int = 1, every: float = 0.01) -> Heart:
@@ -31,7 +31,7 @@ def test_beats_go_on_without_progress_and_say_since_when(tmp_path: Path) -> None
     with heart(tmp_path) as beating:
         (first,) = read_heartbeats(tmp_path)
         assert (first.phase, first.step, first.pid) == ("start", None, os.getpid())
-        beating.look = lambda: Progress("step", 7, 0.1 + 0.2, "step-4")
+        beating.look = lambda: Standing("step", 7, 0.1 + 0.2, "step-4")
         moved = wait_for_beats(tmp_path, time.time())
         assert (moved.phase, moved.step, moved.loss, moved.checkpoint) == (
             "step", 7, 0.1 + 0.2, "step-4",
@@ -48,7 +48,7 @@ def test_beats_go_on_without_progress_and_say_since_when(tmp_path: Path) -> None
 
 def test_a_session_that_fails_says_so_and_a_loss_that_is_not_finite_is_none(tmp_path: Path) -> None:
     with pytest.raises(KeyError), heart(tmp_path) as beating:
-        beating.look = lambda: Progress("evaluate", 3, float("nan"))
+        beating.look = lambda: Standing("evaluate", 3, float("nan"))
         raise KeyError
     (last,) = read_heartbeats(tmp_path)
     assert (last.phase, last.step, last.loss) == ("failed", 3, None)
@@ -79,8 +79,8 @@ def test_a_heartbeat_that_cannot_be_written_is_said_once(
 
         with monkeypatch.context() as patch:
             patch.setattr("setpoint.track.heartbeat.write_json", full)
-            beating._try(Progress("step", 1))
-            beating._try(Progress("step", 2))
+            beating._try(Standing("step", 1))
+            beating._try(Standing("step", 2))
         assert json.loads(beating.path.read_text()) == before
     assert said == [f"heartbeat: {beating.path} cannot be written: No space left on device"]
     assert read_heartbeats(tmp_path)[0].phase == "end"

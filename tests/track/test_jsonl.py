@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import RunError, SetpointError
 from setpoint.track.config import Jsonl
-from setpoint.track.jsonl import JsonlWriter, build_jsonl, read_jsonl
+from setpoint.track.jsonl import JsonlTracker, JsonlWriter, read_jsonl
 from setpoint.track.run_directory import RunDirectory
 
 # Newer Pythons warn of forks beside threads; these children start none and end with _exit.
@@ -174,18 +174,18 @@ def test_unwritable(tmp_path: Path) -> None:
 
 def test_the_tracker_is_built_from_its_section(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path) as run:
-        tracker, notes = build_jsonl(Jsonl(), run_directory=run), list[str]()
+        tracker, notes = JsonlTracker(Jsonl(), run_directory=run), list[str]()
         tracker.open(0, {}, notes.append)
         tracker.write({"step": 1})
         state = tracker.state_dict()
         tracker.write({"step": 2})
         tracker.close()
         assert read_jsonl(run.metrics) == [{"step": 1}, {"step": 2}] and not notes
-        again = build_jsonl(Jsonl(), run_directory=run)
+        again = JsonlTracker(Jsonl(), run_directory=run)
         again.open(1, state, notes.append)
         again.close()
         assert read_jsonl(run.metrics) == [{"step": 1}] and not notes
-        short = build_jsonl(Jsonl(), run_directory=run)
+        short = JsonlTracker(Jsonl(), run_directory=run)
         short.open(5, {"offset": 1000}, notes.append)
         short.close()
         assert notes == [f"{run.metrics} lacks rows of steps before 5"]

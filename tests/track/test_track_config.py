@@ -76,6 +76,7 @@ def test_build(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path) as run:
         writers = [t.build(run_directory=run) for t in resolve(Tracking()).trackers]
         assert [type(writer) for writer in writers] == [JsonlTracker]
+        writers[0].open(0, {}, lambda line: None)
         writers[0].write({"step": 1})
         assert read_jsonl(run.metrics) == [{"step": 1}]
 

@@ -66,7 +66,8 @@ def session(path: Path, step: int, saved: dict[str, Any], *kinds: type[TrackerCo
     trackers = Trackers()
     trackers.load_state_dict(saved)
     with RunDirectory.create(path) as run:
-        trackers.open(sections, run, FACTS, step, lambda _: None)
+        trackers.build(sections, run)
+        trackers.open(FACTS, step, lambda _: None)
         for number in (1, 2):
             trackers.write({"step": step + number})
         trackers.flush()
@@ -107,7 +108,7 @@ def test_all_are_closed_whatever_one_raises(tmp_path: Path) -> None:
 
     trackers = Trackers()
     for name in ("a", "b"):
-        trackers.opened[name] = Failing()
+        trackers.built[name] = Failing()
     with pytest.raises(OSError, match="full"):
         trackers.close()
     assert closed == ["failing"] * 2

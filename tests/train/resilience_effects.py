@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.ops.rank_health import GpuHealthCallback
+from setpoint.ops.stragglers import StragglersCallback
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
 from setpoint.resilience.limits import END_OF_JOB, Limits
@@ -19,8 +21,6 @@ from setpoint.track.events import NoEvents
 from setpoint.track.heartbeat import read_heartbeats
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
-from setpoint.train.callbacks.gpu_health import GpuHealthCallback
-from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
@@ -28,7 +28,7 @@ from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of
 from setpoint.train.run_status import watch_limits
 
-from ..parallel.nvml_stand_in import nvml_stand_in
+from ..ops.nvml_stand_in import nvml_stand_in
 from .poison import Poisoned, poison_runs
 
 
@@ -148,8 +148,8 @@ def slow(job: Job) -> list[int]:
 
     assert job.resilience.stragglers is not None
     events = Recorder()
-    callback = StragglersCallback(job.resilience.stragglers, events, Progress())
-    callback.steps = 1
+    callback = StragglersCallback(job.resilience.stragglers)
+    callback.events, callback.note, callback.steps = events, Progress().note, 1
     world = SimpleNamespace(rank=0, size=3, device="cpu", sum=fill)
     loop: Any = SimpleNamespace(
         components=SimpleNamespace(world=world), position=Position(), stepping=1.0, waited=1.0
@@ -164,13 +164,13 @@ def looked(job: Job) -> list[tuple[int, list[str]]]:
     found: list[tuple[int, list[str]]] = []
 
     def see(self: Any, loop: Loop) -> None:
-        found.append((loop.position.step, self.health.look()))
+        found.append((loop.position.step, self.health.new_problems()))
 
     with pytest.MonkeyPatch.context() as patch, nvml_stand_in() as gpu:
         gpu.degrees = 85
         patch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1"))
-        patch.setattr(GpuHealthCallback, "look", see)
-        callback = GpuHealthCallback(job.resilience.gpu_health, NoEvents(), Progress())
+        patch.setattr(GpuHealthCallback, "check", see)
+        callback = GpuHealthCallback(job.resilience.gpu_health)
         Loop(job, build_components(job), [callback], StopRequest(), Position()).run()
     return found
 

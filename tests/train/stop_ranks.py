@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from setpoint.ops.stragglers import StragglersCallback
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
 from setpoint.shapes.batch import Count, StepBatch
@@ -20,7 +21,6 @@ from setpoint.track.events import NoEvents
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.bad_batches import BadBatches, read_bad_batch
 from setpoint.train.build.components import build_components
-from setpoint.train.callbacks.stragglers import StragglersCallback
 from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 
@@ -348,8 +348,8 @@ def names_slow_ranks(folder: Path, rank: int) -> None:
             found.append(details)
 
     assert job.resilience.stragglers is not None
-    progress = make_progress("none", total_steps=None)
-    callback = StragglersCallback(job.resilience.stragglers, Seen(), progress)
+    callback = StragglersCallback(job.resilience.stragglers)
+    callback.events, callback.note = Seen(), lambda line: None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "perf_counter", lambda: clock[0])
         Loop(job, components, [callback], StopRequest(), Position()).run()

@@ -145,7 +145,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "profiling={wait=0, warmup=0, active=1}",
         "resilience.gc.every=2 steps",
         "resilience.heartbeat.every=30",
-        "tracking.prometheus.port=0",
+        "tracking.trackers.append={type=prometheus, port=0}",
         "tracking.system.every=60",
         'tracking.alerts=[{type=command, command=["true"]}]',
         "checkpoint.remote.url=memory://fields",

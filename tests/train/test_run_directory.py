@@ -189,7 +189,10 @@ def test_a_first_start_that_is_refused_leaves_nothing(
     shutil.rmtree(tmp_path / "runs", ignore_errors=True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         flag, words = {
-            "a port in use": (f"tracking.prometheus.port={taken.getsockname()[1]}", "in use"),
+            "a port in use": (
+                f"tracking.trackers=[{{type: prometheus, port: {taken.getsockname()[1]}}}]",
+                "in use",
+            ),
             "a checkpoint that does not fit": (f"checkpoint.load={other}", "does not fit"),
             "Ctrl-C": ("duration=1 steps", None),
         }[why]

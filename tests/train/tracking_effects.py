@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from setpoint.ops import alerts, prometheus, rank_health
 from setpoint.resilience.signals import StopRequest
-from setpoint.track import alerts, prometheus, system
 from setpoint.track.config import Prometheus
 from setpoint.track.tracker import Tracker
 from setpoint.train.build.components import build_components
@@ -48,8 +48,8 @@ def listens(job: Job) -> tuple[str, int] | None:
     class Fake(Tracker):
         port = 1
 
-        def __init__(self, section: Prometheus) -> None:
-            found.append((section.address, section.port))
+        def __init__(self, config: Prometheus, *, run_directory: Any) -> None:
+            found.append((config.address, config.port))
 
         def write(self, row: dict[str, Any]) -> None:
             pass
@@ -64,13 +64,13 @@ def sampled(job: Job) -> tuple[float, str] | None:
     """How often the machine is sampled, and where to."""
     found: list[tuple[float, str]] = []
 
-    class Fake(system.SystemSampler):
+    class Fake(rank_health.SystemSampler):
         def __init__(self, every: float, path: Path, *given: Any) -> None:
             found.append((every, path.name))
             super().__init__(every, path, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "SystemSampler", Fake)
+        patch.setattr(rank_health, "SystemSampler", Fake)
         train(job)
     return found[0] if found else None
 
@@ -102,19 +102,29 @@ def stalls(job: Job) -> list[float]:
     """After how long each alert tells of a stall."""
     found: list[float] = []
 
-    class Fake(alerts.Alerts):
-        def __enter__(self) -> Any:
-            found.extend(each.section.stalled_after for each in self._senders)
-            return super().__enter__()
+    clock = [0.0]
+
+    def sends(self: alerts.Alert, event: str, message: str) -> None:
+        if event == "stalled":
+            found.append(clock[0])
+
+    def passes(self: alerts.Alert) -> Any:
+        self._progressed = 0.0
+        for clock[0] in (4.9, 5.1, 1799.0, 1801.0):
+            self._look_for_stall()
+        return self
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alerts, "Alerts", Fake)
+        patch.setattr(alerts.Alert, "send", sends)
+        patch.setattr(alerts.Alert, "__enter__", passes)
+        patch.setattr(alerts, "time", SimpleNamespace(monotonic=lambda: clock[0]))
         patch.setenv("HERE", "http://127.0.0.1:9")  # where nothing listens
         train(job)
     return found
 
 
 START = ("evaluation=null", "duration=1 steps")
+LISTENS = ("tracking.trackers.append={type: prometheus}", *START)
 LAYERS = ["layers", "embedding", "norm", "output"]
 
 RUNS = ("tracking.alerts=[{type: command, command: [true]}]", *START)
@@ -132,11 +142,9 @@ ROWS: dict[str, tuple[Any, ...]] = {
                             ["param_norm"]),
     "Metrics.update_ratios": ("tracking.metrics.update_ratios=[layers]", columns, START,
                               [f"update_ratio_{name}" for name in sorted(LAYERS)]),
-    "Tracking.prometheus": ("tracking.prometheus={}", listens, START, ("127.0.0.1", 9464)),
-    "Prometheus.port": ("tracking.prometheus.port=0", listens, ("tracking.prometheus={}", *START),
-                        ("127.0.0.1", 0)),
-    "Prometheus.address": ("tracking.prometheus.address=0.0.0.0", listens,
-                           ("tracking.prometheus={}", *START), ("0.0.0.0", 9464)),
+    "Prometheus.port": ("tracking.trackers.1.port=0", listens, LISTENS, ("127.0.0.1", 0)),
+    "Prometheus.address": ("tracking.trackers.1.address=0.0.0.0", listens, LISTENS,
+                           ("0.0.0.0", 9464)),
     "Tracking.system": ("tracking.system={}", sampled, START, (15.0, "system.jsonl")),
     "System.every": ("tracking.system.every=5", sampled, ("tracking.system={}", *START),
                      (5.0, "system.jsonl")),
@@ -146,12 +154,12 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Command.command": ("tracking.alerts.0.command=[echo]", sends, RUNS, [("echo", 10.0)]),
     "Command.events": ("tracking.alerts.0.events=[failed]", sends, RUNS, []),
     "Command.timeout": ("tracking.alerts.0.timeout=3", sends, RUNS, [("true", 3.0)]),
-    "Command.stalled_after": ("tracking.alerts.0.stalled_after=5", stalls, RUNS, [5.0]),
+    "Command.stalled_after": ("tracking.alerts.0.stalled_after=5", stalls, RUNS, [5.1]),
     "Webhook.url": ("tracking.alerts.0.url=env:THERE", sends, POSTS),
     "Webhook.headers": ("tracking.alerts.0.headers={X: 'env:THERE'}", sends, POSTS),
     "Webhook.body": ("tracking.alerts.0.body={text: hi}", sends, POSTS),
     "Webhook.retries": ("tracking.alerts.0.retries=1", sends, POSTS),
     "Webhook.events": ("tracking.alerts.0.events=[failed]", sends, POSTS, []),
     "Webhook.timeout": ("tracking.alerts.0.timeout=3", sends, POSTS),
-    "Webhook.stalled_after": ("tracking.alerts.0.stalled_after=5", stalls, POSTS, [5.0]),
+    "Webhook.stalled_after": ("tracking.alerts.0.stalled_after=5", stalls, POSTS, [5.1]),
 }  # fmt: skip

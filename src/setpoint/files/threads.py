@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import Event, Thread, current_thread
+from threading import Event, Lock, Thread, current_thread
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
@@ -114,6 +114,7 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._starting = Lock()
         self._last: Future[Any] | None = None
         _made.add(self)
 
@@ -137,12 +138,13 @@ class Worker:
         """
         self._last = future = Future[T]()
         self._tasks.put((future, act))
-        if not self._thread.is_alive():
-            try:
-                self._thread.start()
-            except RuntimeError:
-                self.end()
-                self._run()
+        with self._starting:
+            if not self._thread.is_alive():
+                try:
+                    self._thread.start()
+                except RuntimeError:
+                    self.end()
+                    self._run()
         return future
 
     def end(self, patience: float | None = None) -> bool:

@@ -115,7 +115,7 @@ class Spike(Config, role=RUNTIME):
     """Policy for steps whose loss is a spike."""
 
 
-class Heartbeat(Config, role=RUNTIME):
+class Heartbeat(Config, role=RUNTIME, owner="setpoint.ops.rank_health:HeartbeatCallback"):
     """Heartbeat files: how far each rank is, in `heartbeats/rank-N.json` of the run directory."""
 
     every: float = field(
@@ -124,7 +124,7 @@ class Heartbeat(Config, role=RUNTIME):
     """Seconds between two writes, by a thread, so that they go on where a rank hangs."""
 
 
-class Stragglers(Config, role=RUNTIME):
+class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:StragglersCallback"):
     """Report of ranks whose own work takes longer than that of the others."""
 
     every: Period = field(default=Period("100 steps"))
@@ -140,7 +140,7 @@ class Stragglers(Config, role=RUNTIME):
             yield Problem("every", "use stragglers = null to switch the report off")
 
 
-class GpuHealthCheck(Config, role=RUNTIME):
+class GpuHealthCheck(Config, role=RUNTIME, owner="setpoint.ops.rank_health:GpuHealthCallback"):
     """Look at the GPU of each rank by NVML: temperature, throttling, memory errors, Xid errors."""
 
     every: Period = field(default=Period("10 min"))

@@ -47,7 +47,6 @@ LEFT_OUT = (
     "profiling",
     "resilience.heartbeat",
     "tracking.alerts",
-    "tracking.prometheus",
     "tracking.system",
 )
 """Sections that are null when a run is trained again."""

@@ -21,12 +21,37 @@ class TrackerConfig(Config, role=RUNTIME):
     """Tracker (logger): each receives every row of metrics."""
 
 
-class Jsonl(TrackerConfig, type="jsonl", owner="setpoint.track.jsonl:build_jsonl", role=RUNTIME):
+class Jsonl(TrackerConfig, type="jsonl", owner="setpoint.track.jsonl:JsonlTracker", role=RUNTIME):
     """`metrics.jsonl` in the run directory: one row a line, at full precision."""
 
 
 class Csv(TrackerConfig, type="csv", owner="setpoint.track.csv_file:build_csv", role=RUNTIME):
     """`logs/train.csv` and `logs/evaluation.csv` in the run directory: one row a line."""
+
+
+class Prometheus(
+    TrackerConfig,
+    type="prometheus",
+    owner="setpoint.ops.prometheus:PrometheusTracker",
+    role=RUNTIME,
+):
+    """HTTP endpoint `/metrics` of the main rank, with the newest rows as Prometheus reads them."""
+
+    port: int = field(default=9464, ge=0, le=65535, also_called=("prometheus_port",))
+    """Port; 0: any that is free, which the run shows."""
+    address: str = "127.0.0.1"
+    """Address to listen at; 0.0.0.0: all of the machine, for whoever reaches it."""
+
+    @check(cautions={OPEN_PORT: "the endpoint for Prometheus can be reached from elsewhere"})
+    def _check_address(self) -> Iterator[Caution]:
+        if not self.address.startswith("127.") and self.address not in ("localhost", "::1"):
+            yield Caution(
+                OPEN_PORT,
+                "address",
+                "lets whoever reaches this address read the metrics and the name of the run, "
+                "without a password",
+                hint="Leave it at 127.0.0.1, and reach it through an SSH tunnel or a proxy.",
+            )
 
 
 class ServiceConfig(TrackerConfig, role=RUNTIME):
@@ -252,8 +277,9 @@ class Metrics(Config, role=RUNTIME):
 
 class System(
     Config,
+    owner="setpoint.ops.rank_health:SystemCallback",
     role=RUNTIME,
-    rules=(Rule("setpoint.track.system:missing_problems", "Whether the package is installed"),),
+    rules=(Rule("setpoint.track.services:psutil_problems", "Whether the package is installed"),),
 ):
     """Use of the machine, sampled in a thread: `logs/system.jsonl`, and rows for the trackers."""
 
@@ -261,15 +287,6 @@ class System(
     """Seconds between samples."""
     ranks: Literal["main", "all"] = "main"
     """all: each rank samples its process and GPU, into `logs/system-rank-N.jsonl`."""
-
-
-class Prometheus(Config, role=RUNTIME):
-    """HTTP endpoint `/metrics` of the main rank, with the newest rows as Prometheus reads them."""
-
-    port: int = field(default=9464, ge=0, le=65535)
-    """Port; 0: any that is free, which the run shows."""
-    address: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0: all of the machine, for whoever reaches it."""
 
 
 class AlertConfig(Config, role=RUNTIME):
@@ -291,7 +308,7 @@ class AlertConfig(Config, role=RUNTIME):
             yield Problem("events", "is empty: nothing would be sent", hint="Remove the alert.")
 
 
-class Webhook(AlertConfig, type="webhook", owner="setpoint.track.alerts:PostJson", role=RUNTIME):
+class Webhook(AlertConfig, type="webhook", owner="setpoint.ops.alerts:WebhookAlert", role=RUNTIME):
     """Posts JSON to a URL."""
 
     url: Secret
@@ -305,7 +322,7 @@ class Webhook(AlertConfig, type="webhook", owner="setpoint.track.alerts:PostJson
     """Times that it is tried again, after 1, 2, 4, ... seconds."""
 
 
-class Command(AlertConfig, type="command", owner="setpoint.track.alerts:RunProgram", role=RUNTIME):
+class Command(AlertConfig, type="command", owner="setpoint.ops.alerts:CommandAlert", role=RUNTIME):
     """Runs a program."""
 
     command: tuple[str, ...]
@@ -353,9 +370,6 @@ class Tracking(Config, role=RUNTIME):
     system: System | None = field(default=None, also_called=("system_metrics",))
     """Use of CPU, memory, disk, network and GPU; null: not sampled."""
 
-    prometheus: Prometheus | None = field(default=None, also_called=("prometheus_port",))
-    """Endpoint for Prometheus; null: none."""
-
     alerts: tuple[AlertConfig, ...] = field(default=(), also_called=("notifications", "webhooks"))
     """Alerts: messages about the end, failures, spikes and stalls of the run."""
 
@@ -369,22 +383,6 @@ class Tracking(Config, role=RUNTIME):
         default=None, gt=0, lt=inf, also_called=("gpu_peak_flops", "flops_promised")
     )
     """Peak FLOPS of one device for MFU; null: the vendor's number for bf16, where known."""
-
-    @check(cautions={OPEN_PORT: "the endpoint for Prometheus can be reached from elsewhere"})
-    def _check_address(self) -> Iterator[Caution]:
-        section = self.prometheus
-        if (
-            section is not None
-            and not section.address.startswith("127.")
-            and section.address not in ("localhost", "::1")
-        ):
-            yield Caution(
-                OPEN_PORT,
-                "prometheus.address",
-                "lets whoever reaches this address read the metrics and the name of the run, "
-                "without a password",
-                hint="Leave it at 127.0.0.1, and reach it through an SSH tunnel or a proxy.",
-            )
 
     @check
     def _check_trackers(self) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Heartbeats: a small file of each rank that says how far it is, and a reader of all of them."""
+"""Heartbeats: a small file of each rank that names its step and phase, and a reader of all."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Event, Lock, Thread
 from typing import NamedTuple, Self
 
 from setpoint.config import RunError
 from setpoint.files.atomic import write_json
+from setpoint.files.threads import Periodic
 
 FOLDER = "heartbeats"
 """In the run directory."""
@@ -24,8 +25,8 @@ MISSED = 3
 """Beats that may fail to come before a rank counts as gone."""
 
 
-class Progress(NamedTuple):
-    """What a rank does.
+class Standing(NamedTuple):
+    """State of a rank.
 
     Arguments:
         phase: "start", "step", "evaluate", "save", "end" or "failed".
@@ -42,7 +43,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one heartbeat file says.
+    """Content of a heartbeat file.
 
     Arguments:
         every: seconds between two beats.
@@ -63,7 +64,7 @@ class Beat:
     checkpoint: str | None = None
 
     def is_gone(self, now: float) -> bool:
-        """Whether beats have stopped coming, and not because the session has ended."""
+        """True if beats have stopped coming, and not because the session has ended."""
         return self.phase not in (END, FAILED) and now - self.time > MISSED * self.every
 
     def stands_still(self, now: float) -> float:
@@ -72,22 +73,20 @@ class Beat:
 
 
 def read_heartbeats(run: Path | str) -> list[Beat]:
-    """What the ranks of a run have said last, by rank; a file that is no heartbeat is left out."""
-    found: list[Beat] = []
+    """The last heartbeat of each rank of a run, by rank; other files are left out."""
+    beats: list[Beat] = []
     for path in Path(run, FOLDER).glob("rank-*.json"):
-        try:
-            found.append(Beat(**json.loads(path.read_bytes())))
-        except (OSError, ValueError, TypeError):
-            continue
-    return sorted(found, key=lambda beat: beat.rank)
+        with suppress(OSError, ValueError, TypeError):
+            beats.append(Beat(**json.loads(path.read_bytes())))
+    return sorted(beats, key=lambda beat: beat.rank)
 
 
 class Heart:
     """Writes the heartbeat of one rank while it is open, in a thread that a hang does not stop.
 
     The first one is written before `__enter__` returns, and the last one says how it ended. One
-    that cannot be written is no reason to end a run: the next one is tried, and `note` hears of
-    the first.
+    that cannot be written is no reason to end a run: the next one is tried, and `note` gets a line
+    of the first.
 
     Arguments:
         run: the run directory.
@@ -101,22 +100,15 @@ class Heart:
     def __init__(
         self, run: Path, every: float, rank: int, world_size: int, note: Callable[[str], None]
     ) -> None:
-        self.folder, self.every = run / FOLDER, every
+        self.folder, self.every, self.note = run / FOLDER, every, note
         self.rank, self.world_size = rank, world_size
-        self.note = note
-        self.look: Callable[[], Progress] = lambda: Progress(START)
-        """Says what this rank does; called by the thread."""
-        self.missed = 0
+        self.path = self.folder / f"rank-{rank}.json"
+        self.look: Callable[[], Standing] = lambda: Standing(START)
+        """Called by the thread for the state of this rank."""
+        self._missed = 0
         self._last: tuple[str, int | None] | None = None
         self._since = 0.0
-        self._ended = Event()
-        self._lock = Lock()
-        self._thread = Thread(target=self._go_on, name="setpoint-heartbeat", daemon=True)
-
-    @property
-    def path(self) -> Path:
-        """The file of this rank."""
-        return self.folder / f"rank-{self.rank}.json"
+        self._periodic = Periodic(every, lambda: self._try(self.look()), "setpoint-heartbeat")
 
     def __enter__(self) -> Self:
         try:
@@ -129,49 +121,42 @@ class Heart:
                     other.unlink(missing_ok=True)  # of a session with more ranks
         except OSError as error:
             raise RunError(f"{self.folder} cannot be written: {error.strerror}") from error
-        self.beat(self.look())
-        self._thread.start()
+        self._beat(self.look())
+        self._periodic.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._periodic.end()
         self._try(self.look()._replace(phase=END if kind is None else FAILED))
 
-    def beat(self, doing: Progress) -> None:
-        """Write one.
+    def _beat(self, standing: Standing) -> None:
+        """Write one, at first by the main thread, then by the other, and last by the main thread.
 
         Raises:
             RunError: it cannot be written; the one before is unchanged.
         """
-        with self._lock:
-            now = time.time()
-            if (doing.phase, doing.step) != self._last:
-                self._last, self._since = (doing.phase, doing.step), now
-            finite = doing.loss is not None and math.isfinite(doing.loss)
-            beat = Beat(
-                self.rank,
-                self.world_size,
-                socket.gethostname(),
-                os.getpid(),
-                self.every,
-                now,
-                self._since,
-                doing.phase,
-                doing.step,
-                doing.loss if finite else None,
-                doing.checkpoint,
-            )
-            write_json(self.path, asdict(beat))
+        now, (phase, step, loss, checkpoint) = time.time(), standing
+        if (phase, step) != self._last:
+            self._last, self._since = (phase, step), now
+        beat = Beat(
+            self.rank,
+            self.world_size,
+            socket.gethostname(),
+            os.getpid(),
+            self.every,
+            now,
+            self._since,
+            phase,
+            step,
+            loss if loss is not None and math.isfinite(loss) else None,
+            checkpoint,
+        )
+        write_json(self.path, asdict(beat))
 
-    def _go_on(self) -> None:
-        while not self._ended.wait(self.every):
-            self._try(self.look())
-
-    def _try(self, doing: Progress) -> None:
+    def _try(self, standing: Standing) -> None:
         try:
-            self.beat(doing)
+            self._beat(standing)
         except RunError as error:
-            self.missed += 1
-            if self.missed == 1:
+            self._missed += 1
+            if self._missed == 1:
                 self.note(f"heartbeat: {error}")

@@ -129,11 +129,18 @@ class JsonlWriter:
 class JsonlTracker(Tracker):
     """Writes `metrics.jsonl`; a checkpoint keeps how long the file was."""
 
-    def __init__(self, path: Path) -> None:
-        self._writer = JsonlWriter(path)
+    def __init__(self, config: Jsonl, *, run_directory: RunDirectory) -> None:
+        self._path = run_directory.metrics
+        self._opened: JsonlWriter | None = None
+
+    @property
+    def _writer(self) -> JsonlWriter:
+        assert self._opened is not None
+        return self._opened
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Drop the rows of steps that were lost with a process."""
+        """Open the file, and drop the rows of steps that were lost with a process."""
+        self._opened = JsonlWriter(self._path)
         self.rewind(step, state, note)
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -157,12 +164,8 @@ class JsonlTracker(Tracker):
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.close()
-
-
-def build_jsonl(config: Jsonl, *, run_directory: RunDirectory) -> JsonlTracker:
-    """Build the tracker that writes `metrics.jsonl`."""
-    return JsonlTracker(run_directory.metrics)
+        if self._opened is not None:
+            self._opened.close()
 
 
 def read_jsonl(

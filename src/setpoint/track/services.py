@@ -31,7 +31,7 @@ from .config import NO_LOGIN
 from .tracker import RunFacts, Tracker
 
 if TYPE_CHECKING:
-    from .config import Aim, Comet, Mlflow, ServiceConfig, TensorBoard, Trackio, Wandb
+    from .config import Aim, Comet, Mlflow, ServiceConfig, System, TensorBoard, Trackio, Wandb
     from .run_directory import RunDirectory
 
 PROJECT = "setpoint"
@@ -62,6 +62,15 @@ def missing_problems(config: ServiceConfig) -> Iterator[Problem]:
                 f"needs the package {package}: pip install 'setpoint[{config.extra}]'",
                 valid=("jsonl", "csv"),
             )
+
+
+def psutil_problems(config: System) -> Iterator[Problem]:
+    """Find that the package for samples of the machine is not installed."""
+    if importlib.util.find_spec("psutil") is None:
+        hint = "Or leave tracking.system out."
+        yield Problem(
+            "every", "needs the package psutil: pip install 'setpoint[system]'", hint=hint
+        )
 
 
 def login_problems(config: Wandb) -> Iterator[Problem]:

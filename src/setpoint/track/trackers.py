@@ -71,61 +71,55 @@ class Trackers:
     """
 
     def __init__(self) -> None:
-        self.opened: dict[str, Tracker] = {}
+        self.built: dict[str, Tracker] = {}
         self.states: dict[str, dict[str, Any]] = {JSONL: {"offset": 0}}
 
-    def open(
-        self,
-        sections: Iterable[TrackerConfig],
-        run: RunDirectory,
-        facts: RunFacts,
-        step: int,
-        note: Callable[[str], None],
-    ) -> None:
-        """Build the trackers and open each at a step; `load_state_dict` comes before.
+    def build(self, sections: Iterable[TrackerConfig], run: RunDirectory) -> None:
+        """Build the trackers; nothing of the run is written.
 
         Raises:
-            SetpointError: one has no method `write`.
+            SetpointError: one has no method `write`, or what it needs is not there.
         """
-        for tracker in self.opened.values():  # those that have no section in the list
-            tracker.describe(facts)
         for section in sections:
             tag = str(type(section).__setpoint__.tag)
-            same = sum(name.partition(".")[0] == tag for name in self.opened)
+            same = sum(name.partition(".")[0] == tag for name in self.built)
             name = f"{tag}.{same}" if same else tag
-            built = section.build(run_directory=run)
-            if not callable(getattr(built, "write", None)):
-                kind = type(built).__name__
+            tracker = section.build(run_directory=run)
+            if not callable(getattr(tracker, "write", None)):
+                kind = type(tracker).__name__
                 raise SetpointError(f"tracking.trackers: {kind} (type = {tag}) has no write(row)")
-            tracker = _driven(name, built)
-            self.opened[name] = tracker
+            self.built[name] = _driven(name, tracker)
+
+    def open(self, facts: RunFacts, step: int, note: Callable[[str], None]) -> None:
+        """Open each tracker at a step; `load_state_dict` comes before."""
+        for name, tracker in self.built.items():
             tracker.describe(facts)
             tracker.open(step, self.states.get(name, {}), note)
 
     def rewind(self, step: int, note: Callable[[str], None]) -> None:
         """Bring each to a checkpoint whose states were loaded before."""
-        for name, tracker in self.opened.items():
+        for name, tracker in self.built.items():
             tracker.rewind(step, self.states.get(name, {}), note)
 
     def write(self, row: dict[str, Any]) -> None:
         """Give a row to each."""
-        for tracker in self.opened.values():
+        for tracker in self.built.values():
             tracker.write(row)
 
     def write_beside(self, row: dict[str, Any]) -> None:
         """Give a row to each but `metrics.jsonl`, which holds what a resume writes again."""
-        for name, tracker in self.opened.items():
+        for name, tracker in self.built.items():
             if name != JSONL:
                 tracker.write(row)
 
     def flush(self) -> None:
         """Let each bring its rows where they outlast the process."""
-        for tracker in self.opened.values():
+        for tracker in self.built.values():
             tracker.flush()
 
     def state_dict(self) -> dict[str, Any]:
         """The states of all, as a checkpoint holds them."""
-        now = {name: tracker.state_dict() for name, tracker in self.opened.items()}
+        now = {name: tracker.state_dict() for name, tracker in self.built.items()}
         others = {name: state for name, state in {**self.states, **now}.items() if state}
         offset = others.pop(JSONL)["offset"]
         return {OFFSET: offset, **({OTHERS: others} if others else {})}
@@ -137,5 +131,5 @@ class Trackers:
     def close(self) -> None:
         """Close each, whatever the others raise."""
         with ExitStack() as ending:
-            for tracker in self.opened.values():
+            for tracker in self.built.values():
                 ending.callback(tracker.close)

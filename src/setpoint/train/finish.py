@@ -6,12 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from setpoint.checkpoint.folder import directory_name, read_pointer
 from setpoint.checkpoint.places import format_newest
 from setpoint.config import (
     SHORT,
     RunError,
-    SetpointError,
     error_in_words,
     fingerprint,
     was_quit,
@@ -20,11 +18,10 @@ from setpoint.data.corpus import Corpus
 from setpoint.data.ngram import ngram_baselines
 from setpoint.resilience.signals import PREEMPTED
 from setpoint.track.console import short_time
-from setpoint.track.heartbeat import Progress as Standing
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.summary import print_table
 from setpoint.train.evaluation.scores import eval_slice, scores_in
-from setpoint.train.loop import Loop, Phase
+from setpoint.train.loop import Loop
 from setpoint.train.recording import write_report
 from setpoint.train.run_status import command_again, goodput_of, stop_message
 from setpoint.train.session import Run
@@ -38,8 +35,6 @@ def run_loop(run: Run, loop: Loop) -> None:
         RunError: if the run itself fails.
     """
     root, stop = run.store.root, run.stop
-    if run.heart is not None:
-        run.heart.look = partial(_standing, loop, root)
     stop.newest = partial(format_newest, root)
     again = command_again(run.job, run.directory)
     stop.keeps = stop.resumable = run.job.checkpoint.save
@@ -65,18 +60,6 @@ def run_loop(run: Run, loop: Loop) -> None:
         if shown is None:
             raise
         raise shown from error
-
-
-def _standing(loop: Loop, root: Path) -> Standing:
-    """What this rank does, for its heartbeat, whose thread calls it."""
-    phase = {Phase.EVALUATE: "evaluate", Phase.KEEP: "save"}.get(loop.doing, "step")
-    loss = None if loop.result is None else loop.result.loss
-    try:
-        newest = read_pointer(root, "latest")
-    except SetpointError:  # which the run itself says where it matters
-        newest = None
-    name = None if newest is None else directory_name(newest)
-    return Standing(phase, loop.position.step, loss, name)
 
 
 def finish(run: Run, loop: Loop) -> Run:

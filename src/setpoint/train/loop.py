@@ -102,7 +102,7 @@ class Callback:
     ) -> None:
         """Called on all ranks before a run directory is compared with the job, and opened.
 
-        Of callbacks that are there by then: objects given to `train`, and `checkpoint.remote`.
+        Of callbacks that are there by then: objects given to `train`, and operations.
 
         Arguments:
             directory: None for a new one.
@@ -112,11 +112,22 @@ class Callback:
     def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
         """A row of what `check` says `before_open` would do; nothing is written."""
 
+    def before_build(self, run: Any, ending: ExitStack) -> None:
+        """Called on all ranks when the job agrees with its record, before anything is built.
+
+        Of the same callbacks as `before_open`.
+
+        Arguments:
+            run: has `job`, `directory`, `world`, and `shown`, which shows lines to people.
+            ending: closed when the run is left, with the error that ends it.
+        """
+
     def opened(self, run: Any, within: ExitStack) -> None:
         """Called when the run directory is locked, before the newest checkpoint is loaded.
 
         Arguments:
-            run: has `job`, `directory`, `events`, `progress`, and the `store` of checkpoints.
+            run: has `job`, `directory`, `events`, `progress`, `trackers`, and the `store` of
+                checkpoints.
             within: closed at the end of the session, when all is recorded.
         """
 

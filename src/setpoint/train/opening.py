@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +54,6 @@ from setpoint.train.run_status import (
 from setpoint.train.session import Run, Stamp
 
 if TYPE_CHECKING:
-    from setpoint.track.alerts import Alerts
     from setpoint.train.loop import Callback
 
 
@@ -90,7 +89,8 @@ def open_run(
         callback.before_open(job, None if place is None else Path(place), world, shown.note)
     run = _compare_on_all(world, job, directory, accept, found)
     run.world, run.stop, run.shown, run.added_callbacks = world, stop, shown, callbacks
-    run.alerts = ending.enter_context(alerts_of(run.job, world, run.directory, shown))
+    for callback in callbacks:
+        callback.before_build(run, ending)
     ending.enter_context(settings_of(run.job))
     shown.note(device_line(run.job, world.device))
     stop.resumable, stop.grace = True, run.job.resilience.grace_period
@@ -280,22 +280,6 @@ def total_steps(job: Job) -> int | None:
     """After how many steps a run ends; None if something else ends it."""
     steps = job.duration.in_unit("steps")
     return None if steps is None else int(steps)
-
-
-def alerts_of(
-    job: Job, world: World, run: Path, shown: Progress
-) -> AbstractContextManager[Alerts | None]:
-    """Open the alerts of a job, on its main rank.
-
-    Raises:
-        SetpointError: an address is not where its reference says.
-    """
-    if not job.tracking.alerts or not world.is_main:
-        return nullcontext()
-    from setpoint.track.alerts import Alerts
-
-    facts = {"run": run.name, "fingerprint": fingerprint(job)}
-    return Alerts(job.tracking.alerts, run, facts, shown.note)
 
 
 @contextmanager

@@ -6,10 +6,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from setpoint import __version__
 from setpoint.checkpoint.folder import list_checkpoints
@@ -39,7 +39,6 @@ from setpoint.track.chain import Chain, NoChain
 from setpoint.track.config import MARK
 from setpoint.track.console import time_of
 from setpoint.track.events import EventLog, NoEvents
-from setpoint.track.heartbeat import Heart
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.progress_log import LoggedProgress
@@ -50,7 +49,6 @@ from setpoint.track.trackers import JSONL, Trackers
 from setpoint.train.build.data import where_in_data
 from setpoint.train.build.parameters import rows_of
 from setpoint.train.build.utilization import utilization_of
-from setpoint.train.config import Job
 from setpoint.train.contract import Accepted, describe_accepted, describe_idle
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.opening import device_line, require_unchanged, total_steps
@@ -64,9 +62,6 @@ from setpoint.train.provenance import (
 from setpoint.train.run_name import identity_mark
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom
-
-if TYPE_CHECKING:
-    from setpoint.track.system import SystemSampler
 
 
 @contextmanager
@@ -93,14 +88,10 @@ def open_record(run: Run) -> Iterator[None]:
         ending.callback(run.progress.close)
         run.progress.log(device_line(job, world.device))  # which is shown since it is known
         keep_hangs_in(files.logs)
-        beats = job.resilience.heartbeat
-        if beats is not None:
-            run.heart = Heart(files.path, beats.every, world.rank, world.size, run.progress.note)
-            ending.enter_context(run.heart)
         run.trackers = Trackers()
         ending.callback(run.trackers.close)
-        serve(job, world, run.trackers, run.progress)
-        run.system = ending.enter_context(sampling(job, world, files, run.progress))
+        trackers = job.tracking.trackers if world.is_main else ()
+        world.on_main(lambda: run.trackers.build(trackers, files))
         rows = files.metrics, files.events
         run.chain = Chain(files.path, *rows) if world.is_main else NoChain()
         ending.callback(run.chain.close)
@@ -231,44 +222,6 @@ def keep_in_log(progress: LoggedProgress, error: Exception, secrets: Iterable[st
         progress.log(f"failed:\n{text}")
         with suppress(AttributeError):  # of a class with slots
             setattr(error, LOG_OF, str(progress.path))
-
-
-def serve(job: Job, world: World, trackers: Trackers, shown: Progress) -> None:
-    """Listen for Prometheus, on the main rank.
-
-    Raises:
-        SetpointError: it cannot listen there; on all ranks.
-    """
-    section = job.tracking.prometheus
-    if section is None:
-        return
-
-    def begin() -> None:
-        from setpoint.track.prometheus import PrometheusTracker
-
-        tracker = PrometheusTracker(section)
-        trackers.opened["prometheus"] = tracker
-        shown.note(f"metrics for Prometheus: http://{section.address}:{tracker.port}/metrics")
-
-    world.on_main(begin)
-
-
-def sampling(
-    job: Job, world: World, run: RunDirectory, shown: Progress
-) -> AbstractContextManager[SystemSampler | None]:
-    """Open what samples the use of the machine, on the ranks that do."""
-    section = job.tracking.system
-    if section is None or not (world.is_main or section.ranks == "all"):
-        return nullcontext()
-    import torch
-
-    from setpoint.track.system import SystemSampler
-
-    gpu = None
-    if world.device.type == "cuda":
-        gpu = f"GPU-{torch.cuda.get_device_properties(world.device).uuid}"
-    name = "system.jsonl" if section.ranks == "main" else f"system-rank-{world.rank}.jsonl"
-    return SystemSampler(section.every, run.logs / name, run.path, gpu, shown.note)
 
 
 BEGINNINGS = ("start", "resume", "restart", "rollback")

@@ -106,8 +106,6 @@ def resume(run: Run) -> None:
         note(f"best metric reset: its measure has changed: {changed}")
     for line in fallback_notes(job, run.fallback):
         note(line)
-    if run.alerts is not None:
-        run.events.listeners.append(run.alerts.heard)
 
 
 def _after_rollbacks(run: Run, checkpoint: Checkpoint) -> Checkpoint:
@@ -140,8 +138,7 @@ def _open_trackers(run: Run) -> None:
     cut_chain(run)
     if not run.is_over:
         run.chain.open(step=step, fingerprint=fingerprint(run.identity))
-    trackers, facts = run.job.tracking.trackers, facts_of(run)
-    run.trackers.open(trackers, run.files, facts, step, run.progress.note)
+    run.trackers.open(facts_of(run), step, run.progress.note)
 
 
 @contextmanager

@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.logged import MetricLog
-    from setpoint.track.alerts import Alerts
     from setpoint.track.chain import Chain
     from setpoint.track.events import EventLog
-    from setpoint.track.heartbeat import Heart
     from setpoint.track.progress import Progress
     from setpoint.track.progress_log import LoggedProgress
-    from setpoint.track.system import SystemSampler
     from setpoint.track.trackers import Trackers
     from setpoint.train.build.components import Components
     from setpoint.train.build.utilization import Utilization
@@ -73,7 +70,6 @@ class Run:
     """Shows the run to people; `progress` writes its log as well."""
     began: float = field(init=False)
     """Start of this session, in seconds since 1970."""
-    alerts: Alerts | None = None
     added_callbacks: Sequence[Callback] = ()
     """Callbacks of sections that are no part of training, and those of a program."""
     program_callbacks: tuple[str, ...] = ()
@@ -95,9 +91,6 @@ class Run:
     utilization: Utilization = field(init=False)
     frozen: FrozenParameters = field(init=False)
     """The parameters that checkpoints may leave out."""
-    heart: Heart | None = None
-    system: SystemSampler | None = None
-    """Samples the use of the machine; None where this rank does not."""
 
     # Set by `resume`.
     started: Position = field(init=False)

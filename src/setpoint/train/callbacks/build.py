@@ -8,7 +8,6 @@ from setpoint.config import SetpointError, added_sections
 from setpoint.resilience.config import SkipStep
 from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
-from setpoint.train.callbacks.gpu_health import GpuHealthCallback
 from setpoint.train.callbacks.limits import LimitsCallback
 from setpoint.train.callbacks.log import BadStepsCallback, LogCallback, RecordCallback
 from setpoint.train.callbacks.profile import (
@@ -20,8 +19,6 @@ from setpoint.train.callbacks.profile import (
 )
 from setpoint.train.callbacks.save import FOLDER, ExportCallback, LoadOnlyCallback, SaveCallback
 from setpoint.train.callbacks.seal import SealCallback
-from setpoint.train.callbacks.stragglers import StragglersCallback
-from setpoint.train.callbacks.watching import AlertCallback, SystemCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback
 from setpoint.train.recording import change_record
@@ -79,19 +76,10 @@ def build_callbacks(run: Run) -> list[Callback]:
         callbacks.append(export)
     if components.world.is_main:
         callbacks.append(SealCallback(run.chain))
-    if run.system is not None and components.world.is_main:
-        callbacks.append(SystemCallback(run.system, trackers))
-    if run.alerts is not None:
-        callbacks.append(AlertCallback(run.alerts))
     if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):
         callbacks.append(BadStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
-    resilience = job.resilience
-    if resilience.stragglers is not None:
-        callbacks.append(StragglersCallback(resilience.stragglers, events, progress))
-    if resilience.gpu_health is not None:
-        callbacks.append(GpuHealthCallback(resilience.gpu_health, events, progress))
     if run.stop.limits is not None:
         callbacks.append(LimitsCallback(run.stop.limits))
     if job.resilience.gc is not None:
@@ -100,9 +88,17 @@ def build_callbacks(run: Run) -> list[Callback]:
 
 
 def early_callbacks(job: Job) -> list[Callback]:
-    """Build what is there before the run directory is looked at."""
-    section = job.checkpoint.remote
-    return [] if section is None else [section.build()]
+    """Build the operations that the job asks for; training knows their sections alone."""
+    tracking, resilience = job.tracking, job.resilience
+    sections = (
+        job.checkpoint.remote,
+        resilience.heartbeat,
+        *tracking.alerts,
+        tracking.system,
+        resilience.stragglers,
+        resilience.gpu_health,
+    )
+    return [section.build() for section in sections if section is not None]
 
 
 def added_callbacks(run: Run) -> list[Callback]:

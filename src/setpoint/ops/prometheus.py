@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
-
-from .tracker import RunFacts, Tracker
+from setpoint.track.tracker import RunFacts, Tracker
 
 if TYPE_CHECKING:
-    from .config import Prometheus
+    from setpoint.track.config import Prometheus
+    from setpoint.track.run_directory import RunDirectory
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 COUNTERS = {
@@ -40,7 +40,7 @@ TIMEOUT = 10.0
 
 
 class PrometheusTracker(Tracker):
-    """Serves `/metrics` from a thread; the port is bound when it is made.
+    """Serves `/metrics` from a thread; the port is bound when it is built.
 
     Raises:
         SetpointError: if it cannot listen there.
@@ -48,18 +48,19 @@ class PrometheusTracker(Tracker):
 
     synchronous = True
 
-    def __init__(self, section: Prometheus) -> None:
+    def __init__(self, config: Prometheus, *, run_directory: RunDirectory | None = None) -> None:
+        self.config = config
         self._rows: dict[str, dict[str, Any]] = {}
         self._written: dict[str, float] = {}
         self._facts: RunFacts | None = None
         self._lock = threading.Lock()
         try:
-            family = socket.getaddrinfo(section.address, section.port)[0][0]
+            family = socket.getaddrinfo(config.address, config.port)[0][0]
             server = type("Server", (_Server,), {"address_family": family})
-            self._server = server((section.address, section.port), _handler(self.page))
+            self._server = server((config.address, config.port), _handler(self.page))
         except OSError as error:
             raise SetpointError(
-                f"tracking.prometheus: {section.address}:{section.port} cannot be listened at: "
+                f"tracking.trackers: prometheus cannot listen at {config.address}:{config.port}: "
                 f"{error.strerror}.\nValid: a port that is free, or 0 for any"
             ) from error
         self.port: int = self._server.server_address[1]
@@ -71,6 +72,10 @@ class PrometheusTracker(Tracker):
     def describe(self, facts: RunFacts) -> None:
         """See `Tracker.describe`."""
         self._facts = facts
+
+    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Show the address to people."""
+        note(f"metrics for Prometheus: http://{self.config.address}:{self.port}/metrics")
 
     def write(self, row: dict[str, Any]) -> None:
         """Show a row from now on, in place of the one of its kind before."""
@@ -112,7 +117,7 @@ def _columns(kind: str, row: Mapping[str, Any]) -> Iterator[tuple[str, bool, str
 
     Names that are alike when they are spelled as Prometheus wants them are told by a label.
     """
-    found: dict[str, tuple[bool, str, _Samples]] = {}
+    metrics: dict[str, tuple[bool, str, _Samples]] = {}
     for column, value in row.items():
         if column in COUNTERS and kind == "train":
             name, text = COUNTERS[column]
@@ -128,12 +133,12 @@ def _columns(kind: str, row: Mapping[str, Any]) -> Iterator[tuple[str, bool, str
             for index, number in (enumerate(value) if several else [(0, value)])
             if isinstance(number, int | float) and not isinstance(number, bool)
         ]
-        if name in found:
+        if name in metrics:
             samples = [({"column": column, **labels}, number) for labels, number in samples]
-            samples = [*found[name][2], *samples]
+            samples = [*metrics[name][2], *samples]
         if samples:
-            found[name] = (counts, text, samples)
-    for name, (counts, text, samples) in found.items():
+            metrics[name] = (counts, text, samples)
+    for name, (counts, text, samples) in metrics.items():
         yield name, counts, text, samples
 
 
@@ -141,7 +146,7 @@ def _metric(name: str, kind: str, text: str, samples: _Samples) -> list[str]:
     name = f"setpoint_{name}"
     lines = [f"# HELP {name} {_escaped(text)}", f"# TYPE {name} {kind}"]
     for labels, value in samples:
-        inside = ",".join(f'{key}="{_quoted(each)}"' for key, each in labels.items())
+        inside = ",".join(f'{key}="{_quoted(label)}"' for key, label in labels.items())
         lines.append(
             f"{name}{{{inside}}} {_number(value)}" if inside else f"{name} {_number(value)}"
         )
@@ -184,10 +189,10 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
         timeout = TIMEOUT
 
         def do_GET(self) -> None:
-            found = self.path.partition("?")[0] == "/metrics"
-            body = page().encode() if found else b"see /metrics\n"
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", CONTENT if found else "text/plain")
+            is_known = self.path.partition("?")[0] == "/metrics"
+            body = page().encode() if is_known else b"see /metrics\n"
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Type", CONTENT if is_known else "text/plain")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

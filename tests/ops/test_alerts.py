@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import RunError, Secret, SetpointError
-from setpoint.track import alerts as module
-from setpoint.track.alerts import Alerts, filled
+from setpoint.ops import alerts as module
+from setpoint.ops.alerts import Alert, filled
 from setpoint.track.config import AlertConfig, Command, Webhook
 from setpoint.train.run import train
 
@@ -68,9 +68,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     found.server_close()
 
 
-def opened(path: Path, *sections: AlertConfig) -> tuple[Alerts, list[str]]:
+def opened(path: Path, section: AlertConfig) -> tuple[Alert, list[str]]:
     lines: list[str] = []
-    return Alerts(sections, path, FACTS, lines.append), lines
+    alert: Alert = section.build()
+    alert.prepare()
+    alert.name = f"tracking.alerts.0 ({type(section).__setpoint__.tag})"
+    alert.facts = {**FACTS, "directory": str(path), "host": "here"}
+    alert.show = lines.append
+    return alert, lines
 
 
 def hook(**given: Any) -> Webhook:
@@ -155,12 +160,14 @@ def test_a_failure_and_a_stop_are_sent(tmp_path: Path, server: Server) -> None:
 
 
 def test_a_stall_is_sent_once(tmp_path: Path, server: Server) -> None:
-    alerts, _ = opened(tmp_path, hook(stalled_after=0.05), hook(stalled_after=100.0))
-    with alerts:
+    alert, _ = opened(tmp_path, hook(stalled_after=0.05))
+    other, _ = opened(tmp_path, hook(stalled_after=100.0))
+    with alert, other:
         time.sleep(0.15)  # nothing has begun
         assert not server.got
         for count in (1, 2):
-            alerts.progressed(count)
+            alert.progressed(count)
+            other.progressed(count)
             while len(server.got) < count:
                 time.sleep(0.01)
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Samples of the machine."""
+"""Samples of the machine, and the health of a GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from setpoint.config import SetpointError
+from setpoint.ops.rank_health import GpuHealth, SystemSampler
 from setpoint.track.jsonl import read_jsonl
-from setpoint.track.system import SystemSampler
+
+from .nvml_stand_in import nvml_stand_in
 
 psutil = pytest.importorskip("psutil")
 
@@ -58,5 +61,38 @@ def test_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     lines: list[str] = []
     with SystemSampler(0.01, tmp_path / "no" / "x.jsonl", tmp_path, None, lines.append) as sampler:
-        sampler._thread.join()
+        sampler._periodic._thread.join()
     assert len(lines) == 1 and "no more samples are taken" in lines[0]
+
+
+def test_a_new_problem_of_a_gpu_is_reported_once() -> None:
+    with nvml_stand_in() as gpu:
+        health = GpuHealth("1", hot=90)
+        assert health.new_problems() == []
+        gpu.degrees, gpu.reasons, gpu.uncorrected, gpu.xids = 93, 0x44, 2, [79, 48]
+        assert health.new_problems() == [
+            "its temperature is 93 C, and 90 C is hot",
+            "its clocks are slowed down as it is too hot",  # a cap of the power is a setting
+            "2 memory errors since the last reset that ECC could not correct",
+            "the driver reports Xid 79",
+            "the driver reports Xid 48",
+        ]
+        gpu.degrees = 95
+        assert health.new_problems() == []
+        gpu.degrees, gpu.reasons, gpu.uncorrected, gpu.remapped = 50, 0, 3, (0, 1, 1, 0)
+        assert health.new_problems() == [
+            "3 memory errors since the last reset that ECC could not correct",
+            "rows of its memory wait to be remapped, which a reset does",
+        ]
+        gpu.degrees, gpu.uncorrected, gpu.remapped = 90, None, (0, 0, 0, 0)  # no ECC any more
+        assert health.new_problems() == ["its temperature is 90 C, and 90 C is hot"]
+        health.close()
+        assert gpu.calls == ["init", "free", "shutdown"]
+
+
+def test_without_nvml_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with nvml_stand_in(), pytest.raises(SetpointError, match="does not answer: Not Found"):
+        GpuHealth("2", hot=90)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(SetpointError, match="pip install nvidia-ml-py"):
+        GpuHealth("1", hot=90)

@@ -10,8 +10,8 @@ import urllib.request
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.ops.prometheus import PrometheusTracker
 from setpoint.track.config import Prometheus
-from setpoint.track.prometheus import PrometheusTracker
 from setpoint.track.tracker import RunFacts
 
 FACTS = RunFacts("0" * 32, 'a "run" \\ 1', None, "12345678", {}, {}, {})
@@ -79,7 +79,7 @@ def test_it_listens_on_loopback_and_refuses_a_port_that_is_taken() -> None:
     tracker = PrometheusTracker(Prometheus(port=0))
     try:
         assert tracker._server.server_address[0] == "127.0.0.1"
-        with pytest.raises(SetpointError, match=r"127\.0\.0\.1:\d+ cannot be .*in use"):
+        with pytest.raises(SetpointError, match=r"cannot listen at 127\.0\.0\.1:\d+: .*in use"):
             PrometheusTracker(Prometheus(port=tracker.port))
         with socket.create_connection(("127.0.0.1", tracker.port)) as silent:
             silent.send(b"GET /metrics")  # and no more: others are answered

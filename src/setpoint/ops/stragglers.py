@@ -1,4 +1,4 @@
-"""Names ranks whose own work takes longer than that of the others."""
+"""Stragglers: ranks whose own work takes longer than that of the others."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import register_multi_grad_hook
 
-from setpoint.train.loop import Callback, Phase
+from setpoint.resilience.config import Stragglers
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
-    from setpoint.resilience.config import Stragglers
     from setpoint.track.events import EventLog
-    from setpoint.track.progress import Progress
-    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.session import Run
 
 PARTS = ("data", "forward", "backward", "waiting")
-"""Seconds of a step: the last one is all that is no work of the rank's own."""
+"""Parts of a step by seconds; the last one is all that is no work of the rank's own."""
 
 
 class StragglersCallback(Callback):
@@ -38,8 +37,12 @@ class StragglersCallback(Callback):
 
     phase = Phase.STEP
 
-    def __init__(self, config: Stragglers, events: EventLog, progress: Progress) -> None:
-        self.config, self.events, self.progress = config, events, progress
+    events: EventLog
+    note: Callable[[str], None]
+    """Shows a line to people."""
+
+    def __init__(self, config: Stragglers) -> None:
+        self.config = config
         self.seconds: dict[str, float] = dict.fromkeys(PARTS[1:3], 0.0)
         self.steps = 0
         self.stepping = self.waited = 0.0
@@ -48,11 +51,15 @@ class StragglersCallback(Callback):
         self._undo = ExitStack()
         self._spans: list[tuple[str, Any, Any]] = []
 
+    def opened(self, run: Run, within: ExitStack) -> None:
+        """Take where to report to."""
+        self.events, self.note = run.events, run.progress.note
+
     def start(self, loop: Loop) -> None:
         """Begin to measure."""
         self.on_gpu = loop.components.device.type == "cuda"
         inner, engine = loop.engine.span, loop.engine
-        weights = [each for each in loop.components.model.parameters() if each.requires_grad]
+        weights = [weight for weight in loop.components.model.parameters() if weight.requires_grad]
         if weights:
             hook = register_multi_grad_hook(weights, self._last_gradient)
             self._undo.callback(hook.remove)
@@ -69,7 +76,7 @@ class StragglersCallback(Callback):
         self._undo.close()
 
     def is_due(self, loop: Loop) -> bool:
-        """Whether the ranks are compared."""
+        """True where the ranks are compared."""
         return is_due(self.config.every, loop.before, loop.position, loop.last)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -81,9 +88,9 @@ class StragglersCallback(Callback):
     def compare(self, loop: Loop) -> None:
         """Write an event and a line where ranks are slow."""
         world = loop.components.world
-        own = [each / self.steps for each in self._take(loop)]
+        means = [seconds / self.steps for seconds in self._take(loop)]
         table = torch.zeros(world.size, len(PARTS), dtype=torch.float64, device=world.device)
-        table[world.rank] = torch.tensor(own, dtype=torch.float64)
+        table[world.rank] = torch.tensor(means, dtype=torch.float64)
         world.sum(table)
         self.steps = 0
         ranks = table.tolist()
@@ -94,30 +101,30 @@ class StragglersCallback(Callback):
         if not slow:
             return
         step = loop.position.step
-        found = [
+        facts = [
             {
                 "rank": rank,
                 **{name: round(s, 6) for name, s in zip(PARTS, ranks[rank], strict=True)},
             }
             for rank in slow
         ]
-        self.events.write("stragglers", step=step, median=round(middle, 6), ranks=found)
+        self.events.write("stragglers", step=step, median=round(middle, 6), ranks=facts)
         for rank in slow:
             parts = ", ".join(f"{n} {s:.3g} s" for n, s in zip(PARTS, ranks[rank], strict=True))
-            self.progress.note(
+            self.note(
                 f"step {step}: rank {rank} is slow: {work[rank]:.3g} s of its own work in a step, "
                 f"{work[rank] / middle:.2f} times the median of all ranks ({parts})"
             )
 
     def _take(self, loop: Loop) -> list[float]:
-        """The seconds of the parts since the last time."""
+        """Seconds of the parts since the last comparison."""
         if self.on_gpu:
             self._read_events()
-        whole, data = loop.stepping - self.stepping, loop.waited - self.waited
+        total, data = loop.stepping - self.stepping, loop.waited - self.waited
         self.stepping, self.waited = loop.stepping, loop.waited
         forward, backward = self.seconds["forward"], self.seconds["backward"]
         self.seconds = dict.fromkeys(self.seconds, 0.0)
-        return [data, forward, backward, max(0.0, whole - data - forward - backward)]
+        return [data, forward, backward, max(0.0, total - data - forward - backward)]
 
     @contextmanager
     def _span(

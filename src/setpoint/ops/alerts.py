@@ -1,0 +1,285 @@
+"""Alerts: messages about a run, posted to a URL or given to a program by a thread."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from threading import Event
+from typing import TYPE_CHECKING, Any, Self
+
+from setpoint.config import SetpointError, fingerprint
+from setpoint.files.threads import Periodic, Worker
+from setpoint.track.config import AlertConfig, Command, Webhook
+from setpoint.track.console import now
+from setpoint.track.redact import without_secrets
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
+
+if TYPE_CHECKING:
+    from setpoint.train.session import Run
+
+WAITING = 100
+"""Messages that may wait to be sent; further ones are dropped."""
+BACKOFF = 1.0
+"""Seconds before the first retry; each waits twice as long as the one before."""
+
+GRACE = 1.0
+"""Seconds that the end of a run waits beyond the time that sending may take."""
+
+Facts = dict[str, Any]
+
+
+class Alert(Callback, ABC):
+    """One alert on the main rank. Training never waits for it but at its end, for a bounded time.
+
+    Leaving the run by an error is a failure, by Ctrl-C a stop.
+    """
+
+    phase = Phase.OBSERVE
+
+    def __init__(self, config: AlertConfig) -> None:
+        self.config, self.longest = config, config.timeout
+        self.name = "tracking.alerts"
+        self.facts: Facts = {}
+        self.show: Callable[[str], None] = lambda line: None
+        self.step: int | None = None
+        self.loss: float | None = None
+        self.status: int | None = None
+        self.reason = ""
+        self._lines: deque[str] = deque()
+        self._failures = 0
+        self._progressed: float | None = None
+        self._has_stalled = False
+        self._ended = Event()
+        self._worker = Worker("setpoint-alert")
+        pause = min(config.stalled_after / 4, 5.0)
+        self._watch = Periodic(pause, self._look_for_stall, "setpoint-stalls")
+
+    def prepare(self) -> None:
+        """Read what the section refers to, and set `longest`, the seconds that sending may take.
+
+        Raises:
+            SetpointError: it is not there.
+        """
+
+    @abstractmethod
+    def deliver(self, facts: Facts, ended: Event) -> None:
+        """Send a message, in the thread; errors are shown, and `ended` breaks off waiting."""
+
+    def before_build(self, run: Run, ending: ExitStack) -> None:
+        """Begin, so that errors from here on are sent."""
+        run.world.on_main(self.prepare)
+        if not run.world.is_main:
+            return
+        index, tag = run.job.tracking.alerts.index(self.config), type(self.config).__setpoint__.tag
+        self.name = f"tracking.alerts.{index} ({tag})"
+        self.facts = {
+            "run": run.directory.name,
+            "fingerprint": fingerprint(run.job),
+            "directory": str(run.directory.absolute()),
+            "host": socket.gethostname(),
+        }
+        self.show = run.shown.note
+        ending.enter_context(self)
+
+    def opened(self, run: Run, within: ExitStack) -> None:
+        """Listen to the events of the run."""
+        run.events.listeners.append(self.heard)
+
+    def start(self, loop: Loop) -> None:
+        """Begin to wait for steps."""
+        self.progressed(loop.position.step)
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Note that a step has ended."""
+        self.progressed(loop.position.step, result.loss)
+
+    def rewound(self, loop: Loop) -> None:
+        """Note that the run has gone back, which is progress, too."""
+        self.progressed(loop.position.step)
+
+    def progressed(self, step: int, loss: float | None = None) -> None:
+        """Note that the run is not stalled, and show what could not be sent."""
+        self.step, self.loss = step, loss if loss is not None else self.loss
+        self._progressed, self._has_stalled = time.monotonic(), False
+        self._show()
+
+    def heard(self, event: str, details: dict[str, Any]) -> None:
+        """Take an event of the run."""
+        if event == "end":
+            self.status, self.reason = details["status"], details.get("reason", "")
+            self.step = details["step"]
+        elif event in ("skip", "rollback"):
+            step = details["failed"] if event == "rollback" else details["step"]
+            what = "was skipped" if event == "skip" else f"rolled back to step {details['step']}"
+            figures = f"loss {details['loss']}, gradient norm {details['grad_norm']}"
+            self.step = step
+            self.send(details["cause"], f"step {step} {what}: {figures}")
+
+    def send(self, event: str, message: str) -> None:
+        """Let the thread send a message, if the section wants its event."""
+        if event not in self.config.events:
+            return
+        if self._worker.waiting >= WAITING:
+            self._failed("too many wait to be sent, and further ones are dropped")
+            return
+        # JSON has no number for a loss that is not finite.
+        plain = self.loss if self.loss is None or math.isfinite(self.loss) else str(self.loss)
+        facts = {"event": event, **self.facts, "time": now(), "step": self.step, "loss": plain}
+        facts = without_secrets({**facts, "message": message})
+        self._worker.submit(lambda: self._deliver(facts))
+
+    def __enter__(self) -> Self:
+        self._watch.start()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        self._watch.end()
+        if isinstance(error, KeyboardInterrupt):
+            self.send("stopped", "interrupted")
+        elif error is not None:
+            self.send("failed", str(error).strip() or type(error).__name__)
+        elif self.status == 0:
+            self.send("finished", self.reason or "the duration is over")
+        elif self.status is not None:
+            self.send("stopped", self.reason or "stopped, to be gone on with later")
+        if not self._worker.end(self.longest + GRACE):
+            self._ended.set()
+            seconds = self.longest + GRACE
+            self._lines.append(f"{self.name} could not be sent within {seconds:.0f} s")
+        self._show()
+
+    def _look_for_stall(self) -> None:
+        if self._progressed is None or self._has_stalled:
+            return
+        seconds = time.monotonic() - self._progressed
+        if seconds > self.config.stalled_after:
+            self._has_stalled = True
+            self.send("stalled", f"no step has ended for {seconds:.0f} s")
+
+    def _deliver(self, facts: Facts) -> None:
+        if self._ended.is_set():
+            return
+        try:
+            self.deliver(facts, self._ended)
+        # Whatever goes wrong, it is no reason to stop a run.
+        except Exception as error:
+            self._failed(str(error))
+
+    def _failed(self, reason: str) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            self._lines.append(f"{self.name} could not be sent: {reason}; training goes on")
+
+    def _show(self) -> None:
+        while self._lines:
+            self.show(self._lines.popleft())
+
+
+class WebhookAlert(Alert):
+    """Posts JSON to a URL."""
+
+    config: Webhook
+    url: str
+    headers: dict[str, str]
+
+    def prepare(self) -> None:
+        """Read the URL and the headers.
+
+        Raises:
+            SetpointError: one is not where the section says, or the URL is no HTTP address.
+        """
+        config = self.config
+        self.url = config.url.reveal()
+        if not self.url.startswith(("http://", "https://")):
+            raise SetpointError(
+                f"tracking.alerts: what {config.url.dump()} holds is not a URL (it is not shown)."
+                "\nValid: http://... or https://..."
+            )
+        self.headers = {name: value.reveal() for name, value in config.headers.items()}
+        waits = BACKOFF * (2**config.retries - 1)
+        self.longest = config.timeout * (config.retries + 1) + waits
+
+    def deliver(self, facts: Facts, ended: Event) -> None:
+        """Post, and try again where the server cannot be reached or is at fault."""
+        body = {key: filled(text, facts) for key, text in self.config.body.items()} or facts
+        headers = {"Content-Type": "application/json", **self.headers}
+        data = json.dumps(body, default=str).encode()
+        for attempt in range(self.config.retries + 1):
+            try:
+                request = urllib.request.Request(self.url, data, headers, method="POST")
+                with urllib.request.urlopen(request, timeout=self.config.timeout):
+                    return
+            except (OSError, ValueError) as error:
+                status = getattr(error, "code", None)
+                refused = isinstance(status, int) and 400 <= status < 500 and status != 429
+                if refused or attempt == self.config.retries:
+                    raise RuntimeError(self._reason(error)) from None
+            if ended.wait(BACKOFF * 2**attempt):
+                return
+
+    def _reason(self, error: Exception) -> str:
+        """The error in words, without the address."""
+        hidden = (self.url, *self.headers.values())
+        text = str(getattr(error, "reason", None) or error)
+        if isinstance(error, urllib.error.HTTPError):
+            text = f"the server answers {error.code} {error.reason}"
+        for secret in hidden:
+            text = text.replace(secret, "***")
+        return text
+
+
+class CommandAlert(Alert):
+    """Runs a program."""
+
+    config: Command
+
+    def prepare(self) -> None:
+        """Look the program up.
+
+        Raises:
+            SetpointError: it is not there.
+        """
+        program = self.config.command[0]
+        if shutil.which(program) is None:
+            raise SetpointError(
+                f"tracking.alerts: there is no program {program}.\nValid: a program of the PATH, "
+                f"the path of one that may be executed, or no such alert"
+            )
+
+    def deliver(self, facts: Facts, ended: Event) -> None:
+        """Run it, and end it when its time is over."""
+        names = {f"SETPOINT_ALERT_{key.upper()}": str(value) for key, value in facts.items()}
+        try:
+            done = subprocess.run(
+                self.config.command,
+                input=json.dumps(facts, default=str).encode(),
+                env={**os.environ, **names},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=self.config.timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            took = f"{self.config.timeout:g} s"
+            raise RuntimeError(f"{self.config.command[0]} took longer than {took}") from None
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            message = f": {lines[-1][:200]}" if lines else ""
+            raise RuntimeError(f"{self.config.command[0]} exits {done.returncode}{message}")
+
+
+def filled(text: str, facts: Facts) -> str:
+    """Put facts into a text for `{name}`; other braces stay."""
+    return re.sub(r"\{(\w+)\}", lambda m: str(facts.get(m[1], m[0])), text)
