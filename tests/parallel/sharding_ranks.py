@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.loss import linear
-from setpoint.parallel import apply, replicas
+from setpoint.parallel import apply, buckets, replicas
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
@@ -132,14 +132,14 @@ def gradients_are_summed_while_they_are_computed(folder: Path) -> None:
         for size, bucket in zip(sizes, sums.buckets, strict=True)
     )
     sent: list[int] = []
-    real = replicas.GradientSums._send
+    real = buckets.GradientSums._send
 
-    def counted(self: replicas.GradientSums) -> None:
+    def counted(self: buckets.GradientSums) -> None:
         sent.append(sum(self._missing))
         real(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replicas.GradientSums, "_send", counted)
+        patch.setattr(buckets.GradientSums, "_send", counted)
         Loop(job, components, [], StopRequest(), Position()).step()
     assert len(sent) == len(sizes) and sum(missing > 0 for missing in sent) == len(sizes) - 1
 

@@ -1,4 +1,4 @@
-"""What each rank holds of a model: one axis after another."""
+"""The division of a model among ranks: one axis after another."""
 
 from __future__ import annotations
 

@@ -35,14 +35,14 @@ CONTEXT = ("ring", "ulysses")
 RULES = (
     Rule(
         "setpoint.parallel.device:device_problems",
-        "Whether the device is there",
+        "The device is there",
         needs="torch",
         when=lambda parallel: parallel.device == "cuda",
     ),
 )
 ENGINE_RULES = (
     Rule("setpoint.parallel.device:engine_problems",
-         "Whether the engine of several ranks is installed",
+         "The engine of several ranks is installed",
          needs="torch", when=lambda parallel: parallel.uses_deepspeed),
 )  # fmt: skip
 
@@ -533,7 +533,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
             )
 
     def _spans_replicas(self, ranks: int) -> bool:
-        """Whether experts are divided among all ranks of one copy, and those of some others."""
+        """True if experts are divided among all ranks of one copy, and those of some others."""
         copies, rest = divmod(self.expert * self.expert_tensor, ranks)
         return not rest and self.degrees["replicate"] % copies == 0
 
@@ -596,13 +596,13 @@ class Parallel(Ranks, rules=ENGINE_RULES):
 
     @property
     def sequence_multiple(self) -> int:
-        """What the length of sequences is a multiple of, for all ranks to have as much of them."""
+        """The divisor of the length of sequences with which all ranks have equal parts."""
         halves = 2 if self.degrees["ring"] > 1 and self.ring_split == "zigzag" else 1
         return self.context * halves
 
     @property
     def uses_fsdp(self) -> bool:
-        """Whether FSDP2 holds the weights; DDP keeps replicas where no other axis divides them."""
+        """True if FSDP2 holds the weights; DDP keeps replicas if no other axis divides them."""
         degrees = self.degrees
         within = degrees["pipeline"] * degrees["tensor"]
         if self.shards > 1 or 1 < within < self.world_size:
@@ -612,49 +612,49 @@ class Parallel(Ranks, rules=ENGINE_RULES):
 
     @property
     def accumulates_whole(self) -> bool:
-        """Whether FSDP2 reduces gradients once a step, and ranks add up whole ones until then."""
+        """True if FSDP2 reduces gradients once a step, and ranks add up whole ones until then."""
         whole = self.sharding.accumulation == "unsharded" or self.divides_layers
         return self.uses_fsdp and whole
 
     @property
     def splits_backward(self) -> bool:
-        """Whether gradients of inputs are computed apart from those of weights."""
+        """True if gradients of inputs are computed apart from those of weights."""
         return self.divides_layers and self.pipelining.known.splits_backward
 
     @property
     def uses_deepspeed(self) -> bool:
-        """Whether DeepSpeed holds what the optimizer updates."""
+        """True if DeepSpeed holds and updates the weights."""
         return self.world_size > 1 and isinstance(self.engine, DeepSpeed)
 
     @property
     def divides_model(self) -> bool:
-        """Whether ranks hold parts of matrices, layers, sequences or experts."""
+        """True if ranks hold parts of matrices, layers, sequences or experts."""
         divides_layers = self.divides_layers or self.divides_matrices
         return divides_layers or self.divides_sequences or self.divides_experts
 
     @property
     def divides_matrices(self) -> bool:
-        """Whether ranks hold parts of each matrix (tensor parallelism)."""
+        """True if ranks hold parts of each matrix (tensor parallelism)."""
         return self.degrees["tensor"] > 1
 
     @property
     def divides_layers(self) -> bool:
-        """Whether ranks hold stages of the model (pipeline parallelism)."""
+        """True if ranks hold stages of the model (pipeline parallelism)."""
         return self.degrees["pipeline"] > 1
 
     @property
     def divides_sequences(self) -> bool:
-        """Whether ranks hold parts of each sequence (ring attention, Ulysses)."""
+        """True if ranks hold parts of each sequence (ring attention, Ulysses)."""
         return self.context > 1
 
     @property
     def divides_experts(self) -> bool:
-        """Whether ranks hold parts of the experts by other axes than all other weights."""
+        """True if ranks hold parts of the experts by other axes than all other weights."""
         return self.expert * self.expert_tensor > 1
 
     @property
     def shards_experts(self) -> bool:
-        """Whether FSDP2 holds the experts: several ranks share each, or weights are offloaded."""
+        """True if FSDP2 holds the experts: several ranks share each, or weights are offloaded."""
         ranks = self.expert_shards * self.expert_replicas
         return self.divides_experts and (ranks > 1 or self.sharding.offload)
 

@@ -200,7 +200,7 @@ def clear_dead() -> None:
 
 
 def meeting_options(nodes: Nodes | None) -> dict[str, Any]:
-    """How long machines wait for each other, for `_meet`."""
+    """Timeouts of machines that wait for each other, for `_meet`."""
     last_call = timedelta(seconds=LAST_CALL)
     if nodes is None:
         return {"waits": RendezvousTimeout(last_call=last_call)}
@@ -290,7 +290,7 @@ class Ranks(DefaultLogsSpecs):
         self.numbers: dict[int, int] = {}
         """The number of each rank, by that on this machine."""
         self.is_meeting = True
-        """Whether the agent may wait for other machines, and no rank runs here."""
+        """True while the agent may wait for other machines, and no rank runs."""
         self._restarted = 0
         self._is_refused = False
         self._tails: list[TailLog] = []

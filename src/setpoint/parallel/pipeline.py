@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
+from setpoint.parallel.buckets import sum_in_buckets
 from setpoint.parallel.hangs import limit_waits, meeting_time
 from setpoint.parallel.pipelining import balanced, ranks_of_stages
 from setpoint.shapes.outcome import supports_head
@@ -42,7 +44,7 @@ class Stage(nn.Module):
         self.number = number
         self.is_first, self.is_last = number == 0, number == count - 1
         self.compute: Callable[[Stage, Tensor], Tensor] | None = None
-        """What a schedule calls in place of the model; see `Pipeline.run`."""
+        """Called by a schedule in place of the model; see `Pipeline.run`."""
 
     def forward(self, x: Tensor, **given: Any) -> Any:
         """Call the model; for a schedule, which gives nothing but `x`, what stands for it."""
@@ -300,13 +302,8 @@ class Pipeline:
         """Add up the gradients of what several ranks hold, such as tied embeddings."""
         for weight, group in self._shared:
             assert weight.grad is not None
-            gradient: Any = weight.grad
-            local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-            # FSDP2 may have moved it to the host.
-            moved = local.to(self.device)
-            distributed.all_reduce(moved, group=group)
-            if moved is not local:
-                local.copy_(moved)
+            all_reduce = partial(distributed.all_reduce, group=group)
+            sum_in_buckets([weight.grad], all_reduce, self.device)
 
     def evaluate(self, inputs: Tensor, **given: Any) -> Outcome | None:
         """Run the stages once without a backward pass, each after the one before it.
@@ -342,7 +339,7 @@ class Pipeline:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """What was raised in a stage, without the descriptions of tensors that PyTorch wraps it in."""
+    """The error of a stage, without the descriptions of tensors that PyTorch wraps it in."""
     while isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
     return error

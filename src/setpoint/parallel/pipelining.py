@@ -1,4 +1,4 @@
-"""The section `[parallel.pipelining]`, and what the schedules of a pipeline ask for."""
+"""The section `[parallel.pipelining]`: schedules of a pipeline, and the split into stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Schedule(NamedTuple):
-    """What is known of a schedule.
+    """Properties of a schedule.
 
     Arguments:
         torch: the name that `torch.distributed.pipelining` has for it.
@@ -53,7 +53,7 @@ class Pipelining(
     role=RUNTIME,
     rules=(
         Rule("setpoint.parallel.device:schedule_problems",
-             "Whether the installed torch runs the schedule", needs="torch",
+             "The installed torch runs the schedule", needs="torch",
              when=lambda pipelining: pipelining.known.splits_backward),
     ),
 ):  # fmt: skip
@@ -116,7 +116,7 @@ class Pipelining(
 
     @property
     def known(self) -> Schedule:
-        """What is known of the schedule."""
+        """Properties of the schedule."""
         return SCHEDULES[self.schedule]
 
     def stages(self, ranks: int) -> int:
@@ -157,7 +157,7 @@ class Pipelining(
         return why, [below, above]
 
     def fits(self, ranks: int, count: int) -> bool:
-        """Whether the schedule can run so many micro-batches a step."""
+        """True if the schedule can run so many micro-batches a step."""
         if self.schedule in FILLED:
             return count >= self.stages(ranks)
         if self.schedule in ("interleaved_1f1b", "interleaved_zero_bubble"):
@@ -224,7 +224,7 @@ def _cut(
 
 
 def ranks_of_stages(ranks: int, stages: int, is_v: bool) -> list[int]:
-    """On which rank of a pipeline each stage lies.
+    """The rank of a pipeline that holds each stage, by stage.
 
     Arguments:
         is_v: whether every second round of stages goes back over the ranks, so that the last of

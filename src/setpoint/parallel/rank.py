@@ -63,7 +63,7 @@ NO_FACTS: Facts = {}
 
 
 def launched() -> int:
-    """How many ranks a launcher such as torchrun has started; 1 without one."""
+    """The number of ranks that a launcher such as torchrun has started; 1 without one."""
     size = os.environ.get("WORLD_SIZE", "")
     return int(size) if size.isdecimal() and "RANK" in os.environ else 1
 
@@ -223,7 +223,7 @@ def reports_in(folder: Path) -> list[Ended]:
 
 
 def has_left_error() -> bool:
-    """Whether this rank has reported an error, which its launcher shows."""
+    """True if this rank has reported an error, which its launcher shows."""
     path = _report()
     own = None if path is None else _read(path)
     return own is not None and bool(own.error)
@@ -236,12 +236,12 @@ def first_failure() -> Ended | None:
 
 
 def has_waited(error: str) -> bool:
-    """Whether a rank has lost others that did not answer in time, rather than ended."""
+    """True if a rank has lost others that did not answer in time, rather than ended."""
     return any(sign in error.lower() for sign in _WAITED)
 
 
 def is_said_first(error: str) -> bool:
-    """Whether the first rank of this machine, which torchrun has started too, reports the same.
+    """True if the first rank of this machine, which torchrun has started too, reports the same.
 
     All of them are refused what is wrong with a configuration, each for itself.
     """
@@ -285,7 +285,7 @@ def ask(place: Path, number: int) -> None:
 
 
 def was_asked(place: Path) -> bool:
-    """Whether the ranks were asked to stop."""
+    """True if the ranks were asked to stop."""
     return (place / "signal").exists()
 
 

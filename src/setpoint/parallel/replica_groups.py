@@ -1,4 +1,4 @@
-"""Replica groups, which may die and come back while the others train on, by torchft's manager.
+"""Replica groups, which may die and come back while the others train on (torchft).
 
 See https://docs.pytorch.org/torchft. Each step begins with a quorum of the groups that are alive; a
 group that lacks steps gets the state of one that has them. Gradients are summed over the quorum; a
@@ -19,21 +19,18 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from setpoint.config import RunError, SetpointError
-from setpoint.shapes.placed import part_here
+from setpoint.parallel.buckets import sum_in_buckets
 
 if TYPE_CHECKING:
     from setpoint.parallel.config import TorchFT
     from setpoint.parallel.world import World
 
 VARIABLE = "TORCHFT_LIGHTHOUSE"
-"""Where torchft looks for the address of its lighthouse."""
-BUCKET = 25 * 2**20
-"""Bytes of gradients that are summed in one message."""
+"""Torchft's variable for the address of its lighthouse."""
 
 
 class ReplicaGroups:
@@ -134,12 +131,12 @@ class ReplicaGroups:
 
     @property
     def is_broken(self) -> bool:
-        """Whether an exchange of this rank has failed: the numbers of its step mean nothing."""
+        """True if an exchange of this rank has failed: the numbers of its step mean nothing."""
         return self._manager.errored() is not None
 
     @property
     def breaks(self) -> bool:
-        """Whether an exchange of any rank of this group has failed; all of them ask."""
+        """True if an exchange of any rank of this group has failed; a collective."""
         return self.world.any(self.is_broken)
 
     def begin(self, step: int) -> None:
@@ -164,12 +161,9 @@ class ReplicaGroups:
         Of those that ranks of a group divide, each sums its part. Where a group is lost,
         `is_broken` says so.
         """
-        for bucket in _buckets([part_here(tensor) for tensor in tensors]):
-            together = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            self._manager.allreduce(together, reduce_op=ReduceOp.SUM).wait()
-            parts = together.split([tensor.numel() for tensor in bucket])
-            for tensor, part in zip(bucket, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))
+        sum_in_buckets(
+            tensors, lambda flat: self._manager.allreduce(flat, reduce_op=ReduceOp.SUM).wait()
+        )
 
     def sum_counts(self, counts: Tensor) -> None:
         """Replace what the groups count of a step by their sums, in place; see `sum`.
@@ -191,7 +185,7 @@ class ReplicaGroups:
             )
 
     def commits(self) -> bool:
-        """Whether this group takes the step; if not, it takes it again.
+        """True if this group takes the step; else it takes it again.
 
         Raises:
             RunError: the manager does not answer.
@@ -210,15 +204,3 @@ class ReplicaGroups:
             f"parallel.torchft: replica group {self.section.replica_id} has no answer from the "
             f"lighthouse at {self.lighthouse}, or too few others, within {seconds:g} s: {line}"
         )
-
-
-def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    found: list[list[Tensor]] = [[]]
-    room = BUCKET
-    for tensor in tensors:
-        if tensor.nbytes > room and found[-1]:
-            found.append([])
-            room = BUCKET
-        room -= tensor.nbytes
-        found[-1].append(tensor)
-    return [bucket for bucket in found if bucket]

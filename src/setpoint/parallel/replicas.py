@@ -1,4 +1,4 @@
-"""Ranks that keep the same weights: how their gradients become one."""
+"""Data parallelism: sums of gradients over ranks that keep the same weights."""
 
 from __future__ import annotations
 
@@ -10,35 +10,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed, nn
 
-from setpoint.config import SetpointError
+from setpoint.parallel.buckets import GradientSums
 from setpoint.parallel.sharding import FirstUnits, replicated_parameters
 from setpoint.parallel.tensor import sum_over_tensor_ranks, summed_gradients
-from setpoint.shapes.placed import part_here
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
 
 
 class Replicas:
-    """What a step asks of the ranks that keep one set of weights; one rank alone has nothing to do.
+    """The ranks that keep one set of weights, for a step; one rank alone has nothing to do.
 
     Arguments:
         model: whose parameters are divided already where they are to be.
     """
 
     holds_state = False
-    """Whether the weights and the state of the optimizer are here, in a form of their own."""
+    """True if weights and optimizer state are held in a form of their own."""
     sums_by_hand = False
-    """Whether gradients are summed here, not by DDP or FSDP2."""
+    """True if gradients are summed by `GradientSums`, not by DDP or FSDP2."""
     count: int | None = None
     """The number of elements of all weights; None where the parameters of the model tell."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model: Callable[..., Any] = model
-        """What is called in training, which calls `whole`."""
+        """The callable of training, which calls `whole`."""
         self.whole = model
         self.on_last: Callable[[], None] = lambda: None
         """Called in a backward pass that has all gradients, and only waits for sums, where DDP
@@ -148,7 +145,7 @@ class TorchReplicas(Replicas):
 
 
 def _is_divided(world: World) -> bool:
-    """Whether the ranks hold parts of one copy of the model, or FSDP2 keeps copies of stages."""
+    """True if the ranks hold parts of one copy of the model, or FSDP2 keeps copies of stages."""
     return world.degrees["pipeline"] > 1 or world.degrees["tensor"] == world.size
 
 
@@ -212,87 +209,3 @@ def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
     work = distributed.all_reduce(gradients, async_op=True)
     assert work is not None
     return work.get_future().then(lambda done: done.value()[0])
-
-
-class GradientSums:
-    """Sums gradients in buckets, each as soon as all of it is there, as DDP does.
-
-    DDP takes gradients in the dtype of their weights only.
-
-    Arguments:
-        weights: those that are trained, in the order of the model; buckets are filled from the last
-            one on, in whose order a backward pass reaches them.
-        size: bytes of a bucket; a larger gradient is one by itself.
-        group: the ranks; None: all.
-        overlaps: whether buckets are sent within the backward pass; else when it has ended.
-    """
-
-    def __init__(
-        self,
-        weights: Sequence[nn.Parameter],
-        size: int,
-        group: ProcessGroup | None = None,
-        overlaps: bool = True,
-    ) -> None:
-        self.group = group
-        self.buckets: list[list[nn.Parameter]] = [[]]
-        room = size
-        for weight in reversed(weights):
-            needed = weight.numel() * (weight.grad_dtype or weight.dtype).itemsize
-            if needed > room and self.buckets[-1]:
-                self.buckets.append([])
-                room = size
-            room -= needed
-            self.buckets[-1].append(weight)
-        self._bucket = {
-            weight: number for number, bucket in enumerate(self.buckets) for weight in bucket
-        }
-        self._missing: list[int] = []
-        self._under_way: list[tuple[Tensor, Any]] = []
-        for weight in weights if overlaps else ():
-            weight.register_post_accumulate_grad_hook(self._arrived)
-
-    @contextmanager
-    def summing(self) -> Iterator[None]:
-        """Sum what a backward pass in the block completes; all ranks take part."""
-        self._missing = [len(bucket) for bucket in self.buckets]
-        try:
-            yield
-            while len(self._under_way) < len(self.buckets):  # experts that no token has met
-                self._send()
-            for bucket, (together, work) in zip(self.buckets, self._under_way, strict=True):
-                work.wait()
-                parts = together.split([part_here(weight).numel() for weight in bucket])
-                for weight, part in zip(bucket, parts, strict=True):
-                    assert weight.grad is not None
-                    own = part_here(weight.grad)
-                    own.copy_(part.view_as(own))
-        finally:
-            self._missing, self._under_way = [], []
-
-    @torch.no_grad()
-    def _arrived(self, weight: Tensor) -> None:
-        if not self._missing:
-            return  # a micro-batch that others follow
-        number = self._bucket[weight]  # pyright: ignore[reportArgumentType]
-        self._missing[number] -= 1
-        if self._missing[number] < 0:
-            raise SetpointError(
-                "precision.reduce: a weight gets its gradient several times in one backward pass, "
-                "and was summed over the ranks after the first\nValid: null, or "
-                "memory.activation_checkpointing.reentrant = false"
-            )
-        # In one order on all ranks, whatever arrives first.
-        while len(self._under_way) < len(self.buckets) and not self._missing[len(self._under_way)]:
-            self._send()
-
-    @torch.no_grad()
-    def _send(self) -> None:
-        bucket = self.buckets[len(self._under_way)]
-        for weight in bucket:
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight, dtype=weight.grad_dtype)
-        grads = [part_here(weight.grad) for weight in bucket if weight.grad is not None]
-        together = torch.cat([grad.reshape(-1) for grad in grads])
-        work = distributed.all_reduce(together, group=self.group, async_op=True)
-        self._under_way.append((together, work))

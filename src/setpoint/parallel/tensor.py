@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError, did_you_mean
+from setpoint.parallel.buckets import sum_in_buckets
 from setpoint.shapes.peers import (
     Peers,
     gather_parts,
@@ -32,7 +33,6 @@ from setpoint.shapes.peers import (
     sum_gradients,
     sum_parts,
 )
-from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import (
     WORDS,
     FollowsDivision,
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 BY_ROWS = ("column", "column_gathered", "vocabulary_columns", "vocabulary_rows")
 ROWS = ("row", "row_whole_input")
-AT_ONCE = 2**23
-"""Numbers of gradients that are summed at a time, at least."""
 SEQUENCE = 1
 """The dimension of (B, S, dim) that sequence parallelism divides."""
 
@@ -104,28 +102,16 @@ def summed_gradients(model: nn.Module) -> Iterator[nn.Parameter]:
 
 @torch.no_grad()
 def sum_over_tensor_ranks(weights: Sequence[nn.Parameter], group: ProcessGroup) -> None:
-    """Sum the gradients of parameters, in fp32 at least and in few collectives."""
-    held: list[Tensor] = []
+    """Sum the gradients of parameters over the ranks of the axis `tensor`, in fp32 at least."""
     for weight in weights:
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-        held.append(part_here(weight.grad))
-        if sum(each.numel() for each in held) >= AT_ONCE:
-            _sum_together(held, group)
-            held = []
-    if held:
-        _sum_together(held, group)
-
-
-def _sum_together(held: list[Tensor], group: ProcessGroup) -> None:
-    # What FSDP2 has moved to the host is summed on the device.
-    device = torch.device("cuda" if distributed.get_backend(group) == "nccl" else held[0].device)
-    wide = torch.promote_types(held[0].dtype, torch.float32)
-    together = torch.cat([each.reshape(-1).to(device, wide) for each in held])
-    distributed.all_reduce(together, group=group)
-    parts = together.split([each.numel() for each in held])
-    for each, part in zip(held, parts, strict=True):
-        each.copy_(part.view_as(each))
+    sum_in_buckets(
+        [weight.grad for weight in weights if weight.grad is not None],
+        partial(distributed.all_reduce, group=group),
+        torch.device("cuda") if distributed.get_backend(group) == "nccl" else None,
+        least=torch.float32,
+    )
 
 
 class _Piece(NamedTuple):
@@ -141,7 +127,7 @@ class _Piece(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What becomes of one module.
+    """The division of one module.
 
     Arguments:
         pieces: of a `column`; none where any outputs can be apart.
@@ -293,7 +279,7 @@ def _divide_follower(
 
 
 def _has_terms(plan: _Plan) -> bool:
-    """Whether each rank finds a term of the gradient of what is whole in a module."""
+    """True if each rank has a term of the gradient of what is whole in a module."""
     return (
         plan.is_inside
         or plan.word in (*ROWS, "sum_gradients", *BY_ROWS)
@@ -322,7 +308,7 @@ def _shared_parameters(model: nn.Module) -> list[list[str]]:
 
 
 def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[int, int], ...]:
-    """Which rows of a whole matrix a rank computes with, (first, number) each.
+    """The rows of a whole matrix that a rank computes with, (first, number) each.
 
     Returns:
         none where each rank holds an equal share of the rows, one after another.
@@ -413,7 +399,7 @@ class _Part:
     forward: Any
 
     def held_here(self, name: str, part: Tensor) -> Tensor:
-        """What stands for a parameter in the computation."""
+        """The tensor that stands for a parameter in the computation."""
         del name
         return part
 

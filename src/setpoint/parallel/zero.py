@@ -1,4 +1,4 @@
-"""Replicas that divide what each would hold, by DeepSpeed (ZeRO): a step, and whole tensors.
+"""Replicas of DeepSpeed (ZeRO): a step, and whole tensors.
 
 DeepSpeed lays the elements of all weights of a group end to end, and each rank updates a run of
 them: it replaces the parameters of the optimizer that it is given by one flat tensor for each
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from setpoint.parallel.world import World
 
 State = Mapping[str, Any]
-"""What an optimizer keeps of a weight, by the names that it has for it."""
+"""State of an optimizer for a weight, by its names."""
 
 
 class ZeroReplicas(Replicas):
@@ -185,7 +185,7 @@ class ZeroReplicas(Replicas):
         return found
 
     def _flat(self) -> list[tuple[list[nn.Parameter], Tensor]]:
-        """What is updated together: weights, and this rank's run of their elements."""
+        """Weights that are updated together, and this rank's run of their elements."""
         zero = self.engine.optimizer
         if not self.is_divided:
             return list(zip(self.groups, zero.single_partition_of_fp32_groups, strict=True))

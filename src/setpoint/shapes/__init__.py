@@ -1,1 +1,1 @@
-"""What components share: descriptions of parameters, batches, and what models give."""
+"""Interfaces of components: parameters, batches, protocols and results of models."""

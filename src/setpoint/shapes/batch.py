@@ -158,7 +158,7 @@ PADDING = {"inputs": 0, "targets": IGNORE_INDEX, "weights": 0, "positions": -1, 
 
 
 class Count(NamedTuple):
-    """What of a batch counts, in three ways.
+    """Counts of a batch: tokens, targets and their weight.
 
     Arguments:
         tokens: that the model reads, without padding, whatever their targets weigh. Durations,
@@ -176,7 +176,7 @@ class Count(NamedTuple):
 
 
 class BySource(NamedTuple):
-    """What of a step is from each of several sources; empty where there is one.
+    """Counts of a step by data source; empty for a single source.
 
     Arguments:
         sequences: how many of the batch.
@@ -221,7 +221,7 @@ Split = Literal["zigzag", "contiguous"]
 
 @dataclass(frozen=True, slots=True)
 class SequenceParts:
-    """Which places of each sequence a rank has.
+    """The places of each sequence that a rank has.
 
     The ring divides a sequence first: into one run of places a rank, or, as later places attend to
     more keys than earlier ones, into two runs of which one is as far from the end as the other is
@@ -240,7 +240,7 @@ class SequenceParts:
 
     @property
     def size(self) -> int:
-        """How many ranks a sequence is divided among."""
+        """The number of ranks that divide a sequence."""
         return self.ring * self.ulysses
 
     @property
@@ -250,7 +250,7 @@ class SequenceParts:
 
     @property
     def runs(self) -> int:
-        """How many runs of places a rank of the ring has."""
+        """The number of runs of places on a rank of the ring."""
         return 2 if self.ring > 1 and self.split == "zigzag" else 1
 
     def ring_part(self, length: int, rank: int) -> list[slice]:
@@ -264,7 +264,7 @@ class SequenceParts:
         return [slice(first * run, (first + 1) * run) for first in firsts]
 
     def take(self, tensor: Tensor, dim: int = 1) -> Tensor:
-        """What this rank has of a tensor with all places in one dimension."""
+        """This rank's part of a tensor with all places in one dimension."""
         length = tensor.shape[dim]
         runs = self.ring_part(length, self.ring_rank)
         part = [tensor.narrow(dim, run.start, run.stop - run.start) for run in runs]

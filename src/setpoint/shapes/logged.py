@@ -1,4 +1,4 @@
-"""Metrics that code of the user's logs in a step, until they stand in a row."""
+"""Metrics that a user's code logs in a step, until they are written in a row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEGINNINGS = (
     *("seconds_", "share_", "lr_", "grad_norm_", "param_norm", "update_ratio", "sequences_"),
     *("target_tokens_", "cross_entropy_", "expert_"),
 )
-"""How those begin that are named after parts, groups, layers or sources."""
+"""Beginnings of columns that are named after parts, groups, layers or sources."""
 OURS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
 
 _collecting: MetricLog | None = None
@@ -137,7 +137,7 @@ class Total:
             return math.inf if exact > 0 else -math.inf
 
     def state(self) -> list[Any]:
-        """What a checkpoint keeps, as JSON has it."""
+        """The state for a checkpoint, as JSON."""
         texts = (str(self.exact), repr(self.odd), repr(self.value))
         return [self.reduce, self.count, *texts, self.step, self.whole]
 
@@ -150,7 +150,7 @@ class Total:
 
 
 class Logged(NamedTuple):
-    """What was logged up to the end of a step, in order."""
+    """Metrics logged up to the end of a step, in order."""
 
     step: int
     values: list[tuple[str, float | Tensor]]
@@ -266,7 +266,7 @@ class MetricLog:
                 seen.add((name, alike))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; nothing where nothing was logged since the last row."""
+        """The state for a checkpoint; empty if nothing was logged since the last row."""
         return {name: total.state() for name, total in self.totals.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

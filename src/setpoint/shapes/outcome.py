@@ -1,4 +1,4 @@
-"""What a model gives in training, beside logits."""
+"""Results of a model in training, beside logits."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class VocabularyPart(NamedTuple):
-    """How ranks divide the rows of an output matrix.
+    """The division of the rows of an output matrix among ranks.
 
     Arguments:
         rows: of each rank but the last, which has those that are left.
@@ -56,7 +56,7 @@ class Projection(NamedTuple):
 
     @property
     def columns(self) -> Columns | None:
-        """Which columns `logits` gives; None: all."""
+        """The columns that `logits` gives; None: all."""
         if self.part is None or self.part.gathers:
             return None
         peers, rows, _ = self.part
@@ -90,7 +90,7 @@ class Projection(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """How tokens chose experts in one or several forward passes in training.
+    """The choice of experts by tokens in one or several forward passes in training.
 
     Counts are whole numbers, so that their sums are exact in any order, and engines that cast what
     modules return leave them alone.
@@ -111,7 +111,7 @@ class Routing(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a forward pass with a head gives.
+    """The result of a forward pass with a head.
 
     Arguments:
         auxiliary: fp32 scalar that the model adds to the mean loss over tokens; None: nothing.

@@ -1,4 +1,4 @@
-"""A parameter as far as it decides how it is trained, and patterns on names; no torch is needed."""
+"""A parameter as far as it decides how it is trained, and patterns on names; torch-free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Kind = Literal["matrix", "vector", "tensor", "bias", "norm", "embedding", "output", "router"]
-"""What a parameter is for. What no other word fits is a `vector`, a `matrix` or, with more than two
+"""The role of a parameter. Without another one it is a `vector`, a `matrix` or, with more than two
 dimensions, a `tensor`; Setpoint's packed experts, whose tensors are batches of matrices, are
 `matrix`."""
 
@@ -58,7 +58,7 @@ def pattern_problems(
 
 
 def is_pattern(text: str) -> bool:
-    """Whether `pattern_problems` finds nothing."""
+    """True if `pattern_problems` finds nothing."""
     return not any(True for _ in pattern_problems("", text))
 
 

@@ -162,13 +162,13 @@ class Messages:
         self.results: deque[tuple[Any, ...]] = deque()
         self.is_second = False
         self.is_sent = False
-        """Whether the result of the module that runs is only sent, in the first pass alone."""
+        """True if the result of the running module is only sent, in the first pass alone."""
         self.is_unread = False
-        """Whether what is computed now is nothing but that result."""
+        """True while nothing but that result is computed."""
 
 
 saved: ContextVar[Messages | None] = ContextVar("saved", default=None)
-"""Where the pass that runs here keeps its results; None: it keeps none."""
+"""Results of the running pass; None: it keeps none."""
 
 
 def save_result(*result: Any) -> None:
@@ -181,7 +181,7 @@ def save_result(*result: Any) -> None:
 
 
 def is_second_pass() -> bool:
-    """Whether results come from a first pass, so that nothing needs to be sent."""
+    """True if results come from a first pass, so that nothing needs to be sent."""
     messages = saved.get()
     return messages is not None and messages.is_second
 
@@ -244,7 +244,7 @@ class OneReader:
 
     @property
     def is_source(self) -> bool:
-        """Whether it is this one."""
+        """True on that rank."""
         return distributed.get_rank() == self.source
 
     def read(self, act: Callable[[], None]) -> None:

@@ -155,7 +155,7 @@ def held_here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
 
 
 def _is_strided(placement: Any) -> bool:
-    """Whether it is DTensor's placement for a part of a part, whose class has no public name."""
+    """True for DTensor's placement of a part of a part, whose class has no public name."""
     return hasattr(placement, "split_factor") and hasattr(placement, "dim")
 
 

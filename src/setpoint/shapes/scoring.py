@@ -64,17 +64,17 @@ class Ranks(Protocol):
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         ...
 
     @property
     def gives_loss(self) -> bool:
-        """Whether the loss of this rank enters a sum over all."""
+        """True if the loss of this rank enters sums over all."""
         ...
 
     @property
     def gives_counts(self) -> bool:
-        """Whether the counts of this rank enter a sum over all."""
+        """True if the counts of this rank enter sums over all."""
         ...
 
     def sum(self, *tensors: Tensor) -> None:
@@ -105,7 +105,7 @@ def bits_per_byte(nats: float, size: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well a model predicts a text.
+    """The quality of a model's predictions of a text.
 
     Arguments:
         loss: mean cross-entropy over the tokens that count, in nats, whatever is minimized.

@@ -14,7 +14,7 @@ CHILD = "quantized"
 
 
 class Form(NamedTuple):
-    """How a matrix is quantized.
+    """The quantization of a matrix.
 
     Arguments:
         numbers: `e4m3`, `e5m2`, `int8`, `int4`, `e2m1`, `nf4` or `fp4`.
@@ -81,7 +81,7 @@ class Stored(Protocol):
         ...
 
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:
-        """What a piece is kept as, by the names of parameters, wherever ranks would have it."""
+        """The tensors that a piece is kept as, by parameter, wherever ranks would have it."""
         ...
 
     def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
