@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 LONGEST = 1 << 20
 # What registers itself, or imports what takes long or need not be there.
-NOT_YET = ("setpoint.presets.", "setpoint.infer.harness.", "setpoint.model.attention.flex")
+NOT_YET = ("setpoint.presets.", "setpoint.model.attention.flex")
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -323,7 +323,7 @@ def test_no_circles_through_packages(source_files: dict[str, SourceFile]) -> Non
         ("setpoint.model.block", "setpoint.data.config", True),
         ("setpoint.model.block", "setpoint.data.sources.config", True),
         ("setpoint.model.block", "setpoint.data.feed", False),
-        ("setpoint.train.loop", "setpoint.infer.generate", False),
+        ("setpoint.train.loop", "setpoint.infer.generation", False),
         ("setpoint.train.loop", "setpoint.infer.config", True),
         ("setpoint", "setpoint.config", True),
         ("setpoint", "setpoint.train.loop", False),

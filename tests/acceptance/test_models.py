@@ -18,8 +18,7 @@ from torch import Tensor
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config import resolve
 from setpoint.config.composition import compose
-from setpoint.infer.generate import generate
-from setpoint.infer.sample import Sampling, sample
+from setpoint.infer.generation import Sampling, generate, sample
 from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import MuP, Transformer

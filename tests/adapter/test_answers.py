@@ -13,7 +13,7 @@ from setpoint.config.composition import compose
 from setpoint.data.corpus import Corpus
 from setpoint.data.sources.questions import QuestionsSource, question
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer
 from setpoint.infer.tasks import Export, Generation
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

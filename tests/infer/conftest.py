@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
-from setpoint.infer.load import Loaded, load
+from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -27,7 +27,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
 
 
 @pytest.fixture(scope="session")
-def loaded(trained: tuple[Job, Path]) -> Loaded:
+def loaded(trained: tuple[Job, Path]) -> LoadedModel:
     """Its model."""
     weights = Weights(path=str(trained[1]))
     return load(complete(Inference(weights=weights, evaluation=Evaluation())))

@@ -19,10 +19,9 @@ import torch.distributed as dist
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
-from setpoint.infer.harness.answers import Answers
-from setpoint.infer.load import load
-from setpoint.infer.results import Results
-from setpoint.infer.run import infer_on
+from setpoint.infer.harness import Answers
+from setpoint.infer.inference import Results, infer_on
+from setpoint.infer.loaded_model import load
 from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 

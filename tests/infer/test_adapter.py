@@ -17,8 +17,8 @@ from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
-from setpoint.infer.load import load
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import load
 from setpoint.model import load_pretrained
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.run import train

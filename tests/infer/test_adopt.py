@@ -15,7 +15,7 @@ from setpoint.config.values.origin import RECORD
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds
 from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import Evaluation, Inference, Weights
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer
 from setpoint.infer.tasks import Export
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.save import save_pretrained

@@ -15,12 +15,12 @@ from setpoint.config import ConfigError, chain_of, compose
 from setpoint.data.sources.named_templates import NAMED
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.harness.answers import Answers
-from setpoint.infer.load import Loaded, load
+from setpoint.infer.continuation import Text, continue_prompts
+from setpoint.infer.harness import Answers
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.prompts import prompts_of
-from setpoint.infer.run import infer
 from setpoint.infer.tasks import Chat, Export, Generation
-from setpoint.infer.text import Text, continue_prompts
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.run import train
 
@@ -78,11 +78,11 @@ def answers(path: Path, *prompts: str, chat: Chat | None = None, **fields: Any) 
     return infer(Inference(weights=Weights(path=str(path)), chat=chat, generation=section)).texts
 
 
-def opened(path: Path) -> Loaded:
+def opened(path: Path) -> LoadedModel:
     return load(complete(Inference(weights=Weights(path=str(path)), generation=asking("a"))))
 
 
-def ids_of(loaded: Loaded) -> Mapping[str, int]:
+def ids_of(loaded: LoadedModel) -> Mapping[str, int]:
     assert loaded.facts is not None
     return loaded.facts.tokens
 

@@ -16,9 +16,9 @@ from setpoint.config.schema.tree import section_classes
 from setpoint.data.loader import Loader
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
-from setpoint.infer.load import Loaded, load
-from setpoint.infer.run import infer
-from setpoint.infer.text import Text
+from setpoint.infer.continuation import Text
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.train.config import Job
 
 from .small import folder_of
@@ -83,12 +83,12 @@ def deterministic(job: Inference) -> bool:
     """What torch was told."""
     told: list[bool] = []
 
-    def look(*given: Any) -> Loaded:
+    def look(*given: Any) -> LoadedModel:
         told.append(torch.are_deterministic_algorithms_enabled())
         return load(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.infer.run.load", look)
+        patch.setattr("setpoint.infer.inference.load", look)
         infer(job)
     assert not torch.are_deterministic_algorithms_enabled()
     return told[0]
@@ -148,7 +148,6 @@ def asked(job: Inference) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (lm_eval, tasks, api, model):
             patch.setitem(sys.modules, module.__name__, module)
-        patch.delitem(sys.modules, "setpoint.infer.harness.model", raising=False)
         return {**seen, "metrics": infer(job).harness} | seen
 
 

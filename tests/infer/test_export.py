@@ -13,9 +13,9 @@ from setpoint.config import SetpointError
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.vocabulary import read_vocabulary
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.export import export, require_empty
-from setpoint.infer.load import Loaded
-from setpoint.infer.run import infer
+from setpoint.infer.export_weights import export, require_empty
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import LoadedModel
 from setpoint.infer.tasks import DataSet, Evaluation, Export
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -35,7 +35,7 @@ def exported(run: Path, folder: Path, **fields: Any) -> Path:
 
 
 def test_transformers_says_the_same(
-    trained: tuple[Job, Path], loaded: Loaded, tmp_path: Path
+    trained: tuple[Job, Path], loaded: LoadedModel, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -91,7 +91,7 @@ def test_what_no_family_can_say(tmp_path: Path) -> None:
     assert not (tmp_path / "hf").exists()
 
 
-def test_a_family_by_name(trained: tuple[Job, Path], loaded: Loaded, tmp_path: Path) -> None:
+def test_a_family_by_name(trained: tuple[Job, Path], loaded: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="gpt2"):
         export(loaded.model, loaded.tokenizer, tmp_path / "hf", family="gpt2")
 

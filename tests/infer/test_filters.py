@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from setpoint.infer import filters
+from setpoint.infer import generation
 
 LOGITS = 3 * torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
 IDS = torch.randint(0, 50, (6, 9), generator=torch.Generator().manual_seed(1))
@@ -17,7 +17,7 @@ def test_repetition(penalty: float) -> None:
 
     seen = torch.zeros(LOGITS.shape, dtype=torch.bool).scatter(1, IDS, True)
     expected = RepetitionPenaltyLogitsProcessor(penalty)(IDS, LOGITS.clone())
-    torch.testing.assert_close(filters.repetition(LOGITS, seen, penalty), expected)
+    torch.testing.assert_close(generation.repetition(LOGITS, seen, penalty), expected)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
@@ -25,7 +25,7 @@ def test_temperature(temperature: float) -> None:
     from transformers.generation.logits_process import TemperatureLogitsWarper
 
     expected = TemperatureLogitsWarper(temperature)(IDS, LOGITS.clone())
-    found = filters.scaled(LOGITS, temperature)
+    found = generation.scaled(LOGITS, temperature)
     torch.testing.assert_close(found.softmax(-1), expected.softmax(-1))
     assert bool((found.amax(-1) == 0).all())
 
@@ -35,7 +35,7 @@ def test_top_k(k: int) -> None:
     from transformers.generation.logits_process import TopKLogitsWarper
 
     expected = TopKLogitsWarper(k)(IDS, LOGITS.clone())
-    torch.testing.assert_close(filters.top_k(LOGITS, k), expected)
+    torch.testing.assert_close(generation.top_k(LOGITS, k), expected)
 
 
 @pytest.mark.parametrize("p", [0.01, 0.5, 0.9, 0.999, 1.0])
@@ -43,7 +43,7 @@ def test_top_p(p: float) -> None:
     from transformers.generation.logits_process import TopPLogitsWarper
 
     expected = TopPLogitsWarper(p)(IDS, LOGITS.clone())
-    torch.testing.assert_close(filters.top_p(LOGITS, p), expected)
+    torch.testing.assert_close(generation.top_p(LOGITS, p), expected)
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.9, 1.0])
@@ -51,7 +51,7 @@ def test_min_p(share: float) -> None:
     from transformers.generation.logits_process import MinPLogitsWarper
 
     expected = MinPLogitsWarper(share)(IDS, LOGITS.clone())
-    torch.testing.assert_close(filters.min_p(LOGITS, share), expected)
+    torch.testing.assert_close(generation.min_p(LOGITS, share), expected)
 
 
 def test_all_of_them_in_the_order_of_transformers() -> None:
@@ -67,13 +67,13 @@ def test_all_of_them_in_the_order_of_transformers() -> None:
         ]
     )
     seen = torch.zeros(LOGITS.shape, dtype=torch.bool).scatter(1, IDS, True)
-    found = filters.scaled(filters.repetition(LOGITS, seen, 1.2), 0.8)
-    found = filters.min_p(filters.top_p(filters.top_k(found, 30), 0.9), 0.02)
+    found = generation.scaled(generation.repetition(LOGITS, seen, 1.2), 0.8)
+    found = generation.min_p(generation.top_p(generation.top_k(found, 30), 0.9), 0.02)
     torch.testing.assert_close(found.softmax(-1), chain(IDS, LOGITS.clone()).softmax(-1))
 
 
 def test_a_nucleus_is_never_empty() -> None:
     certain = torch.tensor([[0.0, 100.0, -100.0]])
-    assert filters.top_p(certain, 1e-9).isfinite().sum() == 1
+    assert generation.top_p(certain, 1e-9).isfinite().sum() == 1
     even = torch.zeros(1, 4)
-    assert filters.top_p(even, 0.5).isfinite().sum() == 2
+    assert generation.top_p(even, 0.5).isfinite().sum() == 2

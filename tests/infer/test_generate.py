@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 from setpoint.config import SetpointError, resolve
-from setpoint.infer.generate import generate
-from setpoint.infer.sample import Sampling
+from setpoint.infer.generation import Sampling, generate
 from setpoint.loss.config import CrossEntropy
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import initialize

@@ -17,7 +17,7 @@ from setpoint.data.tokenizers.chat import Piece
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
-from setpoint.infer.load import Loaded, load
+from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
 from setpoint.model.config import ModelConfig
@@ -33,7 +33,7 @@ from ..variants import forget, known
 from .small import small_model
 
 
-def opened(path: Path, **fields: Any) -> Loaded:
+def opened(path: Path, **fields: Any) -> LoadedModel:
     weights = Weights(path=str(path), **fields)
     return load(complete(Inference(weights=weights, evaluation=Evaluation())))
 
@@ -42,7 +42,7 @@ def text(words: str) -> Prompt:
     return Prompt((Piece(words),), is_whole=False)
 
 
-def first(loaded: Loaded) -> torch.Tensor:
+def first(loaded: LoadedModel) -> torch.Tensor:
     return next(iter(loaded.model.state_dict().values()))
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_checkpoint_is_named_with_others(
     assert "step-00000080" not in str(caught.value)
 
 
-def test_it_runs_as_the_run_did(loaded: Loaded) -> None:
+def test_it_runs_as_the_run_did(loaded: LoadedModel) -> None:
     assert not loaded.model.training
     assert (loaded.compute, loaded.context) == ("fp32", 16)
     assert (loaded.opening, loaded.stops) == ((256,), (256,))
@@ -174,8 +174,7 @@ def test_tokens_are_added_by_training_alone(tmp_path: Path) -> None:
 
 def test_a_model_that_transformers_runs(tmp_path: Path) -> None:
     """It goes uncached, and is asked for rows of one length at a time."""
-    from setpoint.infer.generate import generate
-    from setpoint.infer.sample import Sampling
+    from setpoint.infer.generation import Sampling, generate
     from setpoint.model.config import HuggingFaceModel
 
     model = small_model(vocab_size=300)

@@ -14,9 +14,9 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
-from setpoint.infer.load import Loaded
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import LoadedModel
 from setpoint.infer.passes import Passes, watching
-from setpoint.infer.run import infer
 from setpoint.train.config import Job
 
 from ..profile.traces import read_trace
@@ -108,7 +108,7 @@ def test_a_job_that_fails_can_be_done_again(
     """What was recorded is kept, with the record of the job, and nothing goes on."""
     job = job_of(trained[1], tmp_path / "out", *JUDGE, *WRITE, *PROFILE, "profiling.active=6")
     with monkeypatch.context() as patch:
-        patch.setattr("setpoint.infer.run.continue_prompts", lambda *_, **__: 1 / 0)
+        patch.setattr("setpoint.infer.inference.continue_prompts", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             infer(job)
     assert not vars(torch.autograd)["_profiler_enabled"]()
@@ -131,7 +131,7 @@ def test_garbage_is_collected_when_it_is_due(
 
 @pytest.mark.usefixtures("thawed")
 def test_python_does_not_collect_in_between(
-    trained: tuple[Job, Path], tmp_path: Path, loaded: Loaded
+    trained: tuple[Job, Path], tmp_path: Path, loaded: LoadedModel
 ) -> None:
     for automatic in (False, True):
         section = f"resilience.gc={{every: 99 steps, automatic: {str(automatic).lower()}}}"
@@ -148,7 +148,7 @@ def test_python_does_not_collect_in_between(
 
 
 def test_a_period_in_minutes(
-    trained: tuple[Job, Path], tmp_path: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    trained: tuple[Job, Path], tmp_path: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, clock = collected(monkeypatch), iter(range(0, 900, 25))
     monkeypatch.setattr("setpoint.infer.passes.time.monotonic", lambda: next(clock))
@@ -160,7 +160,7 @@ def test_a_period_in_minutes(
 
 
 def test_where_nothing_is_asked_for_there_is_no_hook(
-    trained: tuple[Job, Path], tmp_path: Path, loaded: Loaded
+    trained: tuple[Job, Path], tmp_path: Path, loaded: LoadedModel
 ) -> None:
     hooks: Any = vars(loaded.model)["_forward_pre_hooks"]
     with watching(job_of(trained[1], tmp_path, *JUDGE), loaded) as passes:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from setpoint.infer.distributed import ModelRunner
-from setpoint.infer.read import Cached, Whole, left_padded, reader_of
+from setpoint.infer.generation import CachedReader, UncachedReader, left_padded, reader_of
 from setpoint.shapes.outcome import Projection
 
 from .small import Successor, small_model
@@ -67,7 +67,7 @@ def test_a_cached_token_costs_one_position() -> None:
     seen: list[int] = []
     model.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
     read = reader_of(ModelRunner(model), 48, True)
-    assert isinstance(read, Cached)
+    assert isinstance(read, CachedReader)
     with torch.no_grad():
         read([[1, 2, 3, 4]])
         read([[1, 2, 3, 4, 5]])
@@ -103,7 +103,7 @@ def test_a_short_row_may_go_on_where_a_long_one_filled_the_cache() -> None:
 def test_models_that_take_tokens_only() -> None:
     model = Successor()
     read = reader_of(ModelRunner(model), 3, True)
-    assert isinstance(read, Whole)
+    assert isinstance(read, UncachedReader)
     assert read([[1, 2], [5], [7, 7, 7, 7]]).argmax(-1).tolist() == [4, 6, 10]
     assert sorted(length for length, _ in model.seen) == [1, 2, 3]
 

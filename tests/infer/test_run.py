@@ -13,8 +13,7 @@ from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Generation, Inference, Weights
-from setpoint.infer.results import require_place
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer, require_place
 from setpoint.train.config import Job
 
 from .small import folder_of
@@ -85,7 +84,7 @@ def test_a_job_without_a_task(trained: tuple[Job, Path]) -> None:
 def test_nothing_is_computed_where_a_check_finds_something(
     trained: tuple[Job, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("setpoint.infer.run.load", lambda job: pytest.fail("it was loaded"))
+    monkeypatch.setattr("setpoint.infer.inference.load", lambda job: pytest.fail("it was loaded"))
     job = job_of(trained[1], output=tmp_path / "out")
     job.generation = Generation(prompts_file=tmp_path / "none.txt")
     with pytest.raises(ConfigError, match=r"none.txt cannot be read"):

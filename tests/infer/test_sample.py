@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from setpoint.config import SetpointError
-from setpoint.infer.sample import Sampling, sample
+from setpoint.config import RunError, SetpointError
+from setpoint.infer.generation import Sampling, sample
 
 from .small import generators
 
@@ -106,5 +106,5 @@ def test_bad_settings(settings, words):
 def test_what_is_not_a_number_is_refused(temperature):
     logits = torch.zeros(2, 5)
     logits[1, 3] = float("nan")
-    with pytest.raises(SetpointError, match="logits that are not numbers"):
+    with pytest.raises(RunError, match="logits that are not numbers"):
         sample(logits, Sampling(temperature=temperature))

@@ -18,7 +18,7 @@ from setpoint.data.sources.config import Random, Text
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Batch, Evaluation, Inference, Weights
 from setpoint.infer.distributed import ModelRunner
-from setpoint.infer.load import Loaded, load
+from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.score import score, score_texts
 from setpoint.infer.tasks import DataSet
 from setpoint.shapes.scoring import Score
@@ -46,7 +46,7 @@ def test_it_is_what_training_measured(trained: tuple[Job, Path]) -> None:
     assert set(measured) == {40, 80, 120}
 
 
-def test_a_sum_by_hand(loaded: Loaded) -> None:
+def test_a_sum_by_hand(loaded: LoadedModel) -> None:
     text = b'!"#$%&\' !"#xyz'
     corpus = build_corpus([Document("a", text)], loaded.tokenizer, side="a")
     tokens = [256, *text, 256]
@@ -63,7 +63,7 @@ def test_a_sum_by_hand(loaded: Loaded) -> None:
     assert result.bits_per_byte == pytest.approx(nats / math.log(2) / len(text), rel=1e-6)
 
 
-def test_a_model_that_gives_logits_only(loaded: Loaded) -> None:
+def test_a_model_that_gives_logits_only(loaded: LoadedModel) -> None:
     class Plain(torch.nn.Module):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return loaded.model(tokens)
@@ -106,7 +106,7 @@ def test_a_text_shorter_than_a_sequence(trained: tuple[Job, Path], tmp_path: Pat
         scores(trained[1], sides=(), sets=sets)
 
 
-def test_perplexity_is_not_capped_and_nonsense_is_refused(loaded: Loaded) -> None:
+def test_perplexity_is_not_capped_and_nonsense_is_refused(loaded: LoadedModel) -> None:
     class Wrong(torch.nn.Module):
         """Certain of what never comes; or of nothing."""
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.infer.stop_text import StopTexts
+from setpoint.infer.continuation import StopTexts
 
 
 def fed(stops: list[str], pieces: list[bytes]) -> tuple[bytes, str | None]:

@@ -11,25 +11,27 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError, resolve
+from setpoint.infer.continuation import Text, continue_prompts
 from setpoint.infer.distributed import ModelRunner
-from setpoint.infer.load import Loaded
+from setpoint.infer.loaded_model import LoadedModel
 from setpoint.infer.prompts import Prompt, prompts_of
 from setpoint.infer.tasks import Generation
-from setpoint.infer.text import Text, continue_prompts
 
 GREEDY = {"temperature": 0.0, "max_tokens": 24}
 
 
-def texts(loaded: Loaded, *prompts: str, seed: int = 0, size: int = 8, **fields: Any) -> list[Text]:
+def texts(
+    loaded: LoadedModel, *prompts: str, seed: int = 0, size: int = 8, **fields: Any
+) -> list[Text]:
     section = resolve(Generation(prompts=prompts, **{**GREEDY, **fields}))
     return continue_prompts(loaded, section, asked(loaded, section), seed=seed, micro_size=size)
 
 
-def asked(loaded: Loaded, section: Generation) -> list[Prompt]:
+def asked(loaded: LoadedModel, section: Generation) -> list[Prompt]:
     return prompts_of(section, None, loaded.facts, loaded.place.directory)
 
 
-def test_it_writes_what_it_has_learnt(loaded: Loaded) -> None:
+def test_it_writes_what_it_has_learnt(loaded: LoadedModel) -> None:
     # Symbols are the eight bytes from the space upwards, and three in four go one up.
     (found,) = texts(loaded, '!"#')
     steps = [(ord(b) - ord(a)) % 8 for a, b in pairwise('!"#' + found.text)]
@@ -38,7 +40,7 @@ def test_it_writes_what_it_has_learnt(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_greedy_equals_a_loop_over_the_model(loaded: Loaded, cache: bool) -> None:
+def test_greedy_equals_a_loop_over_the_model(loaded: LoadedModel, cache: bool) -> None:
     tokens = [256, *b'!"#']
     with torch.no_grad():
         for _ in range(24):
@@ -50,7 +52,7 @@ def test_greedy_equals_a_loop_over_the_model(loaded: Loaded, cache: bool) -> Non
     assert found.text == bytes(tokens[4:]).decode()
 
 
-def test_a_prompt_gives_the_same_text_alone_and_in_any_company(loaded: Loaded) -> None:
+def test_a_prompt_gives_the_same_text_alone_and_in_any_company(loaded: LoadedModel) -> None:
     prompts = ["!", "abc", " !\"#$%&'" * 5, "#$"]
     settings: dict[str, Any] = {"temperature": 1.2, "samples": 2, "max_tokens": 40}
     together = texts(loaded, *prompts, **settings)
@@ -64,14 +66,14 @@ def test_a_prompt_gives_the_same_text_alone_and_in_any_company(loaded: Loaded) -
     assert len({text.text for text in together}) == 8
 
 
-def test_a_seed_repeats_the_text(loaded: Loaded) -> None:
+def test_a_seed_repeats_the_text(loaded: LoadedModel) -> None:
     one, again, other = (
         texts(loaded, "!", seed=seed, temperature=1.0, max_tokens=40) for seed in (1, 1, 2)
     )
     assert one == again != other
 
 
-def test_stop_texts(loaded: Loaded) -> None:
+def test_stop_texts(loaded: LoadedModel) -> None:
     (whole,) = texts(loaded, '!"#')
     assert whole.text.startswith("$%&' !")
     for stop, expected in (("'", "$%&"), ("& ", None), ("' !", "$%&"), ("$", "")):
@@ -84,7 +86,7 @@ def test_stop_texts(loaded: Loaded) -> None:
     assert (found.text, found.tokens) == ("$", 3)
 
 
-def test_stop_tokens(loaded: Loaded) -> None:
+def test_stop_tokens(loaded: LoadedModel) -> None:
     (found,) = texts(loaded, '!"#', stop_tokens=(ord("'"),))
     assert (found.text, found.finish, found.tokens) == ("$%&", "stop token", 3)
     assert found.stopped_by == "'"
@@ -94,7 +96,7 @@ def test_stop_tokens(loaded: Loaded) -> None:
         texts(loaded, "!", stop_tokens=(257,))
 
 
-def test_text_is_shown_as_it_comes(loaded: Loaded) -> None:
+def test_text_is_shown_as_it_comes(loaded: LoadedModel) -> None:
     shown: dict[int, list[str]] = {0: [], 1: [], 2: []}
     section = resolve(Generation(prompts=("!", "#", "%"), stop=("' !",), **GREEDY))
     found = continue_prompts(
@@ -109,7 +111,7 @@ def test_text_is_shown_as_it_comes(loaded: Loaded) -> None:
     assert shown[0] == ['"', "#", "$", "%", "&"]
 
 
-def test_a_sign_that_is_cut_in_two_is_marked(loaded: Loaded) -> None:
+def test_a_sign_that_is_cut_in_two_is_marked(loaded: LoadedModel) -> None:
     class Euro(torch.nn.Module):
         """Says nothing but the bytes of the euro sign, over and over."""
 
@@ -124,7 +126,7 @@ def test_a_sign_that_is_cut_in_two_is_marked(loaded: Loaded) -> None:
     assert texts(euro, "", max_tokens=5)[0].text == "€�"
 
 
-def test_prompts_of_a_file_come_after_the_others(loaded: Loaded, tmp_path: Path) -> None:
+def test_prompts_of_a_file_come_after_the_others(loaded: LoadedModel, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("#\n%\n")
     found = texts(loaded, "!", prompts_file=file, max_tokens=1)

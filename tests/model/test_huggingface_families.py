@@ -12,8 +12,7 @@ from setpoint.adapter.low_rank import adapters_of
 from setpoint.adapter.merge import merge_all
 from setpoint.config import SetpointError
 from setpoint.infer.distributed import ModelRunner
-from setpoint.infer.generate import generate
-from setpoint.infer.sample import Sampling
+from setpoint.infer.generation import Sampling, generate
 from setpoint.model.huggingface.logits import decoder_of
 from setpoint.train.build.components import build_components
 from setpoint.train.run import train

@@ -12,7 +12,7 @@ import torch
 from setpoint.cli.main import main
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer
 from setpoint.model.config import HuggingFaceModel
 from setpoint.train.run import train
 

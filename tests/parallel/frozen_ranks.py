@@ -16,7 +16,7 @@ import torch
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import BASE, read_manifest
-from setpoint.infer.adapter import add_adapter
+from setpoint.infer.loaded_model import add_adapter
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.pretrained.base import frozen_of
 from setpoint.shapes.placed import as_placed

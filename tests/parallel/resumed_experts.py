@@ -16,7 +16,7 @@ from torch import nn
 
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
-from setpoint.infer.load import load
+from setpoint.infer.loaded_model import load
 from setpoint.parallel.config import AXES
 from setpoint.train.run import train
 

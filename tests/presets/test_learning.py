@@ -8,8 +8,7 @@ import pytest
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
-from setpoint.infer.generate import generate
-from setpoint.infer.sample import Sampling
+from setpoint.infer.generation import Sampling, generate
 from setpoint.model import load_pretrained
 from setpoint.train.config import Job
 from setpoint.train.run import train

@@ -12,7 +12,7 @@ from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import Checkpoint, load_directory
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.load import load
+from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components

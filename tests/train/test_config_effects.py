@@ -24,7 +24,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.files.tensor_file import DTYPES
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.load import load
+from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
 from setpoint.model.attention.selection import choose_backend
 from setpoint.model.config import Transformer

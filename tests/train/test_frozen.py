@@ -14,11 +14,10 @@ from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
-from setpoint.infer.adapter import add_adapter
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
-from setpoint.infer.load import load
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import add_adapter, load
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.pretrained.base import frozen_of
 from setpoint.shapes.placed import as_placed

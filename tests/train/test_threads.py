@@ -52,14 +52,14 @@ CHECKED = ["tiny", "--using", "torch", "--compile.backend", "eager"]
 ENTRIES = {
     "train": f"from setpoint.cli.main import main; main(['train', *{SMALL}])",
     "check": f"from setpoint.cli.main import main; main(['check', *{CHECKED}])",
-    "infer": "import setpoint.cli.infer, setpoint.infer.run",
-    "evaluate": "import setpoint.cli.evaluate, setpoint.infer.run",
-    "generate": "import setpoint.cli.generate, setpoint.infer.text",
-    "export": "import setpoint.cli.export, setpoint.infer.export",
+    "infer": "import setpoint.cli.infer, setpoint.infer.inference",
+    "evaluate": "import setpoint.cli.evaluate, setpoint.infer.inference",
+    "generate": "import setpoint.cli.generate, setpoint.infer.continuation",
+    "export": "import setpoint.cli.export, setpoint.infer.export_weights",
     "a program that trains": "from setpoint.train.run import train",
     "a program that builds the parts": "import setpoint.train.build.components",
-    "a program that infers": "from setpoint.infer.run import infer",
-    "a program that loads weights": "import setpoint.infer.load",
+    "a program that infers": "from setpoint.infer.inference import infer",
+    "a program that loads weights": "import setpoint.infer.loaded_model",
     "a preset that is trained": "import setpoint.presets.tiny, torch",
 }
 

@@ -70,7 +70,7 @@ def run(arguments: Arguments) -> int:
             raise SetpointError("--to divided needs --ranks N, 2 or more")
         with Loading():
             from setpoint.checkpoint.convert import convert
-            from setpoint.infer.adapter import add_adapter
+            from setpoint.infer.loaded_model import add_adapter
             from setpoint.model.pretrained.base import frozen_of
         frozen = frozen_of(source, add_adapter) if arguments.has(FROZEN.name) else None
         if arguments.has(FROZEN.name) and not frozen:
@@ -89,7 +89,7 @@ def _to_hugging_face(arguments: Arguments, source: Path, target: Path) -> None:
         raise SetpointError(f"{MAX_SHARD_SIZE.name} is at least 1 byte, got {size}")
     with Loading():
         from setpoint.checkpoint.convert import require_free
-        from setpoint.infer.export import export
+        from setpoint.infer.export_weights import export
         from setpoint.model.pretrained.run import job_of, tokenizer_of
         from setpoint.model.pretrained.save import SHARD
     require_free(target)

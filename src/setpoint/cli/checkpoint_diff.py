@@ -19,7 +19,7 @@ from setpoint.cli.value import plain, value_text
 from setpoint.config import Row, SetpointError, compare, difference_of
 
 if TYPE_CHECKING:
-    from setpoint.checkpoint.difference import TensorDifference, TensorSide
+    from setpoint.checkpoint.compare_tensors import TensorDifference, TensorSide
 
 MOST = 20
 ALL = Option("--all", f"Print everything that differs, also where it is more than {MOST}.")
@@ -50,9 +50,9 @@ def run(arguments: Arguments) -> int:
     refuse_overrides(arguments)
     paths = [_checkpoint(path) for path in arguments.positional]
     with Loading():
-        from setpoint.checkpoint.difference import state_differences, tensor_differences
+        from setpoint.checkpoint.compare_tensors import state_differences, tensor_differences
         from setpoint.checkpoint.loading import joined, load_directory
-        from setpoint.infer.adapter import add_adapter
+        from setpoint.infer.loaded_model import add_adapter
         from setpoint.model.pretrained.base import frozen_of
 
     left, right = (load_directory(path) for path in paths)

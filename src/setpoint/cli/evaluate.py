@@ -86,7 +86,7 @@ def run(arguments: Arguments) -> int:
             f"the default of data.sources is read: Python's standard library. --text names others"
         )
     with Loading():
-        from setpoint.infer.run import infer
+        from setpoint.infer.inference import infer
     with make_work_progress() as progress, _naming_options():
         results = infer(job, show=progress.work)
     if own_rank():

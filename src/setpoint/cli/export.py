@@ -66,7 +66,7 @@ def run(arguments: Arguments) -> int:
     if status is not None:
         return status
     with Loading():
-        from setpoint.infer.run import infer
+        from setpoint.infer.inference import infer
 
     results = infer(job)
     if own_rank():

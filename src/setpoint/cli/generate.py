@@ -22,7 +22,7 @@ from setpoint.parallel.rank import launched, own_rank
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.infer.text import Text
+    from setpoint.infer.continuation import Text
 
 COMMAND = Command(
     "generate",
@@ -92,8 +92,8 @@ def run(arguments: Arguments) -> int:
     if status is not None:
         return status
     with Loading():
+        from setpoint.infer.inference import infer
         from setpoint.infer.prompts import id_prompt
-        from setpoint.infer.run import infer
     section = job.generation
     if len(section.prompts) * section.samples > 1 or section.prompts_file is not None:
         with make_work_progress() as progress:

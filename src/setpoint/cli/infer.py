@@ -67,7 +67,7 @@ def run(arguments: Arguments) -> int:
     if status is not None:
         return status
     with Loading():
-        from setpoint.infer.run import infer
+        from setpoint.infer.inference import infer
     with make_work_progress() as progress:
         results = infer(job, show=progress.work)
     if own_rank():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.cli.style import styled, table
 
 if TYPE_CHECKING:
-    from setpoint.infer.results import Results
+    from setpoint.infer.inference import Results
 
 
 def print_scores(scores: dict[str, Any]) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from setpoint.infer.profiles import Profiles, folder_of
-from setpoint.profile.profiler import StepProfiler
+from setpoint.profile.profiler import Cycle, StepProfiler
+from setpoint.profile.trace import traces_of
 from setpoint.resilience.gc import PacedCollection
 
 if TYPE_CHECKING:
     from setpoint.infer.config import Inference
-    from setpoint.infer.load import Loaded
+    from setpoint.infer.loaded_model import LoadedModel
 
 
 class Passes:
@@ -22,7 +25,7 @@ class Passes:
     A pass is over when the next one begins, so that what is made of its result belongs to it.
     """
 
-    def __init__(self, job: Inference, loaded: Loaded) -> None:
+    def __init__(self, job: Inference, loaded: LoadedModel) -> None:
         self.count = 0
         self.profiles: Profiles | None = None
         self._profiler: StepProfiler | None = None
@@ -82,7 +85,7 @@ class Passes:
 
 
 @contextmanager
-def watching(job: Inference, loaded: Loaded) -> Iterator[Passes]:
+def watching(job: Inference, loaded: LoadedModel) -> Iterator[Passes]:
     """Do what a job asks for between passes through its model.
 
     Arguments:
@@ -106,3 +109,64 @@ def watching(job: Inference, loaded: Loaded) -> Iterator[Passes]:
     finally:
         hook.remove()
         passes.close()
+
+
+@dataclass(slots=True)
+class Profiles:
+    """What was profiled of a job.
+
+    Arguments:
+        wanted: how many cycles were asked for; None: as many as there are.
+    """
+
+    passes: int = 0
+    cycles: list[Cycle] = field(default_factory=list)
+    wanted: int | None = None
+
+    def to_json(self, output: Path | None) -> dict[str, Any]:
+        """The same as JSON can hold it."""
+        output = None if output is None else Path(os.path.expanduser(output))
+        rows: list[dict[str, Any]] = []
+        for cycle in self.cycles:
+            files = {"trace": cycle.trace, "table": cycle.table_path, "snapshot": cycle.snapshot}
+            named = {k: _name(path, output) for k, path in files.items() if path is not None}
+            lost = {} if cycle.lost is None else {"lost": cycle.lost}
+            rows.append({"first": cycle.first, "last": cycle.last, **named, **lost})
+        return {"passes": self.passes, "cycles": rows}
+
+    def format_lines(self) -> list[str]:
+        """The same for people."""
+        lines: list[str] = []
+        for cycle in self.cycles:
+            lines += cycle.table.splitlines()
+            what = f"profile of passes {cycle.first} to {cycle.last}"
+            if cycle.trace is not None:
+                lines.append(f"{what}: {cycle.trace}")
+            if cycle.lost is not None:
+                lines.append(f"{what} could not be written: {cycle.lost}")
+        whole = sum(cycle.whole for cycle in self.cycles)
+        if whole < (self.wanted or 1):
+            of = "" if self.wanted is None else f" of {self.wanted}"
+            lines.append(
+                f"profiling: the job was over after {self.passes} passes through the model, when "
+                f"{whole}{of} cycles were whole"
+            )
+        return lines
+
+
+def folder_of(job: Inference) -> Path:
+    """Where the traces of a job lie.
+
+    Arguments:
+        job: its profiling is not null; without an output the directory of that is absolute.
+    """
+    assert job.profiling is not None
+    if job.output is None:
+        return Path(os.path.expanduser(job.profiling.directory))
+    return traces_of(job.profiling, Path(os.path.expanduser(job.output)))
+
+
+def _name(path: Path, output: Path | None) -> str:
+    return str(
+        path if output is None or not path.is_relative_to(output) else path.relative_to(output)
+    )

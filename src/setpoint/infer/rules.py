@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from setpoint.config import Caution, ConfigError, Problem, SetpointError, is_set
 from setpoint.data.tokenizers.config import tokenizer_value
+from setpoint.infer.adopt import find_weights, kept_tokenizer
 from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
-from setpoint.infer.place import find_weights, kept_tokenizer
 from setpoint.model.attention.support import determinism_problems, placement_problems
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.locate import is_on_hub, locate_here

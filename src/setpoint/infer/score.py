@@ -17,7 +17,7 @@ from setpoint.data.loader import loader_options
 from setpoint.data.prepared.use import named_corpus
 from setpoint.infer.config import Inference
 from setpoint.infer.distributed import ModelRunner
-from setpoint.infer.load import Loaded
+from setpoint.infer.loaded_model import LoadedModel
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.config import marks_padding
 from setpoint.model.layers import evaluating
@@ -39,7 +39,7 @@ class EvaluatedText(NamedTuple):
     packing: Packing
 
 
-def score_texts(loaded: Loaded, job: Inference, show: Work = no_work) -> dict[str, Score]:
+def score_texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> dict[str, Score]:
     """Evaluate a model on all texts of a job.
 
     Arguments:
@@ -67,7 +67,7 @@ def score_texts(loaded: Loaded, job: Inference, show: Work = no_work) -> dict[st
     }
 
 
-def texts(loaded: Loaded, job: Inference, show: Work = no_work) -> Iterator[EvaluatedText]:
+def texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> Iterator[EvaluatedText]:
     """The texts of a job, tokenized, one after the other.
 
     Arguments:
@@ -97,7 +97,7 @@ def texts(loaded: Loaded, job: Inference, show: Work = no_work) -> Iterator[Eval
 
 
 def score(
-    loaded: Loaded,
+    loaded: LoadedModel,
     corpus: Corpus,
     *,
     sequence_length: int,

@@ -324,7 +324,7 @@ def compare_with_record(
         where = "the record" if end is None else "what was trained again"
         found.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
         return found
-    from setpoint.checkpoint.difference import tensor_differences
+    from setpoint.checkpoint.compare_tensors import tensor_differences
     from setpoint.checkpoint.loading import joined, load_directory
 
     left, right = (joined(load_directory(each).tensors) for each in (end, here))

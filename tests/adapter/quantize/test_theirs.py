@@ -17,9 +17,9 @@ from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quant
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import Caution, SetpointError, resolve
-from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import Export
 from setpoint.model.foreign import HuggingFaceModel
 from setpoint.model.pretrained.quantized import dense_tensors

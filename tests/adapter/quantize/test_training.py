@@ -16,9 +16,9 @@ from setpoint.adapter.quantize.config import FP8, NF4
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import SetpointError, resolve, verify
-from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import Export
 from setpoint.model.pretrained.load import load_checkpoint, load_pretrained
 from setpoint.plan.memory import update_memory

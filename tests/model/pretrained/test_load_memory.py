@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from setpoint.adapter.config import LoRA
 from setpoint.adapter.quantize.config import FP8
 from setpoint.config import resolve
-from setpoint.infer.adapter import add_adapter
+from setpoint.infer.loaded_model import add_adapter
 from setpoint.model import load_pretrained
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize

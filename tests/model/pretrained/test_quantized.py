@@ -14,9 +14,9 @@ from setpoint.adapter.config import LoRA
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import RunError, SetpointError, resolve
-from setpoint.infer.adapter import add_adapter
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.run import infer
+from setpoint.infer.inference import infer
+from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import Export
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
 from setpoint.model.foreign import HuggingFaceModel

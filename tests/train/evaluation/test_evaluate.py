@@ -19,7 +19,7 @@ from setpoint.data.evaluation import EvaluationFeed
 from setpoint.data.sources.config import Conversations
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
-from setpoint.infer.load import load
+from setpoint.infer.loaded_model import load
 from setpoint.infer.score import score_texts
 from setpoint.infer.tasks import DataSet
 from setpoint.resilience.signals import StopRequest

@@ -365,7 +365,8 @@ def frozen_of(
     """The frozen parameters that a checkpoint leaves out; none where it holds all.
 
     Arguments:
-        add_adapter: puts an adapter of a section beneath a model, as `setpoint.infer.adapter` does.
+        add_adapter: puts an adapter of a section beneath a model; see
+            `setpoint.infer.loaded_model`.
 
     Raises:
         SetpointError: if the weights that have them are not there, or have changed.

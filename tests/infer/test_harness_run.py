@@ -10,8 +10,8 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.infer.config import Harness, Inference, Weights
-from setpoint.infer.harness.run import open_harness
-from setpoint.infer.run import infer
+from setpoint.infer.harness import open_harness
+from setpoint.infer.inference import infer
 from setpoint.train.config import Job
 
 TASK = """\

@@ -1,23 +1,23 @@
-"""The three questions that lm-evaluation-harness asks a language model.
+"""Tasks of lm-evaluation-harness, an optional package: its three questions, answered by a model."""
 
-Nothing here needs the harness, so that the answers can be tested without it.
-"""
+from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 
-from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config import ConfigError, SetpointError, did_you_mean, resolve
 from setpoint.data.sources.messages import Conversation
 from setpoint.data.sources.token_rows import RowError
 from setpoint.data.tokenizers.chat import ALIAS, Piece
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
-from setpoint.infer.load import Loaded
+from setpoint.infer.config import Inference
+from setpoint.infer.continuation import continue_prompts
+from setpoint.infer.loaded_model import LoadedModel
 from setpoint.infer.prompts import Prompt, chat_template
-from setpoint.infer.tasks import Chat, Generation
-from setpoint.infer.text import continue_prompts
+from setpoint.infer.tasks import Chat, Generation, Harness
 from setpoint.model.layers import evaluating
 
 MAX_TOKENS = 256
@@ -45,7 +45,7 @@ class Answers:
     """
 
     def __init__(
-        self, loaded: Loaded, micro_size: int, seed: int, chat: Chat | None = None
+        self, loaded: LoadedModel, micro_size: int, seed: int, chat: Chat | None = None
     ) -> None:
         self.loaded = loaded
         self.micro_size = micro_size
@@ -242,3 +242,97 @@ def section_of(settings: Mapping[str, Any]) -> Generation:
         found["temperature"] = 0.0
         found = {k: v for k, v in found.items() if k not in ("top_k", "top_p", "min_p")}
     return resolve(Generation(prompts=("-",), **found))
+
+
+Metrics = dict[str, dict[str, Any]]
+
+
+def open_harness(section: Harness) -> Callable[[LoadedModel, Inference], Metrics]:
+    """Import the harness and find its tasks, before any weights are read.
+
+    Raises:
+        SetpointError: the package is missing, or it has no such task.
+    """
+    try:
+        from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"harness: it needs the package {error.name!r}: install 'setpoint[harness]'"
+        ) from None
+    path = None if section.tasks_path is None else str(section.tasks_path)
+    manager = TaskManager(include_path=path)
+    unknown = [task for task in section.tasks if task not in manager.all_tasks]
+    if unknown:
+        meant = did_you_mean(unknown[0], manager.all_tasks, " ")
+        raise SetpointError(
+            f"harness.tasks: the harness has no task {unknown[0]!r}.{meant} "
+            f"`lm_eval ls tasks` lists all"
+        )
+
+    def run(loaded: LoadedModel, job: Inference) -> Metrics:
+        from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]
+
+        as_chat: dict[str, Any] = {}
+        if job.chat is not None:
+            as_chat = {
+                "apply_chat_template": True,
+                "system_instruction": job.chat.system,
+                "fewshot_as_multiturn": section.few_shot_turns,
+            }
+        found = simple_evaluate(
+            model=_language_model(Answers(loaded, job.batch.micro_size, job.seed, job.chat)),
+            tasks=list(section.tasks),
+            num_fewshot=section.few_shot,
+            limit=section.limit,
+            task_manager=manager,
+            bootstrap_iters=0,
+            random_seed=job.seed % 2**32,
+            numpy_random_seed=job.seed % 2**32,
+            torch_random_seed=job.seed,
+            fewshot_random_seed=job.seed,
+            log_samples=False,
+            verbosity="ERROR",
+            **as_chat,
+        )
+        assert found is not None, "only other ranks of a group get nothing"
+        return {task: _numbers(metrics) for task, metrics in found["results"].items()}
+
+    return run
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """The measured values by name, as JSON can hold them."""
+    kept = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    return {name.removesuffix(",none"): value for name, value in kept.items()}
+
+
+def _language_model(answers: Answers) -> Any:
+    """The model as lm-evaluation-harness wants one."""
+    from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
+
+    class SetpointLM(LM):
+        def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+            pairs = [request.args for request in requests]
+            return [(each[0], each[1]) for each in answers.loglikelihood(pairs)]
+
+        def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+            return answers.loglikelihood_rolling([request.args[0] for request in requests])
+
+        @property
+        def tokenizer_name(self) -> str:
+            # It tells apart the requests that the harness keeps.
+            return answers.loaded.tokenizer.name
+
+        def chat_template(self, chat_template: bool | str = False) -> str:
+            return "" if answers.template is None else answers.template.source
+
+        def apply_chat_template(
+            self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+        ) -> str:
+            # Without a generation prompt the last message goes on.
+            return answers.written(chat_history, is_open=not add_generation_prompt)
+
+        def generate_until(self, requests: list[Any]) -> list[str]:
+            return answers.generate_until([request.args for request in requests])
+
+    return SetpointLM()

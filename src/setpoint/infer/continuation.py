@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 
-from setpoint.infer.generate import generate
-from setpoint.infer.load import Loaded
+from setpoint.infer.generation import Sampling, generate
+from setpoint.infer.loaded_model import LoadedModel
 from setpoint.infer.prompts import Prompt, stop_ids
-from setpoint.infer.sample import Sampling
-from setpoint.infer.stop_text import StopTexts
 from setpoint.infer.tasks import Generation
 from setpoint.track.progress import Work, no_work
 
@@ -46,7 +44,7 @@ class Text:
 
 
 def continue_prompts(
-    loaded: Loaded,
+    loaded: LoadedModel,
     section: Generation,
     prompts: Sequence[Prompt],
     *,
@@ -87,7 +85,7 @@ def continue_prompts(
 
 
 def _continue_group(
-    loaded: Loaded,
+    loaded: LoadedModel,
     section: Generation,
     rows: Sequence[tuple[Prompt, int]],
     stops: Collection[int],
@@ -140,7 +138,7 @@ def _continue_group(
     return texts
 
 
-def _spelled(loaded: Loaded, token: int) -> str:
+def _spelled(loaded: LoadedModel, token: int) -> str:
     """The text of a token, the name of a control token."""
     text = loaded.tokenizer.decode([token]).decode(errors="replace")
     names = loaded.facts.tokens if loaded.facts and not text else {}
@@ -176,3 +174,47 @@ class _Stream:
     def _add(self, piece: str) -> str:
         self.text += piece
         return piece
+
+
+class StopTexts:
+    """A continuation as it comes, up to the first stop text.
+
+    A token may hold the end of a stop text and more, and a stop text may come in several tokens.
+    So what could still become a stop text is held back until it is clear.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop.encode() for stop in stops]
+        self._held = b""
+        self.found: str | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Add the bytes of a token.
+
+        Arguments:
+            data: what came next; nothing may come once a stop text was found.
+
+        Returns:
+            the bytes that are certain to be before any stop text. `found` is the stop text, if
+            one is complete now.
+        """
+        whole = self._held + data
+        places = [(whole.find(stop), -len(stop), stop) for stop in self._stops if stop in whole]
+        if places:
+            place, _, stop = min(places)
+            self._held, self.found = b"", stop.decode()
+            return whole[:place]
+        held = max((_overlap(whole, stop) for stop in self._stops), default=0)
+        self._held = whole[len(whole) - held :]
+        return whole[: len(whole) - held]
+
+    def finish(self) -> bytes:
+        """End the text."""
+        held, self._held = self._held, b""
+        return held
+
+
+def _overlap(text: bytes, stop: bytes) -> int:
+    """The most bytes at the end of a text that a stop text begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

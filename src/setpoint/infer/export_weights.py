@@ -1,20 +1,30 @@
-"""Write the weights of a job where other programs read them."""
+"""Export of the weights of an inference job: a Hugging Face model, or the adapter alone."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
-from setpoint.config import SetpointError
+from setpoint.adapter.merge import merge_all
+from setpoint.config import SetpointError, load_record
 from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary
+from setpoint.infer.adopt import find_weights
+from setpoint.infer.config import Inference
+from setpoint.infer.export_peft import write_peft
+from setpoint.infer.loaded_model import LoadedModel, load, naming_whole_ones
 from setpoint.infer.tasks import Export
+from setpoint.model.pretrained.base import is_ours
 from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.model.pretrained.save import SHARD, save_pretrained, special_tokens
+from setpoint.train.config import Job
+from setpoint.units.dtype import DType
 
 QWEN2_SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?"
 """Part of the regular expression of Qwen2's pre-tokenizer that tells it from others."""
@@ -30,6 +40,42 @@ def require_empty(section: Export) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         kind = "is not empty" if path.is_dir() else "is a file"
         raise SetpointError(f"export.path: {path} {kind}; give a new or empty directory")
+
+
+def export_job(job: Inference, loaded: LoadedModel | None) -> tuple[Path, list[str]]:
+    """Export the weights of a job, by this process alone.
+
+    Arguments:
+        loaded: the whole model, if it is in memory.
+
+    Returns:
+        their directory, and cautions about them.
+    """
+    section = job.export
+    assert section is not None
+    place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
+    directory = place.directory
+    options: dict[str, Any] = {"dtype": section.dtype, "family": section.family}
+    with naming_whole_ones(directory):
+        if place.record and is_ours(job.model) and job.adapter is None:
+            # A few tensors at a time, as they were saved.
+            model, tokenizer = directory, tokenizer_of(directory, job.tokenizer)
+        else:
+            loaded = loaded or load(job)
+            model, tokenizer = loaded.model, loaded.tokenizer
+        if section.adapter:
+            assert job.adapter is not None and isinstance(model, nn.Module)
+            record = place.record and load_record(Job, str(place.record)).values
+            options["base"] = record["model"].get("pretrained") if record else None
+            options["dtype"] = DType(section.dtype).torch()
+            return write_peft(model, job.adapter, section.path, tokenizer=directory, **options), []
+        if job.adapter is not None:
+            assert isinstance(model, nn.Module)
+            merge_all(model)
+        options["max_shard_size"] = section.max_shard_size
+        path = export(model, tokenizer, section.path, directory=directory, **options)
+    caution = tokenizer_caution(path)
+    return path, [caution] if caution else []
 
 
 def export(

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.infer.harness.answers import Answers, section_of
-from setpoint.infer.load import Loaded
+from setpoint.infer.harness import Answers, section_of
+from setpoint.infer.loaded_model import LoadedModel
 
 END = 256  # the separator of bytes
 
 
 @pytest.fixture(params=[1, 3])
-def answers(request: pytest.FixtureRequest, loaded: Loaded) -> Answers:
+def answers(request: pytest.FixtureRequest, loaded: LoadedModel) -> Answers:
     return Answers(loaded, micro_size=request.param, seed=0)
 
 
-def by_hand(loaded: Loaded, before: list[int], after: list[int]) -> tuple[float, bool]:
+def by_hand(loaded: LoadedModel, before: list[int], after: list[int]) -> tuple[float, bool]:
     """One token at a time, with all that the model can see before it."""
     total, greedy, seen = 0.0, True, list(before)
     for token in after:
@@ -31,7 +31,7 @@ def by_hand(loaded: Loaded, before: list[int], after: list[int]) -> tuple[float,
     return total, greedy
 
 
-def test_likelihoods(answers: Answers, loaded: Loaded) -> None:
+def test_likelihoods(answers: Answers, loaded: LoadedModel) -> None:
     pairs = [('!"#', "$%&"), ("", '!"'), ("abc", "!"), (' !"#$%', "&'"), ("%", "'$")]
     found = answers.loglikelihood(pairs)
     assert len({each.is_greedy for each in found}) == 2
@@ -42,7 +42,7 @@ def test_likelihoods(answers: Answers, loaded: Loaded) -> None:
 
 
 def test_spaces_at_the_end_of_a_context_belong_to_what_follows(
-    answers: Answers, loaded: Loaded
+    answers: Answers, loaded: LoadedModel
 ) -> None:
     (found,) = answers.loglikelihood([("!  ", "x")])
     assert found.log_probability == pytest.approx(
@@ -50,7 +50,9 @@ def test_spaces_at_the_end_of_a_context_belong_to_what_follows(
     )
 
 
-def test_a_context_that_is_too_long_is_cut_from_the_left(answers: Answers, loaded: Loaded) -> None:
+def test_a_context_that_is_too_long_is_cut_from_the_left(
+    answers: Answers, loaded: LoadedModel
+) -> None:
     context = " !\"#$%&'" * 8
     (found,) = answers.loglikelihood([(context, " ")])
     assert found.log_probability == pytest.approx(
@@ -62,7 +64,7 @@ def test_a_context_that_is_too_long_is_cut_from_the_left(answers: Answers, loade
         answers.loglikelihood([("!", "")])
 
 
-def test_rolling(answers: Answers, loaded: Loaded) -> None:
+def test_rolling(answers: Answers, loaded: LoadedModel) -> None:
     """Each token once, in the windows of lm-evaluation-harness's `get_rolling_token_windows`."""
     context = loaded.context
     texts = ['!"#', "a" * 40, "", " !\"#$%&' !\"#$%&'", '!"#$%' * context + "&"]
@@ -86,7 +88,7 @@ def test_generation(answers: Answers) -> None:
     assert answers.generate_until(requests) == ["$%&", '"#$', "$%"]
 
 
-def test_what_is_drawn_has_a_seed(loaded: Loaded) -> None:
+def test_what_is_drawn_has_a_seed(loaded: LoadedModel) -> None:
     def drawn(seed: int) -> list[str]:
         settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 20}
         return Answers(loaded, 2, seed).generate_until([("!", settings), ("#", settings)])
@@ -94,7 +96,7 @@ def test_what_is_drawn_has_a_seed(loaded: Loaded) -> None:
     assert drawn(1) == drawn(1) != drawn(2)
 
 
-def test_a_tokenizer_that_opens_with_nothing(loaded: Loaded) -> None:
+def test_a_tokenizer_that_opens_with_nothing(loaded: LoadedModel) -> None:
     """The separator stands where there would be nothing to predict the first token from."""
     bare = Answers(replace(loaded, opening=()), 2, 0)
     (alone,) = bare.loglikelihood([("", "!")])

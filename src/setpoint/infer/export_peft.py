@@ -1,4 +1,4 @@
-"""The adapter of a run: put beneath its model to be filled, merged, or written in PEFT's format."""
+"""Export of a run's adapter in PEFT's format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from setpoint.adapter.apply import adapt
 from setpoint.adapter.config import AdapterConfig
 from setpoint.adapter.low_rank import (
     EmbeddingAdapter,
@@ -23,11 +22,8 @@ from setpoint.adapter.low_rank import (
     adapters_of,
 )
 from setpoint.config import SetpointError
-from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.huggingface.experts import experts_of
 from setpoint.model.huggingface.language_model import HuggingFaceModel
-from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
-from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.compare import HEAD, pieces_of
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import BEFORE, CONFIG, WEIGHTS
@@ -35,8 +31,7 @@ from setpoint.model.pretrained.pieces import Part, Piece
 from setpoint.model.pretrained.save import copy_files, publish
 from setpoint.model.pretrained.tensors import EMBEDDING, rows_of
 from setpoint.model.pretrained.write_config import family_for
-from setpoint.model.transformer import Transformer as TransformerModule
-from setpoint.shapes.parameter import Parameter
+from setpoint.model.transformer import Transformer
 
 CONTIGUOUS = torch.contiguous_format
 LINEAR_NAMES = ("lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight")
@@ -47,24 +42,6 @@ RENAMED = (".gate", ".w1", ".w2", ".w3", ".gate_proj", ".up_proj", ".down_proj")
 that are called so are named by their parameters."""
 MERGED = "Valid: export.adapter = false, which writes the model with the adapter merged"
 NAMELESS = "the adapter of a model of type = {} has no names that PEFT knows"
-
-
-def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -> None:
-    """Put an adapter beneath a model, as training did, for its weights to be filled in.
-
-    Arguments:
-        section: the configuration of the model.
-
-    Raises:
-        SetpointError: it does not fit the model.
-    """
-    kinds, turned, packed = parameter_kinds(model), inputs_first(model), packed_experts(model)
-    parameters = [
-        Parameter(name, tuple(each.shape), kinds[name], 1.0, name in turned, packed.get(name, ""))
-        for name, each in model.named_parameters()
-    ]
-    fused = fused_parts_of(section) if isinstance(section, Transformer) else {}
-    adapt(config, model, parameters, fused)
 
 
 def write_peft(
@@ -91,7 +68,7 @@ def write_peft(
         SetpointError: the model has no names in transformers, or PEFT's format has no place for
             some of the adapter; or it cannot be written.
     """
-    if isinstance(model, TransformerModule):
+    if isinstance(model, Transformer):
         form = _form_of_ours(model, family)
     elif isinstance(model, HuggingFaceModel):
         form = _form_of_transformers(model)
@@ -171,7 +148,7 @@ class _Made(NamedTuple):
     scale: float
 
 
-def _form_of_ours(model: TransformerModule, family: str | None) -> _Form:
+def _form_of_ours(model: Transformer, family: str | None) -> _Form:
     """The adapter by the names of a family of transformers."""
     adapters, found = adapters_of(model), family_for(model.config, family)
     by_weight = _by_weight(adapters)

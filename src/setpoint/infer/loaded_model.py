@@ -10,19 +10,22 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from setpoint.adapter.apply import adapt
+from setpoint.adapter.config import AdapterConfig
 from setpoint.adapter.merge import merge_all
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest, verify
 from setpoint.config import RunError, SetpointError, load_record
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
-from setpoint.infer.adapter import add_adapter
+from setpoint.infer.adopt import Place, find_weights
 from setpoint.infer.config import Inference
 from setpoint.infer.distributed import Division, ModelRunner
-from setpoint.infer.place import Place, find_weights
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
+from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.base import is_ours
 from setpoint.model.pretrained.load import load_checkpoint, load_directory, read_whole
 from setpoint.model.pretrained.read_config import read_config
@@ -33,12 +36,13 @@ from setpoint.parallel.apply import reader_of
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.world import World
 from setpoint.precision.autocast import compute_in
+from setpoint.shapes.parameter import Parameter
 from setpoint.train.config import Job
 from setpoint.units.dtype import DType
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model that is ready to be asked.
 
     Arguments:
@@ -89,7 +93,7 @@ class Loaded:
         return tokens or [self.tokenizer.separator]
 
 
-def load(job: Inference, world: World | None = None) -> Loaded:
+def load(job: Inference, world: World | None = None) -> LoadedModel:
     """Build the model of a job and fill it; each rank reads what it holds of it.
 
     Arguments:
@@ -120,7 +124,7 @@ def load(job: Inference, world: World | None = None) -> Loaded:
         model = _load_hugging_face(job, place, tokenizer.vocab_size, given)
     if offload:
         move_buffers(model, world.device)
-    return Loaded(
+    return LoadedModel(
         runner=division.runner(model.eval()),
         tokenizer=tokenizer,
         device=world.device,
@@ -143,12 +147,22 @@ def _opening(place: Place, tokenizer: Tokenizer) -> tuple[int, ...]:
     return (tokenizer.separator,) if getattr(tokenizer, "separates", True) else ()
 
 
-def stored_weights(job: Inference) -> Path | None:
-    """The checkpoint whose weights an export can read a few at a time; None for other models."""
-    place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
-    if not place.record or not is_ours(job.model) or job.adapter is not None:
-        return None
-    return place.directory
+def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -> None:
+    """Put an adapter beneath a model, as training did, for its weights to be filled in.
+
+    Arguments:
+        section: the configuration of the model.
+
+    Raises:
+        SetpointError: it does not fit the model.
+    """
+    kinds, turned, packed = parameter_kinds(model), inputs_first(model), packed_experts(model)
+    parameters = [
+        Parameter(name, tuple(each.shape), kinds[name], 1.0, name in turned, packed.get(name, ""))
+        for name, each in model.named_parameters()
+    ]
+    fused = fused_parts_of(section) if isinstance(section, Transformer) else {}
+    adapt(config, model, parameters, fused)
 
 
 def _load_checkpoint(
@@ -186,13 +200,6 @@ def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
         others = [name for name in _whole_beside(checkpoint) if name != error.path.name]
         hint = f"; {' or '.join(others)} can be taken instead" if others else "; no other is whole"
         raise RunError(f"{error}{hint}") from error
-
-
-def start_of(place: Place) -> str | None:
-    """The weights that a run started from, as its record names them; None for random ones."""
-    if place.record is None:
-        return None
-    return load_record(Job, str(place.record)).values["model"].get("pretrained")
 
 
 def _load_hugging_face(

@@ -1,0 +1,432 @@
+"""Generation of continuations token by token: read the model, filter the logits, draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import RunError, SetpointError
+from setpoint.infer.distributed import ModelRunner
+from setpoint.model.layers import evaluating
+
+OnToken = Callable[[int, int], bool]
+"""Told of each new token: the row and the token. True ends the row after it."""
+
+
+@dataclass(slots=True)
+class Continuation:
+    """What was added to one prompt.
+
+    Arguments:
+        tokens: the new tokens, without the stop token.
+        finish: `"stop"` at a stop token, `"ended"` by `on_token`, or `"length"`.
+        stop: the stop token.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    finish: str = "length"
+    stop: int | None = None
+
+
+def generate(
+    model: nn.Module | ModelRunner,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    generators: Sequence[torch.Generator] | None = None,
+    context: int | None = None,
+    vocab_size: int | None = None,
+    stop: Collection[int] = (),
+    cache: bool = True,
+    on_token: OnToken | None = None,
+) -> list[Continuation]:
+    """Continue each prompt by sampling from the model.
+
+    Prompts of different lengths go side by side, and each row is what it would be alone: padding
+    is masked, and a row draws from its own generator. A row that has ended leaves the
+    batch.
+
+    Ranks that hold one model together are given the same prompts; those that must make as many
+    passes as each other may be given different ones, or none.
+
+    Arguments:
+        model: maps (B, S) int64 tokens to (B, S, V) logits; runs in evaluation mode and is given
+            back in the mode it was in.
+        max_tokens: how many tokens to add to each row at most.
+        sampling: how tokens are drawn; None: from the softmax as it is.
+        generators: one for each row, on the CPU; None: torch's own for all.
+        context: how many of the last tokens the model sees; None: all of them. Give the model's
+            max_sequence_length.
+        vocab_size: only the first so many tokens are drawn; None: all that the model knows.
+        stop: tokens that end a row. The repetition penalty leaves them alone.
+        cache: keep keys and values, where the model can, so that a token costs one position and
+            not the whole context. What is generated is the same.
+
+    Raises:
+        SetpointError: an empty prompt.
+    """
+    sampling = sampling or Sampling()
+    runner = model if isinstance(model, ModelRunner) else ModelRunner(model)
+    for number, prompt in enumerate(prompts):
+        if not len(prompt):
+            which = f"prompt {number} is empty" if len(prompts) > 1 else "the prompt is empty"
+            raise SetpointError(f"{which}: give at least one token to continue from")
+    done = [Continuation() for _ in prompts]
+    rows = list(range(len(prompts)))  # those that have not ended
+    texts = [list(prompt) for prompt in prompts]
+    stops = frozenset(stop)
+    with evaluating(runner.model), torch.no_grad():
+        read = reader_of(runner, context, cache)
+        for _ in range(max_tokens):
+            current = [texts[row] for row in rows]
+            own = read.passes(current) if rows else 0
+            most = runner.most_passes(own)
+            if not most:
+                break
+            logits = read(current) if rows else None
+            runner.idle(most - own)
+            if not rows:
+                continue
+            drawn: Tensor | None = None
+            if logits is not None:
+                logits = logits[:, :vocab_size]
+                seen = None
+                if sampling.repetition_penalty != 1:
+                    seen = _seen(current, stops, logits)
+                random = None if generators is None else [generators[row] for row in rows]
+                drawn = sample(logits, sampling, generators=random, seen=seen)
+            going: list[int] = []  # places in the batch
+            tokens = runner.agree(drawn, len(rows))
+            for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+                if token in stops:
+                    done[row].finish, done[row].stop = "stop", token
+                    continue
+                texts[row].append(token)
+                done[row].tokens.append(token)
+                if on_token is not None and on_token(row, token):
+                    done[row].finish = "ended"
+                    continue
+                going.append(place)
+            if len(going) < len(rows):
+                if going:
+                    read.keep(going)
+                rows = [rows[place] for place in going]
+    return done
+
+
+def _seen(texts: list[list[int]], stops: Collection[int], logits: Tensor) -> Tensor:
+    """(B, V) which tokens each row holds, stop tokens aside."""
+    seen = torch.zeros(logits.shape, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        tokens = [token for token in set(text) if token not in stops and token < logits.shape[1]]
+        seen[row, tokens] = True
+    return seen.to(logits.device)
+
+
+Texts = Sequence[Sequence[int]]
+"""The tokens of each row so far."""
+
+
+class Reader(Protocol):
+    """Gives the logits after texts that grow by a token from call to call."""
+
+    def __call__(self, texts: Texts) -> Tensor | None:
+        """The logits of the next tokens; None on ranks without the last layers.
+
+        Arguments:
+            texts: the tokens of each row, one more than at the call before.
+        """
+        ...
+
+    def passes(self, texts: Texts) -> int:
+        """How many passes through the model a call makes."""
+        ...
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Leave rows out from the next call on."""
+        ...
+
+
+def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> Reader:
+    """The cheapest way to read a model.
+
+    Arguments:
+        context: how many of the last tokens it sees; None: all.
+    """
+    whole = UncachedReader(runner, context)
+    make = getattr(runner.model, "make_cache", None) if cache else None
+    can_keep = make is not None and make() is not None
+    return CachedReader(runner, context, whole) if can_keep else whole
+
+
+class UncachedReader:
+    """Reads the whole context again for each token.
+
+    Rows of different lengths are padded where the model says `pads_left = True`; otherwise those of
+    one length are read together.
+
+    Arguments:
+        context: how many of the last tokens the model sees; None: all.
+    """
+
+    def __init__(self, runner: ModelRunner, context: int | None) -> None:
+        self.runner = runner
+        self.context = context
+        self.padded = getattr(runner.model, "pads_left", False) is True
+
+    def __call__(self, texts: Texts) -> Tensor | None:
+        """The logits of the next tokens; see `Reader`."""
+        windows, device = self._windows(texts), self.runner.device
+        if self.padded:
+            tokens, positions = left_padded(windows, device)
+            given = {} if positions is None else {"positions": positions}
+            return self.runner.logits(tokens, last=True, **given)
+        found: dict[int, Tensor] = {}
+        for length in _lengths(windows):
+            rows = [row for row, window in enumerate(windows) if len(window) == length]
+            tokens = torch.tensor([windows[row] for row in rows], device=device)
+            logits = self.runner.logits(tokens, last=True)
+            if logits is not None:
+                found.update(zip(rows, logits, strict=True))
+        return torch.stack([found[row] for row in range(len(windows))]) if found else None
+
+    def passes(self, texts: Texts) -> int:
+        """See `Reader`."""
+        return 1 if self.padded else len(_lengths(self._windows(texts)))
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Do nothing, since nothing is kept from call to call."""
+
+    def _windows(self, texts: Texts) -> list[Sequence[int]]:
+        return [text if self.context is None else text[-self.context :] for text in texts]
+
+
+def _lengths(windows: Texts) -> list[int]:
+    return sorted({len(window) for window in windows})
+
+
+class CachedReader:
+    """Keeps keys and values, and so reads one token of each row from the second call on.
+
+    A text that is longer than the context moves on under it: every token gets another position,
+    so that what was kept is worth nothing, and the rest is read as `UncachedReader` does.
+
+    Arguments:
+        context: how many of the last tokens the model sees; None: all.
+    """
+
+    def __init__(self, runner: ModelRunner, context: int | None, whole: UncachedReader) -> None:
+        self.runner = runner
+        self.context = context
+        self.whole = whole
+        self.cache: Any = None
+        self._counts = False  # whether positions differ from row to row
+
+    def __call__(self, texts: Texts) -> Tensor | None:
+        """The logits of the next tokens; see `Reader`."""
+        if self.context is not None and max(map(len, texts)) > self.context:
+            self.cache = None
+            return self.whole(texts)
+        device = self.runner.device
+        # The padding of a long row that has left may fill what a shorter one still needs.
+        if self.cache is None or self.cache.length == self.context:
+            model: Any = self.runner.model
+            self.cache = model.make_cache()
+            tokens, positions = left_padded(texts, device)
+            self._counts = positions is not None
+        else:
+            tokens = torch.tensor([[text[-1]] for text in texts], device=device)
+            # Without padding the cache counts by itself, which attention makes the most of.
+            positions = None
+            if self._counts:
+                positions = torch.tensor([[len(text) - 1] for text in texts], device=device)
+        return self.runner.logits(tokens, last=True, positions=positions, cache=self.cache)
+
+    def passes(self, texts: Texts) -> int:
+        """See `Reader`."""
+        del texts
+        return 1
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Leave rows out from the next call on."""
+        if self.cache is not None:
+            self.cache.select(torch.tensor(places, device=self.runner.device))
+
+
+def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Rows of different lengths side by side, all ending in the last column.
+
+    Returns:
+        (B, S) tokens; and (B, S) positions, negative where there is padding, or None if all rows
+        are of one length.
+    """
+    lengths = torch.tensor([len(row) for row in rows])
+    longest = int(lengths.max())
+    tokens = torch.zeros(len(rows), longest, dtype=torch.int64)
+    for place, row in enumerate(rows):
+        tokens[place, longest - len(row) :] = torch.tensor(row, dtype=torch.int64)
+    if bool((lengths == longest).all()):
+        return tokens.to(device), None
+    positions = torch.arange(longest) - (longest - lengths)[:, None]
+    return tokens.to(device), positions.to(device)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn; the filters apply in this order.
+
+    Arguments:
+        repetition_penalty: above 1 makes tokens that were seen less likely; 1 changes nothing.
+        temperature: divides the logits; 0 takes the likeliest token.
+        top_k: draw among the k likeliest; None: among all.
+        top_p: draw among the fewest likeliest that hold this share; None: among all.
+        min_p: draw among those at least so likely, relative to the likeliest; None: among all.
+
+    Raises:
+        SetpointError: no token could be drawn so; the message says which setting is wrong.
+    """
+
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise SetpointError(
+                f"temperature = {self.temperature}: it must be 0 (greedy) or greater"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise SetpointError(
+                f"top_k = {self.top_k}: it must be at least 1, or null for all tokens"
+            )
+        for name in ("top_p", "min_p"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                raise SetpointError(
+                    f"{name} = {share}: it must be above 0 and at most 1, or null for all tokens"
+                )
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise SetpointError(
+                f"repetition_penalty = {self.repetition_penalty}: it must be above 0; 1 changes "
+                f"nothing"
+            )
+
+
+def sample(
+    logits: Tensor,
+    sampling: Sampling,
+    *,
+    generators: Sequence[torch.Generator] | None = None,
+    seen: Tensor | None = None,
+) -> Tensor:
+    """Draw one token for each row of logits.
+
+    A row uses one number of its own generator, whatever the filters are, so that what is drawn
+    for it does not depend on the rows beside it.
+
+    Arguments:
+        generators: one for each row, on the CPU; None: torch's own for all.
+        seen: (B, V) bool, the tokens that the repetition penalty applies to; None: none.
+
+    Raises:
+        RunError: logits are not numbers, as those of damaged or diverged weights.
+    """
+    logits = logits.float()
+    if logits.isnan().any():
+        raise RunError(
+            "the model gives logits that are not numbers (nan), so no token can be chosen: its "
+            "weights are damaged or diverged, or too large for the number format"
+        )
+    if seen is not None and sampling.repetition_penalty != 1:
+        logits = repetition(logits, seen, sampling.repetition_penalty)
+    if sampling.temperature == 0:
+        return logits.argmax(dim=-1)
+    logits = scaled(logits, sampling.temperature)
+    if sampling.top_k is not None:
+        logits = top_k(logits, sampling.top_k)
+    if sampling.top_p is not None:
+        logits = top_p(logits, sampling.top_p)
+    if sampling.min_p is not None:
+        logits = min_p(logits, sampling.min_p)
+    # The token at which the sum of the probabilities passes a number drawn from [0, 1).
+    reached = logits.double().softmax(dim=-1).cumsum(dim=-1)
+    drawn = _uniform(len(logits), generators).to(logits.device).unsqueeze(-1)
+    tokens = torch.searchsorted(reached, drawn * reached[:, -1:], right=True).squeeze(-1)
+    # Rounding can leave the last sum at the number itself; what holds nothing is never drawn.
+    return tokens.minimum(_last_possible(logits))
+
+
+def _uniform(count: int, generators: Sequence[torch.Generator] | None) -> Tensor:
+    """(count,) fp64 numbers in [0, 1), drawn on the CPU, which is the same on every machine."""
+    if generators is None:
+        return torch.rand(count, dtype=torch.float64)
+    drawn = [torch.rand(1, dtype=torch.float64, generator=each) for each in generators]
+    return torch.cat(drawn) if drawn else torch.empty(0, dtype=torch.float64)
+
+
+def _last_possible(logits: Tensor) -> Tensor:
+    """(B,) the token with the highest number among those that can be drawn."""
+    possible = logits > EXCLUDED
+    return logits.shape[-1] - 1 - possible.flip(-1).int().argmax(dim=-1)
+
+
+EXCLUDED = float("-inf")
+"""The logit of a token that may not be drawn; each filter maps (B, V) fp32 logits to such. They are
+applied in the order in which they stand here, that of Hugging Face's `generate`."""
+
+
+def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Make tokens that were seen less likely (CTRL, Keskar et al., 2019).
+
+    Arguments:
+        seen: (B, V) bool, the tokens of the prompt and of what was drawn so far.
+        penalty: divides the positive logits of those tokens, and multiplies the negative ones; 1
+            changes nothing, below 1 they become more likely.
+    """
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def scaled(logits: Tensor, temperature: float) -> Tensor:
+    """Divide by the temperature, with the maximum of each row moved to 0.
+
+    Arguments:
+        temperature: above 0; without the move a tiny one would overflow.
+    """
+    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+
+
+def top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the k likeliest tokens, and those equal to the k-th.
+
+    Arguments:
+        k: at least 1; V or more keeps all.
+    """
+    least = logits.topk(min(k, logits.shape[-1]), dim=-1).values[:, -1:]
+    return logits.masked_fill(logits < least, EXCLUDED)
+
+
+def top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the fewest likeliest tokens that hold a share p (nucleus, Holtzman et al., 2020).
+
+    Arguments:
+        p: in (0, 1]; of equal tokens at the edge, the one with the higher number stays first.
+    """
+    # From the least likely up: what all tokens up to here hold together is not needed for p.
+    ordered, places = logits.sort(dim=-1, stable=True)
+    surplus = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - p
+    surplus[:, -1] = False  # rounding must not take the likeliest one
+    return logits.masked_fill(surplus.scatter(-1, places, surplus), EXCLUDED)
+
+
+def min_p(logits: Tensor, share: float) -> Tensor:
+    """Keep tokens at least `share` times as likely as the first (min-p, Nguyen et al., 2024)."""
+    probabilities = logits.softmax(dim=-1)
+    least = share * probabilities.amax(dim=-1, keepdim=True)
+    return logits.masked_fill(probabilities < least, EXCLUDED)

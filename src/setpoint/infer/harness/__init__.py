@@ -1,1 +1,0 @@
-"""Tasks of lm-evaluation-harness, asked of our models."""

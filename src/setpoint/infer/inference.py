@@ -1,0 +1,256 @@
+"""One inference job: its checks, its tasks in order, and its results with their record."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from setpoint.config import (
+    CONFIG,
+    HEADER,
+    PROGRAM,
+    ConfigError,
+    Origin,
+    RunError,
+    SetpointError,
+    chain_of,
+    draft_of,
+    fingerprint,
+    record_files,
+)
+from setpoint.files.atomic import write_json, write_text
+from setpoint.infer.adopt import complete, find_weights, verify_job
+from setpoint.infer.config import Inference
+from setpoint.infer.continuation import OnText, continue_prompts
+from setpoint.infer.export_weights import export_job, require_empty
+from setpoint.infer.loaded_model import load
+from setpoint.infer.passes import watching
+from setpoint.infer.prompts import prompts_of
+from setpoint.infer.score import score_texts
+from setpoint.parallel.determinism import determinism
+from setpoint.parallel.rank import launched, require_launch
+from setpoint.parallel.process_group import joined
+from setpoint.parallel.world import World, world_of
+from setpoint.resilience.signals import active
+from setpoint.track.environment import environment
+from setpoint.track.progress import Work, no_work
+from setpoint.track.redact import declared_secrets
+
+if TYPE_CHECKING:
+    from setpoint.infer.config import Inference
+    from setpoint.infer.continuation import Text
+    from setpoint.infer.passes import Profiles
+    from setpoint.shapes.scoring import Score
+
+
+def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work) -> Results:
+    """Do what an inference job says; of several ranks all call it.
+
+    Arguments:
+        job: a draft or a resolved job; what it leaves open comes from its weights, and the number
+            of ranks from the launcher.
+        on_text, show: what the main rank shows.
+
+    Returns:
+        the same on all ranks, but for profiles. The main rank has written the results.
+
+    Raises:
+        ConfigError: the job is wrong, or contradicts its weights. Nothing is written then.
+        SetpointError: something that it names cannot be read or used.
+        RunError: the weights are damaged, an operation has no deterministic form, a result cannot
+            be written, or another rank has ended.
+    """
+    if (stop := active()) is not None:
+        stop.watch()
+    draft = draft_of(job)
+    require_launch()
+    if launched() > 1 and not chain_of(draft.parallel, "world_size"):
+        draft.parallel.set_field("world_size", launched(), Origin(PROGRAM, "WORLD_SIZE"))
+    job = complete(draft)
+    if job.parallel.world_size != launched():
+        raise _not_started(job.parallel.world_size)
+    problems = verify_job(job).problems
+    if problems:
+        raise ConfigError(problems)
+    with joined(job.parallel):
+        return infer_on(world_of(job.parallel), job, on_text, show)
+
+
+def _not_started(ranks: int) -> SetpointError:
+    """The error of a job for another number of ranks than there are."""
+    here = f"a launcher has started {launched()}" if launched() > 1 else "one process was started"
+    return SetpointError(
+        f"parallel.world_size = {ranks}, and {here}.\nValid: `setpoint infer ... --nproc {ranks}` "
+        f"(evaluate, generate and export as well), or `torchrun --nproc-per-node {ranks} -m "
+        f"setpoint infer ...`"
+    )
+
+
+def infer_on(
+    world: World, job: Inference, on_text: OnText | None = None, show: Work = no_work
+) -> Results:
+    """Do what an inference job says, on ranks that have met; see `infer`.
+
+    Arguments:
+        job: complete and resolved.
+    """
+    if not world.is_main:
+        on_text, show = None, no_work
+    # All that may be refused is refused before anything is computed.
+    output = None if job.output is None else Path(os.path.expanduser(job.output))
+
+    def refuse() -> None:
+        if output is not None:
+            require_place(output, job)
+        if job.export is not None:
+            require_empty(job.export)
+
+    world.on_main(refuse)
+    # Before other ranks look for what the main one may have to fetch.
+    find = partial(find_weights, job.weights.path, job.weights.checkpoint, weights=True)
+    results = Results(world.on_main(find).directory)
+    harness = None
+    if job.harness is not None:
+        from setpoint.infer.harness import open_harness
+
+        harness = open_harness(job.harness)
+    loaded = None
+    if job.evaluation is not None or job.generation is not None or harness is not None:
+        with determinism(job.deterministic):
+            loaded = load(job, world)
+            if output is not None and job.profiling is not None:
+                # Traces come before the results, and would be a stranger's files without it.
+                world.on_main(partial(write_record, output, job))
+            with watching(job, loaded) as passes:
+                if job.evaluation is not None:
+                    results.scores = score_texts(loaded, job, show)
+                if job.generation is not None:
+                    directory = loaded.place.directory
+                    results.texts = continue_prompts(
+                        loaded,
+                        job.generation,
+                        prompts_of(job.generation, job.chat, loaded.facts, directory, job.ids),
+                        seed=job.seed,
+                        micro_size=job.batch.micro_size,
+                        on_text=on_text,
+                        show=show,
+                    )
+                if harness is not None:
+                    results.harness = harness(loaded, job)
+            results.profiles = passes.profiles
+    if job.export is not None:
+        has_parts = loaded is not None and job.divides_weights
+        whole = None if has_parts else loaded
+        results.exported, cautions = world.on_main(partial(export_job, job, whole))
+        results.cautions += cautions
+    if output is not None:
+        world.on_main(partial(write_results, output, job, results))
+    return results
+
+
+RESULTS = "results.json"
+TEXTS = "generations.jsonl"
+
+
+@dataclass(slots=True)
+class Results:
+    """What an inference job came to.
+
+    Arguments:
+        weights: the directory that the weights were read from.
+        harness: what lm-evaluation-harness measured, by task and metric.
+        exported: the directory that the weights were written to.
+        profiles: what was profiled; None: nothing.
+        cautions: what to know before the results are used.
+    """
+
+    weights: Path
+    scores: dict[str, Score] = field(default_factory=dict)
+    texts: list[Text] = field(default_factory=list)
+    harness: dict[str, dict[str, Any]] = field(default_factory=dict)
+    exported: Path | None = None
+    profiles: Profiles | None = None
+    cautions: list[str] = field(default_factory=list)
+
+    def to_json(self, output: Path | None = None) -> dict[str, Any]:
+        """The results but for the texts, which have a file of their own."""
+        found: dict[str, Any] = {"weights": str(self.weights)}
+        if self.scores:
+            found["evaluation"] = {
+                name: {key: value for key, value in asdict(score).items() if value is not None}
+                for name, score in self.scores.items()
+            }
+        if self.texts:
+            found["generation"] = {"texts": len(self.texts), "file": TEXTS}
+        if self.harness:
+            found["harness"] = self.harness
+        if self.exported is not None:
+            found["export"] = str(self.exported)
+        if self.profiles is not None:
+            found["profiling"] = self.profiles.to_json(output)
+        if self.cautions:
+            found["cautions"] = self.cautions
+        return found
+
+
+def require_place(folder: Path, job: Inference) -> None:
+    """Refuse a directory that holds something else than results of this very job.
+
+    Raises:
+        SetpointError: naming what it holds.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise SetpointError(f"output: {folder} is a file; give a directory")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    try:
+        header: Any = json.loads((folder / CONFIG).read_bytes())[HEADER]
+        made_by = header["fingerprint"]
+    except (OSError, ValueError, LookupError, TypeError):
+        names = sorted(path.name for path in folder.iterdir())
+        shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+        raise SetpointError(
+            f"output: {folder} holds {shown}, which are no results; give a new or empty directory"
+        ) from None
+    if made_by != fingerprint(job):
+        raise SetpointError(
+            f"output: {folder} holds the record of another job ({str(made_by)[:8]}, and this is "
+            f"{fingerprint(job)[:8]}); give another directory, or remove it"
+        )
+
+
+def write_record(folder: Path, job: Inference) -> None:
+    """Write what makes the results, before there are any.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RESULTS).unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"output: {folder} cannot be written: {error.strerror}") from error
+    for name, text in record_files(job).items():
+        write_text(folder / name, text)
+
+
+def write_results(folder: Path, job: Inference, results: Results) -> None:
+    """Write results and record; `results.json` comes last, so that where it is, all is.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    write_record(folder, job)
+    write_json(folder / "environment.json", environment(secrets=declared_secrets(job)))
+    if results.texts:
+        write_text(folder / TEXTS, "".join(_line(asdict(text)) for text in results.texts))
+    write_json(folder / RESULTS, {"fingerprint": fingerprint(job), **results.to_json(folder)})
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"
