@@ -272,7 +272,9 @@ def test_export_and_back(cli: CommandLine, run: str) -> None:
 def test_cautions_of_an_export_are_printed(
     cli: CommandLine, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("setpoint.infer.export_weights.tokenizer_caution", lambda _: "read otherwise")
+    monkeypatch.setattr(
+        "setpoint.infer.export_weights.tokenizer_caution", lambda _: "read otherwise"
+    )
     assert "caution: read otherwise" in cli(f"export {run} hf").err
     (cli.folder / "job.toml").write_text(
         f'weights = {{ path = "{run}" }}\nexport = {{ path = "other" }}\noutput = "out"\n'

@@ -33,8 +33,8 @@ from setpoint.infer.passes import watching
 from setpoint.infer.prompts import prompts_of
 from setpoint.infer.score import score_texts
 from setpoint.parallel.determinism import determinism
-from setpoint.parallel.rank import launched, require_launch
 from setpoint.parallel.process_group import joined
+from setpoint.parallel.rank import launched, require_launch
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import active
 from setpoint.track.environment import environment
