@@ -11,11 +11,11 @@ import pytest
 
 from setpoint.config import RunError, SetpointError
 from setpoint.ops import remote_folder as module
+from setpoint.ops.proof import verify_chain
 from setpoint.ops.remote_folder import RemoteError
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.ops.uploads import Uploads
 from setpoint.resilience.signals import StopRequest
-from setpoint.runs.sealed import verify_chain
 from setpoint.train.run import rehearse, train
 
 from ..train.small import assert_same_run, events, small_job

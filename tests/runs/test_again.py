@@ -17,8 +17,8 @@ from setpoint.checkpoint.manifest import Manifest, read_manifest
 from setpoint.cli.main import main
 from setpoint.config import SetpointError, fingerprint, record_files
 from setpoint.files.atomic import digest_file
+from setpoint.ops.proof import verify_chain
 from setpoint.runs.again import choose_stretch, environment_differences, recorded_job
-from setpoint.runs.sealed import verify_chain
 from setpoint.train.run import train
 
 from ..train.small import assert_same_run, events, rows, small_job, write_config

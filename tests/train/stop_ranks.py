@@ -5,21 +5,22 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from setpoint.ops.bad_batches import BadBatchesCallback, read_bad_batch
 from setpoint.ops.stragglers import StragglersCallback
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
 from setpoint.shapes.batch import Count, StepBatch
 from setpoint.track.display import make_progress
 from setpoint.track.events import NoEvents
-from setpoint.track.run_directory import RunDirectory
-from setpoint.train.bad_batches import BadBatches, read_bad_batch
 from setpoint.train.build.components import build_components
 from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
@@ -189,12 +190,18 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
                 signal.raise_signal(signal.SIGTERM)
 
     steps, taken = [0], list[StepBatch]()
-    run = RunDirectory(shared, None, is_new=False)
-    keep = BadBatches(run, 1, components.world, NoEvents(), make_progress("none", total_steps=None))
 
-    def kept(loop: Loop, step: StepBatch, whole: Count, result: StepResult) -> None:
-        taken.append(step)
-        keep.save(loop, step, whole, result)
+    class Kept(BadBatchesCallback):
+        def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
+            taken.append(batch)
+            super().bad_step(loop, batch, total, result)
+
+    progress = make_progress("none", total_steps=None)
+    run = SimpleNamespace(
+        job=job, directory=shared, world=components.world, events=NoEvents(), progress=progress
+    )
+    keep = Kept()
+    keep.opened(cast(Any, run), ExitStack())
 
     def broken(gradient: torch.Tensor) -> torch.Tensor:
         steps[0] += 1
@@ -205,7 +212,7 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
     stop = StopRequest()
     stop.resumable = True
     with stop:
-        Loop(job, components, [Seen()], stop, Position(), keep_bad=kept).run()
+        Loop(job, components, [Seen(), keep], stop, Position()).run()
     assert found == ["taken", "skipped", "taken"], found
     assert stop.status == 75
     dist.barrier()

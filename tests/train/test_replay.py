@@ -12,10 +12,10 @@ import torch
 from setpoint.cli.main import main
 from setpoint.cli.replay import for_one_process
 from setpoint.config import RunError, SetpointError
+from setpoint.ops.bad_batches import read_bad_batch
+from setpoint.ops.replay import Numbers, Replayed, replay
 from setpoint.track.run_directory import BAD_BATCHES, RunDirectory
-from setpoint.train.bad_batches import read_bad_batch
 from setpoint.train.build.components import build_components
-from setpoint.train.replay import Numbers, Replayed, replay
 from setpoint.train.run import train
 
 from .poison import Poison

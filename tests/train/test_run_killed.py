@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.runs.sealed import verify_chain
+from setpoint.ops.proof import verify_chain
 from setpoint.train.run_status import goodput_of
 
 from .commands import Commands

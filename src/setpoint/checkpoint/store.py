@@ -55,7 +55,6 @@ OnDamaged = Callable[[Path, str], None]
 """Called with each damaged checkpoint that is passed over: its directory and the reason."""
 OnSaved = Callable[[Path], object]
 OnSetAside = Callable[[Path, Path], None]
-OnSealed = Callable[[int, bytes], None]
 
 
 @dataclass(slots=True)
@@ -117,8 +116,6 @@ class CheckpointStore:
         keep, keep_every, keep_at: retention, see `Retention`.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
-        on_sealed: called with the step and the text of the manifest of each checkpoint, once its
-            files are on the disk and before any of it has its name.
         writes: False where nothing in the directory is to change, not even its leftovers.
     """
 
@@ -135,7 +132,6 @@ class CheckpointStore:
         keep_at: At = None,
         keep_best: bool = True,
         on_set_aside: OnSetAside | None = None,
-        on_sealed: OnSealed | None = None,
         writes: bool = True,
     ) -> None:
         self.root = Path(root)
@@ -143,7 +139,12 @@ class CheckpointStore:
         self.in_flight, self.pinned = in_flight, pinned
         self.retention = Retention(keep, keep_every, keep_at)
         self.keep_best = keep_best
-        self.on_set_aside, self.on_sealed, self.writes = on_set_aside, on_sealed, writes
+        self.on_set_aside, self.writes = on_set_aside, writes
+        self.texts: list[Callable[[], Mapping[str, str]]] = []
+        """Give each checkpoint further files, by name."""
+        self.sealed: list[Callable[[int, bytes], object]] = []
+        """Called with the step and the text of the manifest of each checkpoint, once its files are
+        on the disk and before any of it has its name."""
         self.committed: list[Callable[[int, Path], object]] = []
         """Called with the step and the directory of each checkpoint, once `latest` names it."""
         self.protections: list[Callable[[], Collection[int]]] = []
@@ -546,15 +547,18 @@ class CheckpointStore:
         target = self.root / directory_name(step)
         pointers: list[StagedPointer] = []
         with self._discarding(step, folder, pointers):
-            for name, text in (save.texts or {}).items():
+            texts = dict(save.texts or {})
+            for further in self.texts:
+                texts.update(further())
+            for name, text in texts.items():
                 content = text if isinstance(text, bytes) else text.encode()
                 files[name] = write_file(folder / name, [content])
             # The manifest comes last: without it nothing counts.
             manifest = Manifest(step, None if metric is None else float(metric), files).render()
             write_file(folder / MANIFEST, [manifest])
             sync_directory(folder)
-            if self.on_sealed is not None:
-                self.on_sealed(step, manifest)
+            for listener in self.sealed:
+                listener(step, manifest)
             if self._beats_best(metric, step):
                 pointers.append(StagedPointer(self.root, "best", step))
             pointers.append(StagedPointer(self.root, "latest", step))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import Arguments, Option
 from setpoint.config import SetpointError, printable
-from setpoint.runs.sealed import Seal
+from setpoint.ops.proof import Seal
 
 if TYPE_CHECKING:
     from setpoint.runs.again import Comparison

@@ -16,8 +16,8 @@ from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 
 if TYPE_CHECKING:
+    from setpoint.ops.replay import Replayed
     from setpoint.profile.modules import ModuleFigures
-    from setpoint.train.replay import Replayed
 
 MOST = 60
 ALL = Option("--all", f"Print every row, also where there are more than {MOST}.")
@@ -64,7 +64,7 @@ def run(arguments: Arguments) -> int:
     job = for_one_process(open_source(source, arguments, overrides=False).resolve())
     directory = RunDirectory(Path(folder), None, is_new=False)
     with Loading():
-        from setpoint.train.replay import replay
+        from setpoint.ops.replay import replay
     notes: list[str] = []
     done = replay(job, directory, int(text), arguments.has(FROM_DATA.name), notes.append)
     if arguments.has(JSON.name):

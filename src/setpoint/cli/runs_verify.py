@@ -12,8 +12,8 @@ from typing import Any
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.runs import run_directories
 from setpoint.config import SetpointError, printable, read_record, resolve
+from setpoint.ops.proof import verify_chain
 from setpoint.runs.labels import read_labels
-from setpoint.runs.sealed import verify_chain
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
 

@@ -13,7 +13,7 @@ from setpoint.cli.outcome import FAILED, Loading
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import prepare
 from setpoint.config import SetpointError
-from setpoint.runs.sealed import record_problems, verify_chain
+from setpoint.ops.proof import record_problems, verify_chain
 
 STEPS = Option("--steps", "Train these steps again; A is 0 or a kept checkpoint.", "A:B")
 COMMAND = Command(

@@ -26,8 +26,8 @@ from setpoint.checkpoint.manifest import (
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import replacing, write_file
 from setpoint.hub.urls import reason_of
+from setpoint.ops.proof import CHAIN
 from setpoint.ops.remote_run import RemoteRun
-from setpoint.track.chain import CHAIN
 from setpoint.train.position import Position, is_due
 from setpoint.units import Period
 

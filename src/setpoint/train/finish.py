@@ -82,14 +82,10 @@ def finish(run: Run, loop: Loop) -> Run:
         scores = scores or (scores_in(rows["evaluation"]) if "evaluation" in rows else {})
     run.status, run.final_position, run.reason, run.cause = status, at, reason, run.stop.cause
     run.loss, run.scores = loss, scores
-    run.chain.seal(events_alone=False)
     run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
     write_report(run)
-    # The head of a run that was finished before stays what was printed then.
-    run.chain.seal(events_alone=not run.is_over)
     for callback in run.added_callbacks:
         callback.recorded(loop, done=status == 0)
-    run.head = run.chain.head
     return run
 
 
@@ -126,8 +122,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     spent = goodput_of(run.directory)
     if spent.share is not None:
         rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))
-    if run.head is not None:
-        rows.append(("chain head", run.head))
+    rows += [row for callback in run.added_callbacks for row in callback.summary()]
     rows += [
         (f"{name.replace('_', '-')} {metric}", f"{value:.4f}")
         for name, score in run.scores.items()

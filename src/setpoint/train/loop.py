@@ -61,9 +61,6 @@ class Launched:
     data: dict[str, Any]
 
 
-KeepBad = Callable[["Loop", "StepBatch", "Count", StepResult], None]
-
-
 class Phase(IntEnum):
     """When a callback runs, of those that are called after the same step."""
 
@@ -166,6 +163,15 @@ class Callback:
             loop: `before` and `position` enclose the step; `last` if the run is over.
         """
 
+    def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
+        """Called after a step that is not finite or a loss spike, before its policy decides.
+
+        Arguments:
+            batch: this rank's.
+            total: tokens, targets and weight of the batch of all ranks.
+            result: `wrong` says what is.
+        """
+
     def rewound(self, loop: Loop) -> None:
         """Called when the run has gone back to a checkpoint, in place of `after_step`.
 
@@ -187,6 +193,10 @@ class Callback:
         Arguments:
             done: whether the run is finished, so that no later session comes.
         """
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Rows for the table that the end of training prints."""
+        return []
 
     def close(self, loop: Loop) -> None:
         """Called once at the end of the loop, after an error and Ctrl-C too, even in `start`.
@@ -211,7 +221,6 @@ class Loop:
         ended: why nothing is left to train although the duration is not over; None where it is.
         roll_back: brings the components to a checkpoint after a step that is not finite or a loss
             spike, and returns its position; None: such a step ends the run.
-        keep_bad: keeps the batch of a step that is not trained on; None: nothing does.
         until: the step after which a session ends, as by a request to stop; None: at the end.
         metrics: collects what the user's code logs; None: one that begins empty.
         liveness: whether all ranks answer before a step, where `resilience.liveness_every` is due.
@@ -227,7 +236,6 @@ class Loop:
         ended: str | None = None,
         roll_back: Callable[[Loop, StepResult], Position] | None = None,
         liveness: Callable[[int], None] | None = None,
-        keep_bad: KeepBad | None = None,
         until: int | None = None,
         metrics: MetricLog | None = None,
     ) -> None:
@@ -240,7 +248,6 @@ class Loop:
         self.end_reason = ended
         self.roll_back = roll_back
         self.liveness = liveness
-        self.keep_bad = keep_bad
         self.until = until
         self.engine: Engine = engine_of(job, components)
         measured = job.tracking.metrics.step_time
@@ -406,8 +413,8 @@ class Loop:
             result, lr=launched.lr, tokens=launched.whole.tokens, by_source=by_source, wrong=wrong,
             began=launched.began,
         )  # fmt: skip
-        if wrong and self.keep_bad is not None:
-            self.keep_bad(self, launched.batch, launched.whole, result)
+        for callback in self.callbacks if wrong else ():
+            callback.bad_step(self, launched.batch, launched.whole, result)
         if result.policy is not None:
             now, self.position = self.position, result.began  # where an error says that it ended
             result.policy.count(result, self.job, can_roll_back=self.roll_back is not None)

@@ -35,7 +35,6 @@ from setpoint.parallel.rank import first_failure
 from setpoint.parallel.world import World, described
 from setpoint.report.goodput import dropped
 from setpoint.report.page.write import write_run_report
-from setpoint.track.chain import Chain, NoChain
 from setpoint.track.config import MARK
 from setpoint.track.console import time_of
 from setpoint.track.events import EventLog, NoEvents
@@ -92,9 +91,6 @@ def open_record(run: Run) -> Iterator[None]:
         ending.callback(run.trackers.close)
         trackers = job.tracking.trackers if world.is_main else ()
         world.on_main(lambda: run.trackers.build(trackers, files))
-        rows = files.metrics, files.events
-        run.chain = Chain(files.path, *rows) if world.is_main else NoChain()
-        ending.callback(run.chain.close)
 
         def set_aside(before: Path, now: Path) -> None:
             run.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
@@ -113,7 +109,6 @@ def open_record(run: Run) -> Iterator[None]:
             keep_best=section.keep_best,
             writes=section.save,
             on_set_aside=set_aside,
-            on_sealed=lambda step, manifest: run.chain.seal((step, manifest)),
         )
         run.frozen = FrozenParameters(job, run.components)
         run.record = record_files(job)
@@ -210,8 +205,6 @@ def _record_failure(run: Run, error: Exception) -> None:
         at = run.loop.position
         details = {"step": at.step, "seconds": round(at.seconds, 3), **details}
     run.events.write("fault", **without_values(details, known))
-    with suppress(SetpointError):  # what ends the run is said, whatever else fails
-        run.chain.seal()
     write_report(run)
 
 

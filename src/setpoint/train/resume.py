@@ -26,7 +26,6 @@ from setpoint.config import (
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import Placeable, box_of, part_here
-from setpoint.track.config import Jsonl
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.trackers import JSONL
 from setpoint.train.build.companions import companions_in, fallback_notes
@@ -135,9 +134,6 @@ def _open_trackers(run: Run) -> None:
     if not run.world.is_main:
         return
     step = run.started.step
-    cut_chain(run)
-    if not run.is_over:
-        run.chain.open(step=step, fingerprint=fingerprint(run.identity))
     run.trackers.open(facts_of(run), step, run.progress.note)
 
 
@@ -180,12 +176,6 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
     return run.frozen.completed(found)
 
 
-def cut_chain(run: Run) -> None:
-    """Drop the rows from the chain that the trackers are about to drop."""
-    if any(isinstance(each, Jsonl) for each in run.job.tracking.trackers):
-        run.chain.cut(run.trackers.states[JSONL]["offset"])
-
-
 def report_damage(run: Run) -> OnDamaged:
     """Note and record each damaged checkpoint that is passed over."""
 
@@ -206,16 +196,17 @@ def _start_again(run: Run) -> None:
         return
     metrics, to, lost = run.files.metrics, None, lost_since(run, Position(), 0)
     if metrics.exists():
-        run.chain.cut(0)
         to = next(
             place
             for number in count(1)
             if not (place := metrics.with_name(f"metrics.{number}.jsonl")).exists()
         )
+    # Before the rows go, as whoever listens may count on them.
+    run.events.write("restart", step=0, metrics=to and to.name, **lost)
+    if to is not None:
         metrics.rename(to)
     kept = f"; its metrics are kept as {to.name}" if to is not None else ""
     run.progress.note(f"{path} {gone}: it starts over at step 0{kept}")
-    run.events.write("restart", step=0, metrics=to and to.name, **lost)
 
 
 def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
@@ -262,7 +253,6 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
         f"{what}; going back to step {found.step}, and on with the data after it (rollback {count})"
     )
     run.store.set_aside_after(found.step)
-    cut_chain(run)
     run.trackers.rewind(found.step, run.progress.note)
     return position
 

@@ -18,7 +18,6 @@ from setpoint.parallel.process_group import joined
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
-from setpoint.train.bad_batches import BadBatches
 from setpoint.train.build.companions import fallback_notes
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.data import planned_in_words, where_in_data
@@ -107,15 +106,12 @@ def train(
 def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
     """Make the loop of a run, with what it calls on bad steps and before steps."""
     job, resilience = run.job, run.job.resilience
-    liveness, keep = None, None
+    liveness = None
     if resilience.liveness_every.unit != "never":
         liveness = LivenessCheck(run.world.size, job.parallel.step_timeout)
-    if resilience.bad_batches:
-        number = resilience.bad_batches
-        keep = BadBatches(run.files, number, run.world, run.events, run.progress).save
     back = partial(roll_back, run)
     return Loop(
-        job, run.components, callbacks, run.stop, run.started, run.reason, back, liveness, keep,
+        job, run.components, callbacks, run.stop, run.started, run.reason, back, liveness,
         until, run.metrics,
     )  # fmt: skip
 

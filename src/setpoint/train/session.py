@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.logged import MetricLog
-    from setpoint.track.chain import Chain
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
     from setpoint.track.progress_log import LoggedProgress
@@ -85,7 +84,6 @@ class Run:
     events: EventLog = field(init=False)
     progress: LoggedProgress = field(init=False)
     trackers: Trackers = field(init=False)
-    chain: Chain = field(init=False)
     environment: dict[str, Any] = field(init=False)
     """Differences from the environment that the record names."""
     utilization: Utilization = field(init=False)
@@ -121,8 +119,6 @@ class Run:
     """Of the last evaluation, by the name of the data set."""
     cause: str = ""
     """What stopped the session from outside; empty if nothing did."""
-    head: str | None = None
-    """Head of the chain of hashes over rows and checkpoints; None on ranks but the main one."""
 
     def __repr__(self) -> str:
         words = [f"{self.directory}: {STATUSES.get(self.status, f'status {self.status}')}"]

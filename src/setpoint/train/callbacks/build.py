@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from setpoint.config import SetpointError, added_sections
+from setpoint.config import ImportPath, SetpointError, added_sections
 from setpoint.resilience.config import SkipStep
 from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
@@ -18,11 +18,13 @@ from setpoint.train.callbacks.profile import (
     watch_compiler,
 )
 from setpoint.train.callbacks.save import FOLDER, ExportCallback, LoadOnlyCallback, SaveCallback
-from setpoint.train.callbacks.seal import SealCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback
 from setpoint.train.recording import change_record
 from setpoint.train.session import Run
+
+# Training does not import its operations, as it does without them.
+OF_EVERY_RUN = ("setpoint.ops.chain:ChainCallback", "setpoint.ops.bad_batches:BadBatchesCallback")
 
 
 def build_callbacks(run: Run) -> list[Callback]:
@@ -63,7 +65,6 @@ def build_callbacks(run: Run) -> list[Callback]:
             evaluation,
             trackers,
             progress,
-            run.chain,
             run.record,
             run.resumed_at is None,
             run.frozen.left_out,
@@ -74,8 +75,6 @@ def build_callbacks(run: Run) -> list[Callback]:
     ]
     if export is not None:
         callbacks.append(export)
-    if components.world.is_main:
-        callbacks.append(SealCallback(run.chain))
     if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):
         callbacks.append(BadStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
@@ -88,7 +87,7 @@ def build_callbacks(run: Run) -> list[Callback]:
 
 
 def early_callbacks(job: Job) -> list[Callback]:
-    """Build the operations that the job asks for; training knows their sections alone."""
+    """Build the operations of the job; training knows their sections and paths alone."""
     tracking, resilience = job.tracking, job.resilience
     sections = (
         job.checkpoint.remote,
@@ -98,7 +97,8 @@ def early_callbacks(job: Job) -> list[Callback]:
         resilience.stragglers,
         resilience.gpu_health,
     )
-    return [section.build() for section in sections if section is not None]
+    operations = [ImportPath(path, trusted=("setpoint",))() for path in OF_EVERY_RUN]
+    return [*operations, *(section.build() for section in sections if section is not None)]
 
 
 def added_callbacks(run: Run) -> list[Callback]:

@@ -19,7 +19,6 @@ from setpoint.checkpoint.manifest import BASE
 from setpoint.config import Foreign, RunError, added_sections, sections
 from setpoint.files.tensor_file import DTYPES
 from setpoint.parallel.world import RemoteRankError
-from setpoint.track.chain import HEAD
 from setpoint.train.evaluation.scores import Averages
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.position import is_due
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from setpoint.checkpoint.manifest import Base
     from setpoint.checkpoint.store import CheckpointStore
     from setpoint.parallel.world import World
-    from setpoint.track.chain import Chain
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
     from setpoint.track.trackers import Trackers
@@ -74,7 +72,6 @@ class SaveCallback(Callback):
         states: all that has a state; the rows of a step are on disk before a checkpoint counts on
             them.
         evaluation: knows the metric of the present step.
-        chain: each checkpoint has its head.
         record: the files that record the job. Each checkpoint has a copy of them: weights mean
             something only with the configuration that they were trained with.
         is_new: whether the run has no checkpoint yet.
@@ -92,7 +89,6 @@ class SaveCallback(Callback):
         evaluation: EvaluateCallback,
         trackers: Trackers,
         progress: Progress,
-        chain: Chain,
         record: Mapping[str, str],
         is_new: bool = True,
         left_out: Base | None = None,
@@ -104,7 +100,6 @@ class SaveCallback(Callback):
         self.evaluation = evaluation
         self.trackers = trackers
         self.progress = progress
-        self.chain = chain
         self.is_new = is_new
         self.left_out, self.heard = left_out, heard
         self.saved: tuple[Any, ...] | None = None
@@ -195,9 +190,8 @@ class SaveCallback(Callback):
                 self.heard(path)
 
         dtype = loop.job.checkpoint.last_dtype
-        head = {} if self.chain.head is None else {HEAD: self.chain.head}
         with snapshot(self.states, loop.position, weights_only, dtype) as taken:
-            tensors, texts = taken.tensors, {**self.record, **head}
+            tensors, texts = taken.tensors, {**self.record}
             if self.left_out is not None:
                 tensors = self._without_frozen(tensors)
                 to = DTYPES[DType(dtype).torch()] if weights_only and dtype is not None else None

@@ -1,4 +1,4 @@
-"""Whether the record of a run is as it was written, and what its chain has sealed is, too."""
+"""Proof of a record: rows, events and checkpoints of a run compared with its chain of hashes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.manifest import MANIFEST
 from setpoint.config import CONFIG, SetpointError, load_record
 from setpoint.files.atomic import MOST, read_json
-from setpoint.track.chain import CHAIN, HEAD, Sealed, read_chain, row_digest
 from setpoint.track.jsonl import read_jsonl, whole_lines
 from setpoint.train.config import Job
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
+CHAIN = "chain.jsonl"
+"""In the run directory; `chain.py` says what is in it, and writes it."""
+HEAD = "chain.txt"
+"""In a checkpoint: the head of the chain when it was saved."""
+DIGITS = 24
+"""Hexadecimal digits of a row's digest: 96 bits of its SHA-256."""
+MOST_ROWS = 10_000_000
+"""Rows that may be from before a chain, so that a made-up number takes no memory."""
 
 
 @dataclass(slots=True)
@@ -41,6 +49,127 @@ class Seal:
     checkpoints: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Sealed:
+    """What the links of a chain say, one after the other.
+
+    Arguments:
+        rows: the digest of each row that `metrics.jsonl` begins with; None for those that were
+            there before the chain.
+        events: the same of `events.jsonl`.
+        checkpoints: the digests of manifests that a step was saved with, since rows before it were
+            dropped last.
+        heads: the hash of each link.
+        fingerprints: those of the sessions.
+        problems: what is wrong with links.
+    """
+
+    rows: list[str | None] = field(default_factory=list)
+    events: list[str | None] = field(default_factory=list)
+    checkpoints: dict[int, set[str]] = field(default_factory=dict)
+    heads: list[str] = field(default_factory=list)
+    fingerprints: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def head(self) -> str | None:
+        """The hash of the last link; None without any."""
+        return self.heads[-1] if self.heads else None
+
+
+def read_chain(path: Path) -> Sealed:
+    """Read a chain, and verify that each of its links follows from the one before.
+
+    Raises:
+        OSError: if it cannot be read, or a line is too long.
+    """
+    sealed = Sealed()
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            _follow(sealed, number, line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            what = str(error) if type(error) is ValueError else "it is no link"
+            sealed.problems.append(f"{path.name}:{number}: {what}")
+            break  # what follows hangs in the air
+    return sealed
+
+
+def _follow(sealed: Sealed, number: int, line: bytes) -> None:
+    """Take one more link.
+
+    Raises:
+        ValueError: in words, if it does not follow; or with KeyError, TypeError: it is no link.
+    """
+    try:
+        link = json.loads(line)
+    except ValueError:
+        raise ValueError("it is no link") from None
+    if json.dumps(link).encode() != line or link_hash(link) != link["hash"]:
+        raise ValueError("the link was changed: it does not match its own hash")
+    if link["link"] != number or link["previous"] != sealed.head:
+        raise ValueError(
+            f"link {link['link']} does not follow the one before it: links are missing, were added "
+            f"or moved, or a new chain begins here because the end of the one before was damaged"
+        )
+    where = f"{CHAIN}:{number}"
+    if sealed.head is None:
+        sealed.rows.extend(_before(link))
+        sealed.events.extend(_before(link["events"]))
+    for what, rows, said in (
+        ("rows", sealed.rows, link),
+        ("events", sealed.events, link["events"]),
+    ):
+        _take(rows, said, what, f"{where}: {{}} {what}", link["time"], sealed.problems)
+    if "session" in link:
+        later = [step for step in sealed.checkpoints if step > link["session"]["step"]]
+        for step in later:
+            del sealed.checkpoints[step]
+        sealed.fingerprints.add(link["session"]["fingerprint"])
+    if "checkpoint" in link:
+        found = link["checkpoint"]
+        sealed.checkpoints.setdefault(found["step"], set()).add(found["manifest"])
+    sealed.heads.append(link["hash"])
+
+
+def _before(said: dict[str, Any]) -> list[str | None]:
+    """What stands for the rows from before a chain."""
+    if not 0 <= said["before"] <= MOST_ROWS:
+        raise ValueError(f"it counts {said['before']} rows from before the chain")
+    return [None] * said["before"]
+
+
+def _take(
+    rows: list[str | None],
+    said: dict[str, Any],
+    what: str,
+    gone: str,
+    time: str,
+    problems: list[str],
+) -> None:
+    """Take what a link says of the rows of a file."""
+    if "cut" in said:
+        del rows[said["cut"] :]
+    if "missing" in said:
+        problems.append(
+            f"{gone.format(said['missing'])} that were sealed were not there any more when a "
+            f"session began, at {time}"
+        )
+    rows.extend(said["rows"])
+    if len(rows) != said["total"]:
+        raise ValueError(f"the link counts {said['total']} {what}, and there are {len(rows)}")
+
+
+def row_digest(line: bytes) -> str:
+    """The digest of a row: of its line without the line break."""
+    return hashlib.sha256(line).hexdigest()[:DIGITS]
+
+
+def link_hash(link: dict[str, Any]) -> str:
+    """The hash of a link: of its JSON without the field `hash`."""
+    bare = {name: value for name, value in link.items() if name != "hash"}
+    return hashlib.sha256(json.dumps(bare).encode()).hexdigest()
 
 
 def record_problems(run: Path) -> list[str]:

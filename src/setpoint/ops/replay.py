@@ -20,6 +20,7 @@ from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import Checkpoint, load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError
+from setpoint.ops.bad_batches import SavedStep, read_bad_batch
 from setpoint.optim.clip import clip_gradients
 from setpoint.parallel.determinism import seed_step
 from setpoint.profile.modules import ModuleFigures, ModuleWatch
@@ -29,7 +30,6 @@ from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import no_work
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
-from setpoint.train.bad_batches import SavedStep, read_bad_batch
 from setpoint.train.build.companions import fallback_files
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job

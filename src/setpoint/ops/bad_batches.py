@@ -1,4 +1,4 @@
-"""The batches of steps that were not trained on, kept so that such a step can be run again."""
+"""Batches of steps that were not trained on, kept so that such a step can be run again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,44 +21,39 @@ from setpoint.files.tensor_file import decode_tensors, encode_tensors
 from setpoint.shapes.batch import TENSORS, Batch, Lengths
 from setpoint.track.jsonl import plain_numbers, restored_numbers
 from setpoint.track.run_directory import BAD_BATCHES
+from setpoint.train.loop import Callback
 
 if TYPE_CHECKING:
-    from setpoint.parallel.world import World
     from setpoint.shapes.batch import Count, StepBatch
-    from setpoint.track.events import EventLog
-    from setpoint.track.progress import Progress
-    from setpoint.track.run_directory import RunDirectory
-    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.loop import Loop
+    from setpoint.train.session import Run
+    from setpoint.train.verdict import StepResult
 
 FACTS = "step.json"
 KEPT = (*TENSORS, "source", "sources")
 NUMBERS = ("tokens", "target_tokens", "target_bytes")
 
 
-class BadBatches:
-    """Keeps the batches of the newest steps that were not trained on.
+class BadBatchesCallback(Callback):
+    """Keeps the batches of the newest steps that were not trained on, `resilience.bad_batches`.
 
     A folder a step: `batch-0.ID.safetensors` of each rank that reads its own data, and `step.json`,
     which names the `ID`: files of an earlier attempt at the step are never taken for those of the
     last one.
-
-    Arguments:
-        keep: steps; 0: none.
     """
 
-    def __init__(
-        self, run: RunDirectory, keep: int, world: World, events: EventLog, progress: Progress
-    ) -> None:
-        self.run, self.root, self.keep, self.world = run.path, run.path / BAD_BATCHES, keep, world
-        self.events, self.progress = events, progress
+    def opened(self, run: Run, within: ExitStack) -> None:
+        """Keep the run, in whose directory the batches go."""
+        self.run, self.world, self.root = run, run.world, run.directory / BAD_BATCHES
+        self.keep = run.job.resilience.bad_batches
 
-    def save(self, loop: Loop, batch: StepBatch, whole: Count, result: StepResult) -> None:
-        """Keep a step; where the disk refuses it, that is said, and what follows goes on."""
-        step = result.step
+    def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
+        """Keep a step; where the disk refuses it, a note says so, and training goes on."""
+        if not self.keep:
+            return
+        step, note = result.step, self.run.progress.note
         if loop.components.groups is not None:
-            self.progress.note(
-                f"the batch of step {step} is not kept: this replica group has a part of it"
-            )
+            note(f"the batch of step {step} is not kept: this replica group has a part of it")
             return
         data = loop.components.feed.state_dict()
         attempt = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
@@ -71,7 +67,7 @@ class BadBatches:
             "grad_norm": result.grad_norm,
             "lr": result.lr,
             "position": asdict(result.began),
-            "whole": list(whole[:3]),
+            "whole": list(total[:3]),
             "data_ranks": self.world.data_size,
             "rewound": loop.rewound,
         }
@@ -87,12 +83,12 @@ class BadBatches:
                 _replace(folder / FACTS, [text.encode()])
         except OSError as error:
             reason = f"the batch of step {step} cannot be kept in {folder}: {error.strerror}"
-            self.progress.note(reason)
-            self.events.write("fault", step=step, error=reason)
+            note(reason)
+            self.run.events.write("fault", step=step, error=reason)
             return
-        self.progress.note(
-            f"the batch of step {step} is kept: `setpoint replay {self.run} {step}` runs the step "
-            f"again"
+        note(
+            f"the batch of step {step} is kept: `setpoint replay {self.run.directory} {step}` runs "
+            f"the step again"
         )
 
     def _tensors(self, step: StepBatch) -> dict[str, Tensor]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.checkpoint.manifest import Manifest
-from setpoint.runs.sealed import Seal, verify_chain
-from setpoint.track.chain import CHAIN, HEAD, Chain, link_hash
+from setpoint.ops.chain import Chain
+from setpoint.ops.proof import CHAIN, HEAD, Seal, link_hash, verify_chain
 
 MANIFEST = "manifest.json"
 
@@ -58,7 +58,6 @@ class Record:
 
     def resume(self) -> None:
         """A process that was killed is followed by another, at a checkpoint or the start."""
-        self.chain.close()
         self.step = random.choice([0, *self.kept])
         offset = self.kept.get(self.step, 0)
         self.chain = Chain(self.path, self.metrics, self.log)
@@ -212,7 +211,6 @@ def test_what_is_not_sealed_is_said(record: Record) -> None:
 
 
 def test_a_run_that_was_begun_without_a_chain_gets_one(record: Record) -> None:
-    record.chain.close()
     (record.path / CHAIN).unlink()
     (record.path / "checkpoints/step-00000005" / HEAD).unlink()
     record.chain = Chain(record.path, record.metrics, record.log)
@@ -248,7 +246,6 @@ def test_the_event_is_named(record: Record) -> None:
 def test_rows_that_are_gone_when_a_session_begins_are_not_taken_for_dropped_ones(
     record: Record,
 ) -> None:
-    record.chain.close()
     rewritten(record, lambda lines: lines[:4])
     record.chain = Chain(record.path, record.metrics, record.log)
     record.chain.cut(record.metrics.stat().st_size)
@@ -278,7 +275,6 @@ def test_a_hostile_chain_takes_no_memory(record: Record) -> None:
 def test_a_damaged_end_of_the_chain_is_said_and_a_run_goes_on(
     record: Record, damage: bytes
 ) -> None:
-    record.chain.close()
     with (record.path / CHAIN).open("ab") as file:
         file.write(damage)
     record.chain = Chain(record.path, record.metrics, record.log)
@@ -290,7 +286,6 @@ def test_a_damaged_end_of_the_chain_is_said_and_a_run_goes_on(
 
 
 def test_a_torn_link_is_dropped(record: Record) -> None:
-    record.chain.close()
     with (record.path / CHAIN).open("ab") as file:
         file.write(b'{"link": 3, "ti')
     assert not verify_chain(record.path).problems

@@ -1,0 +1,286 @@
+"""`chain.jsonl`: a chain of hashes over the rows of metrics, events and checkpoints of a run.
+
+Each line is a link. It holds the digests of the rows and events that were written since the link
+before, or the digest of a checkpoint's manifest, and the hash of the link before. Its own hash is
+the SHA-256 of its JSON without the field `hash`. The hash of the last link, the head, stands for
+all that the chain seals: a row, an event or a checkpoint that is changed, removed, added or moved
+afterwards shows. Rows are on the disk before a link seals them, and a link that drops rows is there
+before they are dropped, so that a process that is killed at any moment leaves a chain that fits its
+rows; those after the last link are not sealed yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import deque
+from contextlib import ExitStack, suppress
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from setpoint.config import RunError, SetpointError
+from setpoint.ops.proof import CHAIN, HEAD, link_hash, row_digest
+from setpoint.track.config import Jsonl
+from setpoint.track.console import now
+from setpoint.track.jsonl import JsonlWriter, whole_lines
+from setpoint.track.trackers import JSONL
+from setpoint.train.loop import Callback, Loop, Phase
+from setpoint.train.verdict import StepResult
+
+if TYPE_CHECKING:
+    from setpoint.train.session import Run
+
+EVERY = 60.0
+"""Seconds between links. One waits for the disk twice and hashes the rows since the last one: a
+few milliseconds."""
+BLOCK = 1 << 20
+"""Bytes that are read at once."""
+
+
+class ChainCallback(Callback):
+    """Writes the chain of a run on the main rank.
+
+    A link is written when a session begins, before rows are dropped, with each checkpoint, every
+    minute, and when the session ends.
+    """
+
+    phase = Phase.TIDY
+
+    def __init__(self) -> None:
+        self.chain: Chain | None = None
+        self.last = time.monotonic()
+
+    def opened(self, run: Run, within: ExitStack) -> None:
+        """Go on with the chain, and listen to events and checkpoints."""
+        if not run.world.is_main:
+            return
+        self.run, self.chain = run, Chain(run.directory, run.files.metrics, run.files.events)
+        run.events.listeners.append(self.heard)
+        run.store.sealed.append(lambda step, manifest: self._seal(checkpoint=(step, manifest)))
+        run.store.texts.append(self.head_file)
+
+    def head_file(self) -> dict[str, str]:
+        """The file of a checkpoint that names the head."""
+        return {} if self.chain is None or self.chain.head is None else {HEAD: self.chain.head}
+
+    def heard(self, event: str, details: dict[str, Any]) -> None:
+        """Drop the rows that an event says are lost, and seal a session that begins or fails."""
+        run, chain = self.run, self.chain
+        assert chain is not None
+        if event == "restart":
+            chain.cut(0)
+        elif event in ("start", "resume", "rollback"):
+            if any(isinstance(tracker, Jsonl) for tracker in run.job.tracking.trackers):
+                chain.cut(run.trackers.states[JSONL]["offset"])
+            if event != "rollback" and not run.is_over:
+                chain.open(step=details["step"], fingerprint=details["fingerprint"])
+        elif event == "fault":
+            with suppress(SetpointError):  # the fault itself is shown, whatever else fails
+                chain.seal()
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Seal the rows so far if it is due."""
+        if time.monotonic() - self.last >= EVERY:
+            self._seal()
+            self.last = time.monotonic()
+
+    def close(self, loop: Loop) -> None:
+        """Seal the last rows before the event of the end; an error shows again in `recorded`."""
+        with suppress(SetpointError):
+            self._seal(events_alone=False)
+
+    def recorded(self, loop: Loop, done: bool) -> None:
+        """Seal the end; the head of a run that was finished before stays what was printed then."""
+        if self.chain is not None:
+            self.chain.seal(events_alone=not self.run.is_over)
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Name the head."""
+        head = None if self.chain is None else self.chain.head
+        return [] if head is None else [("chain head", head)]
+
+    def _seal(self, **more: Any) -> None:
+        if self.chain is not None:
+            self.chain.seal(**more)
+
+
+class Chain:
+    """Writes the chain of a run whose directory this process has locked; from any thread.
+
+    A run that was begun without a chain gets one that says how many rows were there before. After
+    a last link that cannot be read a new chain begins in the same file.
+
+    Arguments:
+        run: the run directory.
+        metrics: its `metrics.jsonl`.
+        events: its `events.jsonl`, whose rows are never dropped.
+    """
+
+    def __init__(self, run: Path, metrics: Path, events: Path) -> None:
+        self.path = run / CHAIN
+        self._lock = Lock()
+        self.head: str | None = None
+        self._number = 0
+        last = _last_link(self.path)
+        if last is not None:
+            self.head, self._number = last["hash"], last["link"]
+        self._rows = _Tail(metrics, None if last is None else last["total"])
+        self._events = _Tail(events, None if last is None else last["events"]["total"])
+
+    def open(self, **session: Any) -> None:
+        """Begin a session.
+
+        Arguments:
+            session: its step and fingerprint, which are sealed.
+        """
+        with self._lock:
+            # Rows after the last checkpoint are about to be dropped.
+            self._link(seals_rows=False, session=session)
+
+    def seal(self, checkpoint: tuple[int, bytes] | None = None, events_alone: bool = True) -> None:
+        """Seal the rows and events so far; nothing is written where there is nothing to seal.
+
+        Arguments:
+            checkpoint: step and text of the manifest of one that is about to be published.
+            events_alone: True if events without rows are worth a link, and so another head.
+
+        Raises:
+            RunError: if the disk is full or fails.
+        """
+        more: dict[str, Any] = {}
+        if checkpoint is not None:
+            step, manifest = checkpoint
+            more["checkpoint"] = {"step": step, "manifest": hashlib.sha256(manifest).hexdigest()}
+        with self._lock:
+            if more or self._rows.has_more() or (events_alone and self._events.has_more()):
+                self._link(**more)
+
+    def cut(self, offset: int) -> None:
+        """Drop the rows after an offset from the chain; to be called before they are dropped.
+
+        Arguments:
+            offset: length of `metrics.jsonl` where a row ends.
+
+        Raises:
+            RunError: if the disk is full or fails.
+        """
+        with self._lock:
+            if self._rows.cut_at(offset):
+                self._link(seals_rows=False)
+
+    def _link(self, seals_rows: bool = True, **more: Any) -> None:
+        rows, events = self._rows.new() if seals_rows else [], self._events.new()
+        link: dict[str, Any] = {
+            "link": self._number + 1,
+            "time": now(),
+            "previous": self.head,
+            **({"before": self._rows.before} if self.head is None else {}),
+            **self._rows.losses(),
+            **more,
+            "events": {
+                **({"before": self._events.before} if self.head is None else {}),
+                **self._events.losses(),
+                "rows": events,
+                "total": self._events.total + len(events),
+            },
+            "rows": rows,
+            "total": self._rows.total + len(rows),
+        }
+        link["hash"] = link_hash(link)
+        with JsonlWriter(self.path) as writer:
+            writer.write(link)
+            writer.sync()
+        self.head, self._number = link["hash"], link["link"]
+        self._events.sealed(len(events))
+        self._rows.sealed(len(rows))
+
+
+class _Tail:
+    """The rows of a file that no link seals yet.
+
+    Arguments:
+        total: number of rows in the links before; None where none seals the file.
+    """
+
+    def __init__(self, path: Path, total: int | None) -> None:
+        self.path = path
+        self.before = _count_rows(path) if total is None else 0
+        expected = self.before if total is None else total
+        self.offset, self.total = _end_of_row(path, expected)
+        self._end = self.offset
+        # Fewer rows than are sealed are damage, which the next link states.
+        self._missing = expected - self.total
+        self._cut = self.total if self._missing else None
+
+    def has_more(self) -> bool:
+        """True if there is anything after the last row that is sealed."""
+        return self.path.exists() and self.path.stat().st_size > self.offset
+
+    def new(self) -> list[str]:
+        """The digests of the whole rows that are not sealed, which are on the disk then."""
+        try:
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size <= self.offset:
+                    return []
+                os.fsync(file.fileno())
+                file.seek(self.offset)
+                *lines, rest = file.read().split(b"\n")
+                self._end = file.tell() - len(rest)
+                return [row_digest(line) for line in lines]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be read: {error.strerror}") from error
+
+    def cut_at(self, offset: int) -> bool:
+        """Drop the rows after an offset; True if any of them is sealed."""
+        if offset >= self.offset:
+            return False
+        self._cut = self.total = _count_rows(self.path, offset)
+        self.offset = self._end = offset
+        return True
+
+    def losses(self) -> dict[str, int]:
+        """Rows that are gone, for the next link."""
+        cut = {} if self._cut is None else {"cut": self._cut}
+        return cut | ({"missing": self._missing} if self._missing else {})
+
+    def sealed(self, count: int) -> None:
+        """Take note that a link seals the new rows."""
+        self.offset, self.total = self._end, self.total + count
+        self._missing, self._cut = 0, None
+
+
+def _last_link(path: Path) -> dict[str, Any] | None:
+    """The last whole line, if it is a link that matches its own hash."""
+    try:
+        [line] = deque(whole_lines(path), maxlen=1)
+        link = json.loads(line)
+        return link if link_hash(link) == link["hash"] else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _count_rows(path: Path, offset: int | None = None) -> int:
+    """Number of whole rows of a file, up to an offset."""
+    if not path.exists():
+        return 0
+    count, left = 0, path.stat().st_size if offset is None else offset
+    with path.open("rb") as file:
+        while part := file.read(min(left, BLOCK)):
+            count, left = count + part.count(b"\n"), left - len(part)
+    return count
+
+
+def _end_of_row(path: Path, count: int) -> tuple[int, int]:
+    """The offset where so many rows end, or all where there are fewer; and their number."""
+    offset = rows = 0
+    if path.exists():
+        with suppress(OSError):  # of a line that is no row
+            for line in islice(whole_lines(path), count):
+                offset, rows = offset + len(line) + 1, rows + 1
+    return offset, rows
