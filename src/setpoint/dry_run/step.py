@@ -52,7 +52,7 @@ from setpoint.train.build.components import Components, build_trained
 from setpoint.train.build.parameters import add_adapter
 from setpoint.train.config import Job
 from setpoint.train.engine import Rates
-from setpoint.train.pipeline_engine import engine_of
+from setpoint.train.loop import engine_of
 from setpoint.train.rules.model import dense_on_gpu
 
 if TYPE_CHECKING:

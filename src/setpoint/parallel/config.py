@@ -627,12 +627,6 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         return self.world_size > 1 and isinstance(self.engine, DeepSpeed)
 
     @property
-    def divides_model(self) -> bool:
-        """True if ranks hold parts of matrices, layers, sequences or experts."""
-        divides_layers = self.divides_layers or self.divides_matrices
-        return divides_layers or self.divides_sequences or self.divides_experts
-
-    @property
     def divides_matrices(self) -> bool:
         """True if ranks hold parts of each matrix (tensor parallelism)."""
         return self.degrees["tensor"] > 1

@@ -14,14 +14,17 @@ from setpoint.config import RunError
 from setpoint.parallel.determinism import seed_step
 from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
 from setpoint.parallel.replicas import Replicas
+from setpoint.parallel.zero import ZeroReplicas
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
-from setpoint.train.engine import Engine, Finish, Rates, retaken
+from setpoint.train.deepspeed_engine import ZeroEngine
+from setpoint.train.engine import Engine, Finish, PlainEngine, Rates, retaken
 from setpoint.train.learning_rate import Freezing
 from setpoint.train.merging import merge_if_due
+from setpoint.train.metrics import NormMetrics
 from setpoint.train.objective import count_over_ranks
-from setpoint.train.pipeline_engine import engine_of
+from setpoint.train.pipeline_engine import PipelineEngine
 from setpoint.train.position import Position, is_due, is_over, share_done
 from setpoint.train.step_clock import StepSync, StepTimes, measuring_waits
 from setpoint.train.verdict import StepResult, Verdict
@@ -585,3 +588,18 @@ class Loop:
             f"out; the step was not taken. Enlarge batch.global_size "
             f"({self.job.batch.global_size}), so that each batch has some"
         )
+
+
+def engine_of(job: Job, components: Components) -> Engine:
+    """The engine of the steps of a job: DeepSpeed's, that of a pipeline, or the plain one."""
+    if isinstance(components.replicas, ZeroReplicas):
+        return ZeroEngine(job, components)
+    engine = (
+        PlainEngine(job, components)
+        if components.pipeline is None
+        else PipelineEngine(job, components)
+    )
+    metrics = job.tracking.metrics
+    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
+        engine.norms = NormMetrics(metrics, components, engine.elsewhere)
+    return engine

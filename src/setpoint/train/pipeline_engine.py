@@ -11,12 +11,9 @@ from torch import Tensor
 
 from setpoint.loss.forms import PerToken
 from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
-from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
-from setpoint.train.deepspeed_engine import ZeroEngine
-from setpoint.train.engine import Engine, PlainEngine, Sums, collecting
-from setpoint.train.metrics import NormMetrics
+from setpoint.train.engine import PlainEngine, Sums, collecting
 from setpoint.train.objective import Objective, add_routing, sum_by_source
 
 if TYPE_CHECKING:
@@ -97,18 +94,3 @@ def at_one_length(batches: Sequence[Batch]) -> list[Batch]:
     """
     length = max(batch.inputs.shape[1] for batch in batches)
     return [batch.padded(length - batch.inputs.shape[1]) for batch in batches]
-
-
-def engine_of(job: Job, components: Components) -> Engine:
-    """The engine that takes the steps of a job."""
-    if isinstance(components.replicas, ZeroReplicas):
-        return ZeroEngine(job, components)
-    engine = (
-        PlainEngine(job, components)
-        if components.pipeline is None
-        else PipelineEngine(job, components)
-    )
-    metrics = job.tracking.metrics
-    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
-        engine.norms = NormMetrics(metrics, components, engine.elsewhere)
-    return engine
