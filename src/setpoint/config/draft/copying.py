@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _weakref import ref  # `weakref` itself is not free to import
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
@@ -23,7 +22,6 @@ from ..values.node import (
     State,
     chain_of,
     chains_of,
-    is_frozen,
     layers_of,
     replace_given,
     state_of,
@@ -45,9 +43,9 @@ from ..values.origin import (
 from ..values.reference import Reference, may_refer
 from ..words.errors import Caution, Invalid
 from ..words.names import Path
-from ..words.shown import children, rebuild
+from ..words.shown import children
 from ..words.texts import MAX_DEPTH
-from .walk import inside_itself, sections, too_deep
+from .walk import inside_itself, too_deep
 
 C = TypeVar("C", bound=Node)
 Dropped = tuple[tuple[str, Any, Origin, str], ...]
@@ -65,83 +63,6 @@ MANY_ORIGINS = {
     PROGRAM: PROGRAM,
 }
 HOLDERS = (Node, tuple, list, dict, Free)
-
-
-class Fork:
-    """The draft sections that were opened of one resolved config.
-
-    A resolved section cannot change, so a fork has its sections, lists and mappings in common with
-    it (`State.closed`) until one is read, which *opens* it: a draft takes its place.
-
-    Arguments:
-        original: the config; it is kept, so that the identities of its sections stay theirs.
-    """
-
-    __slots__ = ("_opened", "moved", "original")
-
-    def __init__(self, original: Node) -> None:
-        self.original = original
-        # By the identity of the resolved section; weak, so that a draft is freed when its last
-        # user is, without waiting for the collector.
-        self._opened: dict[int, ref[Node]] = {}
-        # Whether a section may stand in another place than in the original.
-        self.moved = False
-
-    def open(self, section: Node) -> Any:
-        """The draft in place of a resolved section, the same one wherever it stands."""
-        found = self.opened(section)
-        if found is not None:
-            return found
-        before = state_of(section)
-        state = State(before.layers)
-        closed = state.closed = vars(section).copy()
-        state.base, state.fork, state.dropped = section, self, before.dropped
-        state.placed, state.replaced = before.placed, before.replaced
-        draft = _made(section, {}, state)
-        self.put(id(section), draft)
-        for name in _forget_computed(closed, state):
-            vars(draft)[name] = self.opened_value(section, name, closed.pop(name))
-        return draft
-
-    def opened(self, section: Node) -> Node | None:
-        """The draft in place of a resolved section, if it has been opened."""
-        found = self._opened.get(id(section))
-        return None if found is None else found()
-
-    def put(self, identity: int, draft: Node) -> None:
-        """Let a draft take the place of the resolved section with an identity."""
-        self._opened[identity] = ref(draft)
-
-    def drafts(self) -> list[tuple[int, Node]]:
-        """All that is open: the identity of the resolved section, and the draft."""
-        return [(of, draft) for of, made in self._opened.items() if (draft := made()) is not None]
-
-    def opened_value(self, owner: Node, name: str, value: Any) -> Any:
-        """A field's value for a draft, with its sections opened."""
-        if isinstance(value, Node):
-            return self.open(value)
-        if isinstance(value, HOLDERS):
-            return (
-                type(owner).__setpoint__.fields[name].type.replace_sections(value, self.open, False)
-            )
-        return value
-
-    def adopted(self, value: Any, place: Node) -> Any:
-        """A value to be put into a draft, with this fork's drafts in place of the original's."""
-        if not isinstance(value, Node):
-            if not any(isinstance(item, HOLDERS) for _, item in children(value)):
-                return value
-            return rebuild(value, lambda item: self.adopted(item, place))
-        if not is_frozen(value):
-            self.moved = self.moved or state_of(value).fork is self
-            return value
-        if all(section is not value for _, section in sections(self.original)):
-            return value
-        source = next((id_ for id_, draft in self.drafts() if draft is place), None)
-        if any(id(section) == source for _, section in sections(value)):
-            return value  # which would then contain itself, and so is copied apart
-        self.moved = True
-        return self.open(value)
 
 
 def holds(value: Any) -> bool:
@@ -170,12 +91,8 @@ def _made(like: C, values: dict[str, Any], state: State) -> C:
     return made
 
 
-def _forget_computed(values: dict[str, Any], state: State) -> list[str]:
-    """Forget what resolve has computed of the values of a section, so that it is computed anew.
-
-    Returns:
-        the fields that then have the value again which they were computed from.
-    """
+def _forget_computed(values: dict[str, Any], state: State) -> None:
+    """Forget what resolve has computed of the values of a section, so that it is computed anew."""
     last: dict[str, Origin] = {}
     computed = False
     for origin, given in state.layers:
@@ -183,8 +100,7 @@ def _forget_computed(values: dict[str, Any], state: State) -> list[str]:
         for name in given if computed else ():
             last[name] = origin
     if not computed:
-        return []
-    back: list[str] = []
+        return
     for name, origin in last.items():
         if origin.layer not in COMPUTED:
             continue
@@ -195,10 +111,8 @@ def _forget_computed(values: dict[str, Any], state: State) -> list[str]:
         before = [given[name] for _, given in state.layers if name in given]
         if before:
             values[name] = before[-1]
-            back.append(name)
         else:
             values.pop(name, None)
-    return back
 
 
 def draft_of(config: C) -> C:
@@ -212,117 +126,48 @@ def draft_of(config: C) -> C:
 
 def copied_draft(config: C) -> tuple[C, Mapping[int, Node]]:
     """A mutable copy, and the copies of a draft's sections by the identity of these."""
-    if is_frozen(config):
-        return cast(C, Fork(config).open(config)), {}
     copies = Copies(config)
-    for old, new in copies.forks.values():
-        for identity, draft in old.drafts():
-            if id(draft) in copies.of:
-                new.put(identity, copies.of[id(draft)])
     return copies.root, copies.of
 
 
-def working_copies(draft: Node, reuse: bool) -> Copies[Any]:
-    """The copies that `resolve` works on: nothing in them is closed, and no default is missing.
-
-    Arguments:
-        draft: the draft; it is not changed.
-        reuse: whether resolved sections that are not opened may be taken over. Only those are
-            that stand where they stood when they were resolved, and are self-contained.
-    """
-    state = draft._state  # pyright: ignore[reportPrivateUsage]
-    fork: Fork | None = state.fork if state is not None else None
-    if not reuse or fork is None or fork.moved or not _is_root(draft, fork):
-        fork = None
-    copies = Copies(draft, working=True, fork=fork)
-    # A section that was assigned may be part of what was taken over, and must stay one object.
-    return working_copies(draft, reuse=False) if copies.foreign and fork is not None else copies
-
-
-def _is_root(draft: Node, fork: Fork) -> bool:
-    """Whether a draft is that of a whole configuration, so that its paths are those of the fork."""
-    known = state_of(fork.original).cautions
-    return known is not None and fork.opened(fork.original) is draft
-
-
 class Copies(Generic[C]):
-    """Copies of the sections of one draft; each is copied once, wherever it stands.
+    """Copies of the sections of one config; each is copied once, wherever it stands.
 
     Arguments:
-        working: whether they are what `resolve` works on; see `working_copies`.
-        fork: the fork whose closed sections may be taken over.
+        working: whether they are what `resolve` works on, with no default missing.
 
     Attributes:
         of: the copies by the identity of what they are copies of.
-        placed: the copies with their paths, the root first; of what was taken over there is none.
+        placed: the copies with their paths, the root first.
         again: the further places of those that stand in several.
-        reuses: whether something was taken over.
-        foreign: whether the draft holds a resolved section that was assigned.
         refers: whether there are references in it.
     """
 
-    def __init__(self, config: C, working: bool = False, fork: Fork | None = None) -> None:
+    def __init__(self, config: C, working: bool = False) -> None:
         self.working = working
         self.of: dict[int, Node] = {}
         self.placed: list[tuple[Path, Node]] = []
         self.again: list[tuple[Path, Node]] = []
-        self.reuses = self.foreign = self.refers = False
-        # By identity, the forks whose drafts are copied, and those that the copies belong to.
-        self.forks: dict[int, tuple[Fork, Fork]] = {}
-        self._opened: dict[int, Node] = {}
+        self.refers = False
         self._open: dict[int, bool] = {}
-        self.root: C = self._copy(config, False)
-        self._fill(self.root, (), fork is not None)
+        self.root: C = self._copy(config)
+        self._fill(self.root, ())
 
-    def _copy(self, config: Node, own: bool) -> Any:
-        """The copy of one section, with the values of the original still in it.
-
-        Arguments:
-            own: whether it is a section of the resolved config that the draft is a fork of, in its
-                place there, so that what was opened of it counts.
-        """
+    def _copy(self, config: Node) -> Any:
+        """The copy of one section, with the values of the original still in it."""
         found = self.of.get(id(config))
         if found is not None:
             return found
         before = state_of(config)
-        if own and before.frozen and id(config) in self._opened:
-            return self._copy(self._opened[id(config)], False)
         values, state = vars(config).copy(), State(before.layers)
         copy = self.of[id(config)] = _made(config, values, state)
         state.dropped, state.placed = before.dropped, before.placed
         state.replaced = before.replaced
         _forget_computed(values, state)  # which a record gives, too
-        fork: Fork | None = before.fork
-        state.base = config if own and before.frozen else before.base
-        if fork is None:
-            return copy
-        closed = before.closed or {}
-        if not self.working:
-            state.closed, state.fork = closed.copy(), self._copied_fork(fork)
-        elif closed:
-            if id(fork) not in self.forks:
-                self.forks[id(fork)] = fork, fork
-                self._opened.update(fork.drafts())
-            values.update(closed)
-            held = state_of(cast(Node, state.base)).holding or ()
-            state.holding = _not_plain(vars(config))
-            state.holding += [name for name in held if name in closed]
         return copy
 
-    def _copied_fork(self, fork: Fork) -> Fork:
-        """The fork of a copied draft."""
-        known = self.forks.get(id(fork))
-        if known is None:
-            known = self.forks[id(fork)] = fork, Fork(fork.original)
-            known[1].moved = fork.moved
-        return known[1]
-
-    def _fill(self, copy: Node, path: Path, reuse: bool) -> None:
-        """Copy in turn what a copy holds and must not have in common with its original.
-
-        Arguments:
-            reuse: whether the section stands where it stood when its fork was made.
-        """
+    def _fill(self, copy: Node, path: Path) -> None:
+        """Copy in turn what a copy holds and must not have in common with its original."""
         place = self._open.get(id(copy))
         if place is not None:
             if place:
@@ -334,51 +179,34 @@ class Copies(Generic[C]):
         self.placed.append((path, copy))
         self._open[id(copy)] = True
         state, values, plan = state_of(copy), vars(copy), type(copy).__setpoint__.plan
-        base: dict[str, Any] = {} if state.base is None else vars(state.base)
-        names = _not_plain(values) if state.holding is None else state.holding
+        names = _not_plain(values)
         for name in plan.factories if self.working else ():
             if name not in values:
                 made = value_or_missing(copy, name)
                 self.of[id(made)] = made  # it stands nowhere else
                 names.append(name)
-        if len(names) > 1:
-            names.sort(key=plan.order.__getitem__)
+        names.sort(key=plan.order.__getitem__)
         fresh: dict[str, Any] = {}
-        holding: list[str] = []
         for name in names:
             value: Any = values[name]
-            stays = base.get(name) is value
-            if reuse and stays and _is_reusable(value):
-                self.reuses = True
-            elif isinstance(value, Node):
-                self.foreign = self.foreign or (not stays and is_frozen(value))
-                values[name] = fresh[name] = section = self._copy(value, stays)
-                was = section._state.base if reuse and section._state is not None else None
-                self._fill(section, (*path, name), was is not None and base.get(name) is was)
+            if isinstance(value, Node):
+                values[name] = fresh[name] = section = self._copy(value)
+                self._fill(section, (*path, name))
             elif holds(value):
-                self._fill_container(copy, name, value, stays, path, fresh)
+                self._fill_container(copy, name, value, path, fresh)
             elif isinstance(value, Reference):
                 self.refers = True
-            else:
-                continue
-            holding.append(name)
-        state.holding = holding if self.working else None
         if fresh and state.layers:
             replace_given(state.layers, fresh)
         self._open[id(copy)] = False
 
     def _fill_container(
-        self, copy: Node, name: str, value: Any, stays: bool, path: Path, fresh: dict[str, Any]
+        self, copy: Node, name: str, value: Any, path: Path, fresh: dict[str, Any]
     ) -> None:
         """Copy a list, a mapping or an area with the sections in it."""
-
-        def item(section: Any) -> Any:
-            self.foreign = self.foreign or (not stays and is_frozen(section))
-            return self._copy(section, stays)
-
         self.refers = self.refers or (self.working and may_refer(value))
         kind, layers = type(copy).__setpoint__.fields[name].type, state_of(copy).layers
-        now = vars(copy)[name] = kind.replace_sections(value, item, False)
+        now = vars(copy)[name] = kind.replace_sections(value, self._copy, False)
         changed = last_change(cast(object, value))
         if changed is None:
             fresh[name] = now
@@ -387,52 +215,7 @@ class Copies(Generic[C]):
                 replace_given(layers, {name: value.before})
             layers.append((changed, {name: now}))
         for inside, section in kind.sections(now) if kind.nested else ():
-            # Its place in a list may have changed, so that nothing below it is taken over.
-            self._fill(section, (*path, name, *inside), False)
-
-
-def take(draft: Node, name: str) -> Any:
-    """Open a value of a draft that is still the resolved config's own.
-
-    Arguments:
-        name: one of the fields in its `closed`.
-    """
-    state = state_of(draft)
-    held = state.closed.pop(name) if state.closed else None
-    value = state.fork.opened_value(draft, name, held)
-    object.__setattr__(draft, name, value)
-    if value is not held:
-        replace_given(state.layers, {name: value})
-    return value
-
-
-def own_sections(draft: Node, value: Any) -> Any:
-    """A value to be set, with the draft's own copies in place of sections of its original.
-
-    So a section of the original stays one in the draft, wherever it is put and whether or not it
-    was looked into before. What would then contain itself is left as it is, and so copied apart.
-
-    Arguments:
-        value: any value; a list, tuple or mapping may hold sections.
-
-    Returns:
-        the value; sections of other configs stay as they are.
-    """
-    fork: Fork | None = state_of(draft).fork
-    held: object = value
-    if fork is None or not isinstance(value, Node | tuple | list | dict):
-        return held
-    try:
-        return fork.adopted(value, draft)
-    except RecursionError:
-        return held  # which contains itself, and is refused where it is read
-
-
-def _is_reusable(value: Any) -> bool:
-    """Whether nothing in a resolved value follows from values outside of it, or stands there."""
-    if isinstance(value, Node):
-        return state_of(value).self_contained
-    return all(_is_reusable(item) for _, item in children(value))
+            self._fill(section, (*path, name, *inside))
 
 
 def freeze(section: Node) -> None:
@@ -449,17 +232,10 @@ def freeze(section: Node) -> None:
         for name in invalid:
             values.pop(name, None)  # known to be wrong, and so unreadable
         object.__setattr__(section, "__dict__", values)
-    names, state.holding = plan.order if state.holding is None else state.holding, []
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, Node):
-            state.holding.append(name)
-        elif value.__class__ not in PLAIN and holds(value):
-            state.holding.append(name)
+    for name, value in values.items():
+        if value.__class__ not in PLAIN and holds(value):
             values[name] = frozen_value(value)
     state.frozen = True
-    # What the copy was made of is of no more use, and would be kept alive.
-    state.base = None
 
 
 def pack(config: Node) -> Packed:
@@ -492,19 +268,15 @@ def unpack(config: Node, packed: Packed) -> None:
     frozen, values, chains, dropped, cautions, placed = packed
     fields = type(config).__setpoint__.fields
     object.__setattr__(config, "_state", None)
-    holding: list[str] = []
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
             value = fields[name].type.replace_sections(value, _same, False)
-        elif frozen and holds(value):
-            holding.append(name)
         object.__setattr__(config, name, value)
     state = state_of(config)
     for name, chain in chains.items():
         state.layers.extend((origin, {name: value}) for origin, value in chain)
     state.frozen, state.dropped, state.cautions = frozen, tuple(dropped), cautions
     state.placed = placed
-    state.holding = holding if frozen else None
 
 
 def frozen_value(value: Any) -> Any:
@@ -582,7 +354,6 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
     state.dropped = cast(Dropped, tuple(dropped.values()))
     if kept:
         vars(new).update(kept)
-        state.closed = {k: v for k, v in (state.closed or {}).items() if k not in kept} or None
         state.layers = [*_layers_with(new, known.fields.keys() - kept), *_layers_with(old, kept)]
 
 

@@ -176,7 +176,7 @@ def _touched_sections(
     No default is made for this.
     """
     seen.add(id(config))
-    held = vars(config) | (state_of(config).closed or {})
+    held = vars(config)
     names = [name for name, value in held.items() if value.__class__ not in PLAIN and holds(value)]
     names.sort(key=type(config).__setpoint__.plan.order.__getitem__)
     holders = [(name, value_or_missing(config, name)) for name in names]

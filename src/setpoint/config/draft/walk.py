@@ -10,7 +10,7 @@ from ..schema.field import FieldInfo
 from ..schema.tree import section_classes
 from ..types.base import PLAIN, FieldType
 from ..values.free import Free
-from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
+from ..values.node import Chain, Node, chains_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, PRESET, UNTOUCHED, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
@@ -97,7 +97,7 @@ def _walk(
     frozen = state is not None and state.frozen
     open_[id(config)] = True
     held = vars(config)
-    for name in (state.holding or ()) if state and frozen else _holding(config, state):
+    for name in _holding(config, frozen):
         value: Any = held[name]
         if isinstance(value, Node):
             found: Iterable[tuple[Path, Node]] = (((), value),)
@@ -134,13 +134,10 @@ def inside_itself(section: Node, path: Path) -> SetpointError:
     )
 
 
-def _holding(config: Node, state: State | None) -> list[str]:
-    """The fields of a draft that may hold sections, in order of declaration."""
+def _holding(config: Node, frozen: bool) -> list[str]:
+    """The fields that may hold sections, in order of declaration."""
     held, plan = vars(config), type(config).__setpoint__.plan
-    if state is not None and state.base is not None:
-        for name in state_of(state.base).holding or ():
-            value_or_missing(config, name)
-    for name in plan.factories:
+    for name in () if frozen else plan.factories:
         if name not in held:
             value_or_missing(config, name)
     found = [name for name, value in held.items() if value.__class__ not in PLAIN]
@@ -159,9 +156,7 @@ def has_shared(config: Node) -> bool:
     return state.has_shared
 
 
-def leaves(
-    config: Node, path: Path = (), role: Role = IDENTITY, beside: Node | None = None
-) -> Iterator[Leaf]:
+def leaves(config: Node, path: Path = (), role: Role = IDENTITY) -> Iterator[Leaf]:
     """Every value of a tree, in order of declaration.
 
     Lists of plain values are one leaf; lists of sections are walked into. A null section is a
@@ -169,19 +164,15 @@ def leaves(
     its values are leaves of the first one; each of the others is one leaf, whose value is the
     reference to the first: that both are one object is part of the configuration.
 
-    Arguments:
-        beside: another config; what is plainly the same in both is left out, so that only what
-            may differ has to be compared.
-
     Returns:
         the leaves; those without a value yet are left out.
     """
     walk = _Walk({})
-    found = list(walk.leaves(config, path, role, None, beside))
+    found = list(walk.leaves(config, path, role))
     while walk.wider:
         # A later place counts for more than the first one, so the values do as well.
         walk = _Walk({**walk.roles, **walk.wider})
-        found = list(walk.leaves(config, path, role, None, beside))
+        found = list(walk.leaves(config, path, role))
     return iter(found)
 
 
@@ -203,18 +194,13 @@ class _Walk:
         path: Path,
         role: Role,
         chain: Chain | None = None,
-        beside: object = None,
     ) -> Iterator[Leaf]:
         self.first[id(config)] = path, role, chain or []
         chains = chains_of(config)
-        other = beside if type(beside) is type(config) else None
         added = type(config).__setpoint__.added
         for name, info in type(config).__setpoint__.fields.items():
             value: Any = value_or_missing(config, name)
             if value is MISSING:
-                continue
-            theirs = value_or_missing(other, name) if other is not None else MISSING
-            if theirs is not MISSING and _is_same(value, theirs):
                 continue
             here: Path = (*path, name)
             own = narrower(role, info.role) if info.role not in (None, role) else role
@@ -224,7 +210,7 @@ class _Walk:
             if value is not None and type(value) in PLAIN:
                 yield Leaf(here, value, own, layers)
             elif isinstance(value, Node):
-                yield from self.section(value, here, own, layers, theirs)
+                yield from self.section(value, here, own, layers)
             else:
                 yield from self.value(info.type, value, here, own, layers)
 
@@ -253,9 +239,7 @@ class _Walk:
         else:
             yield Leaf(path, kind.dump(value), role, chain)
 
-    def section(
-        self, section: Node, path: Path, role: Role, chain: Chain, beside: object = None
-    ) -> Iterator[Leaf]:
+    def section(self, section: Node, path: Path, role: Role, chain: Chain) -> Iterator[Leaf]:
         cls = type(section).__setpoint__
         before = self.first.get(id(section))
         if before is not None:
@@ -267,19 +251,12 @@ class _Walk:
             return
         wider = self.roles.get(id(section), role)
         role = wider if narrower(role, wider) is role else role
-        if cls.tag is not None and type(beside) is not type(section):
+        if cls.tag is not None:
             yield Leaf((*path, "type"), cls.tag, narrower(role, cls.role), chain)
         elif cls.tag is None and not cls.fields:
             # Nothing else would say that it is there.
             yield Leaf(path, {}, narrower(role, cls.role), chain)
-        yield from self.leaves(section, path, role, chain, beside)
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Whether two values need no comparison: equal plain values, or one section of both."""
-    if type(value) in PLAIN:
-        return type(other) is type(value) and other == value
-    return value is other and isinstance(value, Node) and state_of(value).self_contained
+        yield from self.leaves(section, path, role, chain)
 
 
 def absence_role(kind: FieldType, role: Role) -> Role:

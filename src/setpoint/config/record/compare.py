@@ -6,20 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..draft.walk import (
-    UNTOUCHED,
-    absence_role,
-    free_leaves,
-    has_shared,
     leaves,
-    narrower,
 )
 from ..schema.bounds import IDENTITY, Role
-from ..types.base import PLAIN, FieldType, dump_item
-from ..values.free import Free
-from ..values.node import Node, chain_of, is_frozen
+from ..values.node import Node
 from ..values.origin import Origin
-from ..values.reference import Reference
-from ..words.names import Path, dotted, within
+from ..words.names import Path, within
 from ..words.shown import json_value, same
 from .fingerprint import identity_leaves
 from .record import ROLES, load_record
@@ -54,15 +46,10 @@ class Row:
         self.role = role
 
 
-def leaf_table(config: Node, beside: Node | None = None) -> Table:
-    """The table of a config.
-
-    Arguments:
-        beside: another one, to be compared with; what is plainly the same in both is left out.
-    """
+def leaf_table(config: Node) -> Table:
+    """The table of a config."""
     return {
-        leaf.key: Entry(leaf.value, leaf.describe_origin(), leaf.role)
-        for leaf in leaves(config, beside=beside)
+        leaf.key: Entry(leaf.value, leaf.describe_origin(), leaf.role) for leaf in leaves(config)
     }
 
 
@@ -205,95 +192,8 @@ class Difference:
 
 def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) -> list[Difference]:
     """Compare two resolved configs value by value."""
-    wanted = None if roles is None else set(roles)
-    alike = type(left) is type(right)
-    if alike and all(is_frozen(side) and not has_shared(side) for side in (left, right)):
-        walk = _Pairs()
-        try:
-            walk.sections(left, right, (), IDENTITY)
-        except _Uneven:
-            return differences_of_tables(left, right, roles)
-        return [one for one in walk.found if wanted is None or one.role in wanted]
-    return differences_of_tables(left, right, roles)
-
-
-def differences_of_tables(
-    left: Node, right: Node, roles: Sequence[Role] | None = None
-) -> list[Difference]:
-    """Compare the tables of two configs of any classes."""
-    rows = compare([leaf_table(left, right), leaf_table(right, left)], roles)
+    rows = compare([leaf_table(left), leaf_table(right)], roles)
     return [difference_of(row) for row in rows]
-
-
-class _Uneven(Exception):
-    """Not all fields of one config are fields of the other."""
-
-
-class _Pairs:
-    """One walk over two resolved configs of one class, which stops where both hold one object."""
-
-    def __init__(self) -> None:
-        self.found: list[Difference] = []
-
-    def sections(self, left: Node, right: Node, path: Path, role: Role) -> None:
-        """Compare two sections of one class field by field."""
-        ours, theirs = vars(left), vars(right)
-        known = type(left).__setpoint__
-        if ours.keys() != theirs.keys() or len(ours) < len(known.fields):
-            raise _Uneven
-        differ = [name for name, value in ours.items() if theirs[name] is not value]
-        for name in sorted(differ, key=known.plan.order.__getitem__):
-            info, value, other = known.fields[name], ours[name], theirs[name]
-            if type(value) in PLAIN and type(value) is type(other) and value == other:
-                continue
-            own = narrower(role, info.role) if info.role not in (None, role) else role
-            self.values(info.type, value, other, (*path, name), own, (left, right, name))
-
-    def values(
-        self,
-        kind: FieldType,
-        left: Any,
-        right: Any,
-        path: Path,
-        role: Role,
-        field: tuple[Node, Node, str],
-    ) -> None:
-        """Compare two values of one field, or two items of one place."""
-        if isinstance(left, Node) and type(left) is type(right):
-            self.sections(left, right, path, role)
-        elif isinstance(left, (Node, Reference)) or isinstance(right, (Node, Reference)):
-            raise _Uneven
-        elif isinstance(left, Free) and isinstance(right, Free):
-            ours, theirs = list(free_leaves(left, path, role)), list(free_leaves(right, path, role))
-            if [leaf.path for leaf in ours] != [leaf.path for leaf in theirs]:
-                raise _Uneven
-            for one, two in zip(ours, theirs, strict=True):
-                self.leaf(one.value, two.value, one.path, role, one.origin, two.origin)
-        elif isinstance(left, Free) or isinstance(right, Free):
-            raise _Uneven
-        elif kind.nested and (left or right):
-            items = [list(kind.items(side)) if side else [] for side in (left, right)]
-            if isinstance(left, dict):
-                items = [sorted(side, key=lambda item: item[0]) for side in items]
-            ours, theirs = items
-            if [item[0] for item in ours] != [item[0] for item in theirs]:
-                raise _Uneven
-            for (key, value, inner), (_, other, _) in zip(ours, theirs, strict=True):
-                self.values(inner, value, other, (*path, key), role, field)
-        else:
-            role = absence_role(kind, role) if kind.nested else role
-            ours, theirs, name = field
-            chains = chain_of(ours, name), chain_of(theirs, name)
-            before, after = (chain[-1][0] if chain else UNTOUCHED for chain in chains)
-            self.leaf(dump_item(kind, left), dump_item(kind, right), path, role, before, after)
-
-    def leaf(
-        self, left: Any, right: Any, path: Path, role: Role, before: Origin, after: Origin
-    ) -> None:
-        """Compare two values in plain data."""
-        if not same(json_value(left), json_value(right)):
-            sources = (before, path), (after, path)
-            self.found.append(Difference(dotted(path), left, right, sources, role))
 
 
 def difference_of(row: Row) -> Difference:

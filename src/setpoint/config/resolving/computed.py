@@ -95,8 +95,6 @@ class Computation:
         self.root = root
         self.paths = {id(section): path for path, section in reversed(placed)}
         self.problems: list[Problem] = []
-        # The sections, by identity, in which something follows from values outside of them.
-        self.tied: set[int] = set()
         # Whether what was computed has put a section into a place.
         self.shares = False
         self._pending: dict[tuple[int, str], Pending] = {}
@@ -145,9 +143,6 @@ class Computation:
         key = (id(pending.section), pending.name)
         if self._pending.setdefault(key, pending) is pending:
             self._queue.append(pending)
-        for by in pending.sources.values():
-            if isinstance(by, Reference) or by[0] is not pending.section:
-                self.tied.add(id(pending.section))
 
     def run(self) -> None:
         """Compute everything; what cannot be computed becomes a problem."""

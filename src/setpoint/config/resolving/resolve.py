@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any, TypeVar, cast
 
 from ..draft.argument_errors import need_config
-from ..draft.copying import draft_of, freeze, working_copies
+from ..draft.copying import Copies, draft_of, freeze
 from ..draft.shared_sections import bind, check_size, value_at
 from ..draft.walk import sections
 from ..values.node import Node, is_frozen, mark_invalid, state_of, value_or_missing
 from ..values.origin import Origin
-from ..words.errors import Caution, ConfigError, Problem
+from ..words.errors import ConfigError, Problem
 from ..words.names import Path
 from .checks import Checker, silenced_codes, unknown_codes
 from .computed import Computation
@@ -44,13 +43,12 @@ def resolve(
 
     def before(giver: Origin) -> tuple[Placed, Computation]:
         if giver.order not in earlier:
-            _, placed, _, computation = _determined(draft, problems, (), giver, reuse=False)
+            _, placed, _, computation = _determined(draft, problems, (), giver)
             earlier[giver.order] = placed, computation
         return earlier[giver.order]
 
     while True:
-        reuse = not problems and not drops
-        root, placed, again, computation = _determined(draft, problems, drops, reuse=reuse)
+        root, placed, again, computation = _determined(draft, problems, drops)
         overtaken, dead = find_dead(computation, placed, before)
         if not overtaken:
             break
@@ -70,29 +68,10 @@ def resolve(
         found.extend(unknown_codes(root, silenced))
     if found:
         raise ConfigError(found)
-    tied = _tied(placed, computation.tied)
     for _, section in placed:
-        state = state_of(section)
-        state.has_shared = bool(again)
-        # A section in two places ties these together.
-        state.self_contained = not again and id(section) not in tied
-    state_of(root).cautions = _cautions(draft, root, checker.cautions)
+        state_of(section).has_shared = bool(again)
+    state_of(root).cautions = tuple(checker.cautions)
     return root
-
-
-def _cautions(draft: Node, root: Node, found: list[Caution]) -> tuple[Caution, ...]:
-    """What was found, and what is known of the sections that were taken over as they are."""
-    fork = state_of(draft).fork
-    before: Node = root if fork is None else fork.original
-    kept = [
-        caution
-        for caution in state_of(before).cautions or ()
-        if reduce(value_at, caution.section, root) is reduce(value_at, caution.section, before)
-    ]
-    if kept:
-        order = {path: index for index, (path, _) in enumerate(sections(root))}
-        found = sorted([*kept, *found], key=lambda caution: order[caution.section])
-    return tuple(found)
 
 
 def _determined(
@@ -100,22 +79,17 @@ def _determined(
     problems: Sequence[Problem],
     drops: Sequence[DroppedValue],
     last: Origin | None = None,
-    *,
-    reuse: bool,
 ) -> tuple[C, Placed, Placed, Computation]:
     """A copy in which every value is computed; its sections, and their further places.
 
-    `last` is the last layer that counts, if not all of them do. What is taken over as it was
-    resolved is not among its sections.
+    `last` is the last layer that counts, if not all of them do.
     """
-    copies = working_copies(draft, reuse)
+    copies = Copies(draft, working=True)
     root, placed, again, refers = copies.root, copies.placed, copies.again, copies.refers
     if last is not None:
         undo(root, last)
         placed, again = _walked(root)
     moved = (refers or last is not None or bool(drops)) and bind(root, placed)
-    if copies.reuses and (moved or again):
-        return _determined(draft, problems, drops, last, reuse=False)
     if moved:
         placed, again = _walked(root)
     if again:
@@ -131,8 +105,6 @@ def _determined(
     computation = Computation(root, placed, refers or last is not None or bool(drops))
     computation.run()
     if computation.shares:
-        if copies.reuses:
-            return _determined(draft, problems, drops, last, reuse=False)
         placed, again = _walked(root)
     return root, placed, again, computation
 
@@ -150,7 +122,7 @@ def determined(draft: C, problems: Sequence[Problem]) -> C:
     Returns:
         the copy; what cannot be computed has no value in it.
     """
-    return _determined(draft, problems, [], reuse=False)[0]
+    return _determined(draft, problems, [])[0]
 
 
 def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Placed:
@@ -189,11 +161,3 @@ def _field_at(root: Node, path: str) -> tuple[Node | None, str, Path]:
             part = int(part)
         node = value_at(cast(object, node), part)
     return found
-
-
-def _tied(placed: list[tuple[Path, Node]], tied: set[int]) -> set[int]:
-    """The sections in which something follows from outside, and those that hold one of them."""
-    if not tied:
-        return tied
-    above = {path[:n] for path, section in placed if id(section) in tied for n in range(len(path))}
-    return tied | {id(section) for path, section in placed if path in above}

@@ -25,8 +25,7 @@ from .declaration_errors import (
     refuse_plain_fields,
 )
 from .declare import CHECK, DEAD, DERIVE, Rule, component, field, methods_of
-from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
-from .readers import DOUBT, Reader, doubts, reader_of
+from .field import SCALARS, FieldInfo, is_mutable, stored_default
 
 # The roots that have migrations, which may know a key that no field has.
 versioned: list[Any] = []
@@ -48,12 +47,10 @@ class Plan:
         "_constants",
         "factories",
         "fields",
-        "identity",
         "lacking",
         "made",
         "order",
         "ranged",
-        "readers",
     )
 
     def __init__(self, fields: Mapping[str, FieldInfo]) -> None:
@@ -69,31 +66,6 @@ class Plan:
         self.ranged = tuple(n for n, info in fields.items() if info.item_bounds is not None)
         self.order = {name: index for index, name in enumerate(fields)}
         self._constants: dict[str, Any] | None = None
-        # How its part of the canonical form is made, once a fingerprint has been taken.
-        self.identity: Any = None
-        # How the plain values of a field are read, once a mapping has set it.
-        self.readers: dict[str, Reader] = {}
-
-    def reader(self, name: str) -> Reader:
-        """What reads the plain values of a key; it doubts all values of one that no field has."""
-        info = self.fields.get(name)
-        if info is None:
-            return doubts  # and is not kept: there is no end of such names
-        self.readers[name] = found = reader_of(info.type, info.bounds, info.item_bounds)
-        return found
-
-    def read(self, values: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, object]]:
-        """The values of a mapping that need no closer look, as fields store them; the others."""
-        readers = self.readers
-        given: dict[str, Any] = {}
-        rest: dict[str, object] = {}
-        for key, value in values.items():
-            stored = (readers.get(key) or self.reader(key))(value)
-            if stored is DOUBT:
-                rest[key] = value
-            else:
-                given[key] = stored
-        return given, rest
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -435,7 +407,6 @@ def _own_fields(
                 )
             info.written = stored_default(default, f"{name}.{key}")
         info.name, info.annotation = key, annotation
-        info.settled = info.constant and is_settled(info)
         fields[key] = info
     known = {f for base in inherited for f in base.__setpoint__.fields}
     for key, value in namespace.items():

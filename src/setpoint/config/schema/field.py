@@ -6,12 +6,11 @@ import builtins
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import GenericAlias, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..types.base import read_item
-from ..types.compiler import SIMPLE, compile_annotation
-from ..types.containers import ContainerType, MappingType, SequenceType, each, name_containers
+from ..types.compiler import compile_annotation
+from ..types.containers import ContainerType, each, name_containers
 from ..types.scalars import FloatType, IntType, LiteralType, StrType
 from ..types.sections import section_classes
 from ..types.special import AnyType, PatternType, ScalarType
@@ -28,16 +27,6 @@ from .bounds import Bounds, Role
 if TYPE_CHECKING:
     from ..types.base import FieldType
 
-# The annotations whose values need no reading if they are of exactly this type.
-EXACT: dict[object, type] = {
-    **{kind.__name__: kind for kind in (int, float, bool, str)},
-    **{kind: kind for kind in (int, float, bool, str)},
-}
-NULL = " | None"
-OPTIONAL: dict[object, type] = {
-    **{f"{kind.__name__}{NULL}": kind for kind in (int, float, bool, str)},
-    **{kind | None: kind for kind in (int, float, bool, str)},
-}
 SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
 MUTABLE = (list, dict, set, Free, Node)
 # What begins a message that has the value for its subject.
@@ -240,14 +229,7 @@ def compile_field(info: FieldInfo) -> FieldType:
         TypeError: if the annotation is not one a config can have, with class and field named.
     """
     annotation = info.annotation
-    if not isinstance(annotation, str):
-        common = _common_type(annotation, info)
-        if common is not None:
-            return _completed(info, common, False)
-    else:
-        known = _TEXTS[annotation] if annotation in _TEXTS else _plain_annotation(annotation)
-        if known is not None and known.holds_for(info):
-            return known.type_of(info)
+    if isinstance(annotation, str):
         module = vars(sys.modules[info.owner.__module__])
         names = {**(info.namespace or {}), **vars(info.owner), info.owner.__name__: info.owner}
         where = info.full_name
@@ -277,98 +259,6 @@ def _completed(info: FieldInfo, kind: FieldType, containers: bool) -> FieldType:
     if not (info.bounds is None and info.item_bounds is None):
         check_declaration(info, kind)
     return kind
-
-
-class _PlainAnnotation:
-    """What an annotation of builtins and `Literal` alone means, worked out once for all fields.
-
-    Arguments:
-        names: the builtins that it names.
-        literal: whether it names `Literal`.
-        kind: its type; None if lists or mappings are part of it, which know their field.
-    """
-
-    __slots__ = ("annotation", "kind", "literal", "names")
-
-    def __init__(self, names: frozenset[str], annotation: object, kind: FieldType) -> None:
-        self.names = names - {"Literal"}
-        self.literal = "Literal" in names
-        self.annotation = annotation
-        self.kind = None if _has_containers(kind) else kind
-
-    def holds_for(self, info: FieldInfo) -> bool:
-        """Whether the names mean this in the class of a field: none is shadowed."""
-        if info.namespace is not None:  # a class in a function, whose variables count
-            return False
-        owner = info.owner
-        module, own, names = vars(sys.modules[owner.__module__]), vars(owner), self.names
-        if self.literal and (module.get("Literal") is not Literal or "Literal" in own):
-            return False
-        return (
-            owner.__name__ not in _PLAIN_NAMES
-            and names.isdisjoint(own)
-            and module.keys().isdisjoint(names)
-        )
-
-    def type_of(self, info: FieldInfo) -> FieldType:
-        """The type of a field for which this holds."""
-        if self.kind is not None:
-            return _completed(info, self.kind, False)
-        return _completed(info, compile_annotation(self.annotation, info.full_name), True)
-
-
-_TEXTS: dict[str, _PlainAnnotation | None] = {}
-_PLAIN_NAMES: dict[str, object] = {
-    **{kind.__name__: kind for kind in (int, float, bool, str, list, tuple, dict)},
-    "Literal": Literal,
-}
-_NAME = r"""'[^']*'|"[^"]*"|([^\W\d]\w*)"""
-
-
-def _plain_annotation(text: str) -> _PlainAnnotation | None:
-    """The meaning of an annotation that any module without these names gives; None if unsure."""
-    _TEXTS[text] = None
-    names = frozenset(match[1] for match in re.finditer(_NAME, text) if match[1]) - {"None"}
-    if "\\" in text or not names <= _PLAIN_NAMES.keys():
-        return None
-    try:
-        annotation: object = eval(text, {"__builtins__": {}, **_PLAIN_NAMES})
-        found = _PlainAnnotation(names, annotation, compile_annotation(annotation, text))
-    except Exception:
-        return None  # reported with the name of the field, where it is compiled again
-    _TEXTS[text] = found
-    return found
-
-
-_PARTS = frozenset((int, float, bool, str, type(None), ...))
-_KINDS = (type, type(...))  # of such parts; others need not have a hash
-_OBJECTS: dict[object, FieldType] = {}
-
-
-def _common_type(annotation: Any, info: FieldInfo) -> FieldType | None:
-    """The type of an annotation of a few builtins, which fields share; None for any other."""
-    cls: type = annotation.__class__
-    if cls is type:
-        return SIMPLE.get(annotation)
-    key = annotation
-    if cls is UnionType or (cls is GenericAlias and annotation.__origin__ is tuple):
-        if not all(part.__class__ in _KINDS and part in _PARTS for part in annotation.__args__):
-            return None
-    elif getattr(annotation, "__origin__", None) is Literal:
-        key = annotation.__args__  # in their order, which `Literal` does not compare
-        if not all(word.__class__ is str for word in key):
-            return None
-    else:
-        return None
-    if key not in _OBJECTS:
-        _OBJECTS[key] = compile_annotation(annotation, info.full_name)
-    return _OBJECTS[key]
-
-
-def _has_containers(kind: FieldType) -> bool:
-    return isinstance(kind, SequenceType | MappingType) or any(
-        map(_has_containers, kind.inner_types())
-    )
 
 
 def check_declaration(info: FieldInfo, kind: FieldType) -> None:
@@ -456,83 +346,6 @@ def stored_default(default: Any, where: str) -> Any:
         return PatternType().read(default, Origin(DEFAULT)) if pattern else ImportPath(default)
     except Invalid as error:
         raise DeclarationError(f"{where}: the default {error.message}") from None
-
-
-def is_settled(info: FieldInfo) -> bool:
-    """Whether a default is what the field would read, as far as that is plain to see.
-
-    Most are, and their types then need not be worked out before the field is set.
-    """
-    default: Any = info.written
-    annotation: Any = info.annotation
-    bounds = info.bounds
-    cls, kind = default.__class__, annotation.__class__
-    if cls is tuple:
-        return bounds is None and _is_plain_tuple(default, annotation, info.item_bounds)
-    if info.item_bounds is not None:
-        return False
-    if kind is str or kind is type:
-        plain = EXACT.get(annotation)
-        if plain is not None:
-            return plain is cls and _is_plain(default, cls, bounds)
-    if kind is str or kind is UnionType:
-        plain = OPTIONAL.get(annotation)
-        if plain is not None:
-            # Null without a pattern, which is not checked against null.
-            return (
-                bounds is None
-                if default is None
-                else (plain is cls and _is_plain(default, cls, bounds))
-            )
-    return bounds is None and _is_named(annotation, default, cls)
-
-
-def _is_plain(value: Any, cls: Any, bounds: Bounds | None) -> bool:
-    """Whether a value of one of the plain classes is read as it is, and lies in its range."""
-    if cls is str:
-        return bounds is None and (not value or (value.isidentifier() and value != "null"))
-    if cls is int and not -(2**63) <= value < 2**64:
-        return False
-    if cls is float and not (value > 0 or value < 0 or str(value) == "0.0"):
-        return False
-    # Limits of truth values, and patterns of numbers, are refused when the type is worked out.
-    return bounds is None or (cls is not bool and bounds.pattern is None and bounds.takes(value))
-
-
-def _is_plain_tuple(value: tuple[Any, ...], annotation: Any, bounds: Bounds | None) -> bool:
-    """Whether the items of a tuple are of plain classes, and each is read as it is."""
-    if annotation.__class__ is GenericAlias and annotation.__origin__ is tuple:
-        names: Sequence[Any] = annotation.__args__
-    elif annotation.__class__ is str and annotation[:6] == "tuple[" and annotation[-1] == "]":
-        names = annotation[6:-1].split(", ")
-    else:
-        return False
-    many = len(names) == 2 and names[1] in ("...", ...)
-    if not many and len(names) != len(value):
-        return False
-    kinds: list[Any] = []
-    for name in names[:1] if many else names:
-        kind = EXACT.get(name) if name.__class__ in (str, type) else None
-        if kind is None or not (bounds is None or kind is int or kind is float):
-            return False
-        kinds.append(kind)
-    for kind, item in zip(kinds * len(value) if many else kinds, value, strict=True):
-        if item.__class__ is not kind or not _is_plain(item, kind, bounds):
-            return False
-    return True
-
-
-def _is_named(annotation: Any, default: Any, cls: Any) -> bool:
-    """Whether a default is a word of a `Literal`, or of a class that reads its own values."""
-    if annotation.__class__ is str:
-        if cls is str and annotation.startswith("Literal[") and default.isidentifier():
-            alone = annotation.count("[") == 1 and annotation.endswith("]")
-            return alone and (f"'{default}'" in annotation or f'"{default}"' in annotation)
-        known = (cls.__name__, cls.__name__ + NULL)
-        return annotation in known and hasattr(cls, "__setpoint_scalar__")
-    if cls is str and getattr(annotation, "__origin__", None) is Literal:
-        return any(word.__class__ is str and word == default for word in annotation.__args__)
-    return False
 
 
 def settle(info: FieldInfo) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ..values.node import Node, state_of
+from ..values.node import Node
 from ..values.origin import RECORD
 from ..words.errors import Invalid, several
 from ..words.names import FORGOTTEN
@@ -181,7 +181,7 @@ def fill(
             errors.append(error.inside(key))
         else:
             fail(key, values[key], error)
-    for name, value in _rest(section, values, origin).items():
+    for name, value in values.items():
         key = str(name)  # a program may give anything
         try:
             if put is None:
@@ -195,22 +195,6 @@ def fill(
                 fail(key, value, error)
     if errors:
         raise several(errors)
-
-
-def _rest(section: Node, values: Mapping[str, object], origin: Origin) -> Mapping[str, object]:
-    """Store the values that need no closer look; the others are returned."""
-    state = state_of(section)
-    known = state.frozen or (state.layers and any(one is origin for one, _ in state.layers))
-    # What a layer sets a second time may be the same section in another place.
-    if known or hasattr(type(section), "__setpoint_open__"):
-        return values
-    given, rest = type(section).__setpoint__.plan.read(values)
-    if given:
-        vars(section).update(given)
-        state.layers.append((origin, given))
-        if state.closed:
-            state.closed = {k: held for k, held in state.closed.items() if k not in given}
-    return rest
 
 
 def _spelled_twice(section: Node, values: Mapping[str, object]) -> Iterator[tuple[str, Invalid]]:

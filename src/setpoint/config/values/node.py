@@ -23,22 +23,9 @@ class State:
     invalid: set[str] | None = None
     # Values that a later layer has overtaken: (field, value, origin, reason).
     dropped: tuple[tuple[str, Any, Origin, str], ...] = ()
-    # Of a draft that was made of a resolved section: that section, the values of it that nobody
-    # has asked for yet, and the draft of the whole; see `copying.Fork`.
-    base: Node | None = None
-    closed: dict[str, Any] | None = None
-    fork: Any = None
-    # Of a resolved section: the fields with a value that a draft of it must not have in common
-    # with it, in order of declaration. While it is being resolved: those that may be such.
-    holding: list[str] | None = None
-    # Of a resolved section: whether nothing in it follows from values outside of it, and no part
-    # of it stands anywhere else; so that any fork may take it over as it is.
-    self_contained = False
     # Of a resolved section: whether some section of its tree stands in several places; None
     # where it is not known, see `walk.has_shared`.
     has_shared: bool | None = None
-    # Of such a section: its part of the canonical form, once a fingerprint has been taken.
-    rows: str | None = None
     # Of an item of a list or mapping: the layers that put it there and what it was in each, once a
     # later layer has changed the list and left the item in it.
     placed: Chain | None = None
@@ -75,7 +62,7 @@ class Node:
             value: a value as `FieldInfo.read` returns it.
         """
         state = state_of(self)
-        before = vars(self).get(name) or (state.closed or {}).get(name)
+        before = vars(self).get(name)
         known = any(name in given for _, given in state.layers)
         if not known and isinstance(before, Node) and before is not value and is_edited(before):
             # A default that layers have changed, which no layer holds yet; see `stood`.
@@ -83,9 +70,6 @@ class Node:
         if before and isinstance(before, tuple | list | dict) and _holds_sections(self, name):
             _keep_places(before, chain_of(self, name))
         object.__setattr__(self, name, value)
-        if state.closed:
-            state.closed.pop(name, None)
-        state.holding = None
         layers = state.layers
         if layers and layers[-1][0] is origin and name not in layers[-1][1]:
             layers[-1] = (origin, {**layers[-1][1], name: value})
@@ -162,8 +146,6 @@ def mark_invalid(config: Node, name: str) -> None:
     Derivations and checks that read it then end without a conclusion of their own.
     """
     state = state_of(config)
-    if state.closed:
-        state.closed.pop(name, None)
     vars(config).pop(name, None)
     state.invalid = {*(state.invalid or ()), name}
 
@@ -252,10 +234,9 @@ def values_of(config: Node) -> dict[str, Any]:
 def touched(config: Node) -> Iterator[str]:
     """The fields that hold a value of their own: set, or sections that were looked into."""
     frozen, given = is_frozen(config), names_set(config)
-    closed = (None if frozen else state_of(config).closed) or ()
     held = vars(config)
     for name, info in type(config).__setpoint__.fields.items():
         if info.constant and name not in given and not frozen:
             continue  # a default that all instances share is not theirs
-        if name in held or name in closed:
+        if name in held:
             yield name
