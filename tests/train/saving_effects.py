@@ -18,7 +18,7 @@ from setpoint.checkpoint.store import CheckpointStore, Save
 from setpoint.config import RunError
 from setpoint.files import atomic
 from setpoint.model.pretrained.save import save_pretrained
-from setpoint.train.callbacks import export
+from setpoint.train.callbacks import save
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -144,7 +144,7 @@ class InProcess:
 def exported(job: Job) -> list[tuple[str, set[str]]]:
     """The exports that are there at the end, and the dtypes of their weights."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export.subprocess, "Popen", InProcess)
+        patch.setattr(save.subprocess, "Popen", InProcess)
         run = train(job).directory
     assert not list((run / "exports").glob(".*"))
     return [
