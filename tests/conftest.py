@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from setpoint.track import environment
-from setpoint.track.code_revision import code_revision
+from setpoint.track.environment import code_revision
 
 from .forks import Forks, forked, shared
 

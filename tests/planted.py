@@ -354,10 +354,10 @@ BREAKS = [
         "checkpoint",
     ),
     Break(
-        "track/lock.py",
+        "files/lock.py",
         "_take(descriptor, fcntl.LOCK_SH)",
         "_take(descriptor, fcntl.LOCK_EX)",
-        "track/test_lock.py",
+        "files/test_lock.py",
     ),
     Break(
         "track/jsonl.py",

@@ -89,7 +89,6 @@ ROOT = {"config", "units", "editor_schema"}
 ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint", "setpoint.cli.own"): "`sp.run` is imported when it is first used",
     ("setpoint.infer", "setpoint.train"): "both load torch, and set up its threads first",
-    ("setpoint.data.prepared.use", "setpoint.track.lock"): "one process prepares, others wait",
     # One module looks up, when `load_pretrained` is given a run.
     ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",
     ("setpoint.model.pretrained.run", "setpoint.checkpoint.loading"): "the weights of a run",

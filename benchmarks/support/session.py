@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.track.display import make_progress
+from setpoint.track.progress import make_progress
 from setpoint.train.build.components import Components
 from setpoint.train.callbacks.build import build_callbacks
 from setpoint.train.config import Job

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.track.lock import RunLock
+from setpoint.files.lock import RunLock
 
 from ..snapshots import compare
 from .conftest import CommandLine

@@ -219,7 +219,7 @@ def test_a_command_leaves_whatever_threads_would_do_as_python_exits(tmp_path: Pa
         "from threading import Event\n"
         "from setpoint.files.threads import Worker\n"
         "from setpoint.cli.main import main\n"
-        "from setpoint.track.background import unfinished\n"
+        "from setpoint.track.trackers import unfinished\n"
         "how = sys.argv.pop()\n"
         "unfinished += ['slow'] * (how == 'tracker')\n"
         "Worker('saves').submit(Event().wait if how == 'disk' else print)\n"

@@ -12,7 +12,7 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.ops.prometheus import PrometheusTracker
 from setpoint.track.config import Prometheus
-from setpoint.track.tracker import RunFacts
+from setpoint.track.trackers import RunFacts
 
 FACTS = RunFacts("0" * 32, 'a "run" \\ 1', None, "12345678", {}, {}, {})
 LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)')

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from setpoint.config import ABSENT, SetpointError
+from setpoint.files.lock import RunLock
 from setpoint.runs import index
 from setpoint.runs.index import INDEX, indexed, require_name
 from setpoint.runs.labels import FILE, Labels, read_labels, write_labels
-from setpoint.track.lock import RunLock
 
 CONFIG = {
     "setpoint": {"schema": 7, "fingerprint": "abcdef0123"},

@@ -21,7 +21,7 @@ from typing import Any
 
 import setpoint.train.run as running
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.track import background
+from setpoint.track import trackers
 
 from ..checkpoint.crashed import Failing
 from ..checkpoint.disk import Operation, meetings, watched
@@ -418,7 +418,7 @@ class Silent(Fault):
     def within(self, stack: ExitStack, rank: int) -> None:
         """See `Fault.within`."""
         os.environ[PORT] = str(self.port)
-        defaults: Any = background.Background.__init__.__kwdefaults__
+        defaults: Any = trackers.Background.__init__.__kwdefaults__
         defaults["patience"] = 0.2
         self.happens()
 

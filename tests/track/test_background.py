@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import RunError
-from setpoint.track.background import Background
-from setpoint.track.tracker import RunFacts, Tracker
-from setpoint.track.trackers import _driven
+from setpoint.track.trackers import Background, RunFacts, Tracker, _driven
 
 FACTS = RunFacts("0" * 32, "tiny-1234", None, "12345678", {}, {}, {})
 

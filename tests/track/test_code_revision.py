@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.track import code_revision as module
-from setpoint.track.code_revision import code_revision
+from setpoint.track import environment as module
+from setpoint.track.environment import code_revision
 
 
 def git(directory: Path, *arguments: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from setpoint.track.events import EventLog
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import EventLog, read_jsonl
 
 
 def test_events_have_a_time_and_stay(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from bdb import BdbQuit
 
 import pytest
 
-from setpoint.track.display import make_progress
 from setpoint.track.progress import (
+    BarProgress,
     LineProgress,
     Progress,
     Reading,
+    make_progress,
     make_work_progress,
 )
-from setpoint.track.progress_bar import BarProgress
 
 
 class Terminal(io.StringIO):
@@ -94,8 +94,8 @@ def test_the_bar_can_be_forced() -> None:
 
 def test_lines_and_tables_import_no_rich() -> None:
     code = (
-        "import sys; from setpoint.track.display import *; "
-        "from setpoint.track.progress import *; from setpoint.track.summary import *; "
+        "import sys; from setpoint.track.progress import *; "
+        "from setpoint.track.progress import *; from setpoint.track.console import *; "
         "make_progress('lines', total_steps=1).show(Reading(1)); print_table('t', [['a', 'b']]); "
         "print('rich' in sys.modules, 'torch' in sys.modules)"
     )

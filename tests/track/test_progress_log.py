@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError
-from setpoint.track.progress import LineProgress, Reading
-from setpoint.track.progress_log import LoggedProgress
+from setpoint.track.progress import LineProgress, LoggedProgress, Reading
 
 from ..checkpoint.disk import Operation, watched
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from setpoint.config import RunError, SetpointError
-from setpoint.track import lock
+from setpoint.files import lock
 from setpoint.track.run_directory import FILES, FOLDERS, RunDirectory
 
 from ..checkpoint.disk import Operation, watched

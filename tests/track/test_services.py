@@ -36,7 +36,7 @@ from setpoint.track.config import (
 )
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.services import _aim_name, build_service, flat, scalars
-from setpoint.track.tracker import RunFacts
+from setpoint.track.trackers import RunFacts
 
 WAIT = 300.0
 """Seconds that a busy machine may need."""

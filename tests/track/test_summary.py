@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from setpoint.track.summary import plain_table, print_table
+from setpoint.track.console import plain_table, print_table
 
 from .test_progress import Terminal
 

@@ -11,8 +11,7 @@ import pytest
 from setpoint.config import RUNTIME, SetpointError, resolve
 from setpoint.track.config import Jsonl, TrackerConfig, Tracking
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.tracker import RunFacts, Tracker
-from setpoint.track.trackers import Trackers
+from setpoint.track.trackers import RunFacts, Tracker, Trackers
 
 from ..variants import forget, known
 

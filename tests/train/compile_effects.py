@@ -14,7 +14,7 @@ from setpoint.compile.internals import dynamo_config
 from setpoint.compile.settings import CACHE
 from setpoint.compile.watch import Watch
 from setpoint.config.values.user_code import allow_imports
-from setpoint.track.events import NoEvents
+from setpoint.track.jsonl import NoEvents
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callbacks.profile import watch_compiler

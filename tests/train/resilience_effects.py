@@ -17,8 +17,8 @@ from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
 from setpoint.resilience.limits import END_OF_JOB, Limits
 from setpoint.resilience.signals import StopRequest
-from setpoint.track.events import NoEvents
 from setpoint.track.heartbeat import read_heartbeats
+from setpoint.track.jsonl import NoEvents
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

@@ -19,8 +19,8 @@ from setpoint.ops.stragglers import StragglersCallback
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
 from setpoint.shapes.batch import Count, StepBatch
-from setpoint.track.display import make_progress
-from setpoint.track.events import NoEvents
+from setpoint.track.jsonl import NoEvents
+from setpoint.track.progress import make_progress
 from setpoint.train.build.components import build_components
 from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position

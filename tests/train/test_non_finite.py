@@ -15,7 +15,7 @@ from setpoint.config import ConfigError, RunError, resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
-from setpoint.track.events import EventLog
+from setpoint.track.jsonl import EventLog
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components
 from setpoint.train.engine import PlainEngine, Rates

@@ -12,7 +12,7 @@ import pytest
 from setpoint.ops import alerts, prometheus, rank_health
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import Prometheus
-from setpoint.track.tracker import Tracker
+from setpoint.track.trackers import Tracker
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job

@@ -35,10 +35,10 @@ from setpoint.config import (
     read_record,
     resolve,
 )
+from setpoint.files.lock import RunLock
 from setpoint.hub.urls import is_url
 from setpoint.ops.remote_survey import RemotePlace
-from setpoint.track.events import EventLog
-from setpoint.track.lock import RunLock
+from setpoint.track.jsonl import EventLog
 from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.config import Job
 from setpoint.units import Period

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 signal.signal(number, signal.SIG_DFL)
         for number in (SAVE, PREEMPT):  # there is nothing left to save, nor to be ended by it
             signal.signal(number, signal.SIG_IGN)
-    trackers = sys.modules.get("setpoint.track.background")
+    trackers = sys.modules.get("setpoint.track.trackers")
     saves = sys.modules.get("setpoint.files.threads")
     is_left = (trackers and trackers.unfinished) or (saves and saves.is_any_busy())
     if arguments is None and is_left:

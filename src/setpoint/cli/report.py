@@ -8,13 +8,13 @@ from pathlib import Path
 from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.style import print_notes
 from setpoint.config import SetpointError
+from setpoint.files.lock import is_locked
 from setpoint.report.page.content import document
 from setpoint.report.page.knobs import Objective
 from setpoint.report.page.read import RunData, read_run
 from setpoint.report.page.write import NAME, refuse_foreign, write_html
 from setpoint.sweep.compare import entries
 from setpoint.sweep.metrics import EVALUATION, MetricPath
-from setpoint.track.lock import is_locked
 
 COMMAND = Command(
     "report",

@@ -154,7 +154,7 @@ def run(arguments: Arguments) -> int:
                 print(f"caution: {caution.line()}", flush=True)
     try:
         with Loading():
-            from setpoint.track.summary import print_table
+            from setpoint.track.console import print_table
             from setpoint.train.refusal import ContractRefused
             from setpoint.train.run import rehearse, train
     except ModuleNotFoundError as error:

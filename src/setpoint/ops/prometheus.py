@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
-from setpoint.track.tracker import RunFacts, Tracker
+from setpoint.track.trackers import RunFacts, Tracker
 
 if TYPE_CHECKING:
     from setpoint.track.config import Prometheus

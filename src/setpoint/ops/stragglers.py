@@ -16,7 +16,7 @@ from setpoint.train.loop import Callback, Loop, Phase, StepResult
 from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
-    from setpoint.track.events import EventLog
+    from setpoint.track.jsonl import EventLog
     from setpoint.train.session import Run
 
 PARTS = ("data", "forward", "backward", "waiting")

@@ -18,11 +18,11 @@ from typing import Any
 
 from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.files.atomic import read_json
+from setpoint.files.lock import is_locked
 from setpoint.report.goodput import goodput
 from setpoint.report.status import ENDED, RUNNING, last_word
 from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics, reduced
 from setpoint.track.jsonl import read_jsonl
-from setpoint.track.lock import is_locked
 from setpoint.track.run_directory import CONFIG, is_run_directory
 
 from .labels import FILE as LABELS

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from setpoint.config import SetpointError
+from setpoint.files.lock import is_locked
 from setpoint.report.series import Plot, Series
 from setpoint.report.status import ENDED, RUNNING, last_word
 from setpoint.track.heartbeat import Beat, read_heartbeats
-from setpoint.track.lock import is_locked
 from setpoint.track.run_directory import CONFIG
 from setpoint.train.position import Position, share_done
 from setpoint.units import Duration

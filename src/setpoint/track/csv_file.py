@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from setpoint.config import RunError
 from setpoint.files.atomic import not_linked, write_text
 
-from .tracker import Tracker
+from .trackers import Tracker
 
 if TYPE_CHECKING:
     from .config import Csv

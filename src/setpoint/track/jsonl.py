@@ -1,4 +1,4 @@
-"""Rows of metrics, one JSON object a line, at full precision."""
+"""JSON lines at full precision: rows of metrics and the events of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import MOST, not_linked
 
-from .tracker import Tracker
+from .console import now
+from .redact import without_secrets
+from .trackers import Tracker
 
 if TYPE_CHECKING:
     from .config import Jsonl
@@ -124,6 +126,52 @@ class JsonlWriter:
 
     def _refusal(self, error: OSError) -> RunError:
         return RunError(f"{self.path} cannot be written: {error.strerror}")
+
+
+class EventLog:
+    """The history of a run over all its starts.
+
+    Unlike metrics, events are never dropped on resume: that a run went back is part of its history.
+
+    Raises:
+        SetpointError: if it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._writer = JsonlWriter(path)
+        self.listeners: list[Callable[[str, dict[str, Any]], None]] = []
+        """Called with each event and its details, when it has been written."""
+
+    def write(self, event: str, **details: Any) -> None:
+        """Append an event with the present time, and wait until the disk has it.
+
+        Arguments:
+            event: what happened, in a word: `start`, `resume`, `save`, `fault`, `end`.
+
+        Raises:
+            RunError: if the disk is full or fails.
+        """
+        self._writer.write({"time": now(), "event": event, **without_secrets(details)})
+        self._writer.sync()
+        for listener in self.listeners:
+            listener(event, details)
+
+    def close(self) -> None:
+        """Close the file; it is complete with or without this."""
+        self._writer.close()
+
+
+class NoEvents(EventLog):
+    """Writes nothing, where another rank writes what happens to the run."""
+
+    def __init__(self) -> None:
+        self.listeners = []
+
+    def write(self, event: str, **details: Any) -> None:
+        """See `EventLog.write`."""
+
+    def close(self) -> None:
+        """See `EventLog.close`."""
 
 
 class JsonlTracker(Tracker):

@@ -1,13 +1,24 @@
-"""What people see while a run trains: a live bar, plain lines, or nothing."""
+"""Progress of a run and of other work, as people see it: a live bar, plain lines, or nothing."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, Self, TextIO
+from functools import wraps
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
 
-from .console import is_terminal, short_count, short_time
+from setpoint.config import RunError
+from setpoint.files.atomic import not_linked
+
+from .console import is_terminal, now, short_count, short_time
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,9 @@ class Work(Protocol):
 
 
 SECONDS_BEFORE_LINES, SECONDS_BETWEEN_LINES, SECONDS_BEFORE_PACE = 10.0, 5.0, 1.0
+SECONDS_BETWEEN_FRAMES = 0.1
+_shown: BarProgress | None = None
+"""The bar that is on the terminal."""
 
 
 def no_work(what: str, done: int, total: int | None, now: bool = False) -> None:
@@ -135,7 +149,7 @@ class WorkLine(Progress):
         if done == total:
             self.stop()
         elif now or time_now >= self._next:
-            self._next = time_now + 0.1
+            self._next = time_now + SECONDS_BETWEEN_FRAMES
             text = work_text(what, done, total) + pace
             print(f"\r{text}\x1b[K", end="", file=self.stream, flush=True)
 
@@ -220,3 +234,237 @@ def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
     if reading.seconds_left is not None:
         parts.append(f"{short_time(reading.seconds_left)} left")
     return parts
+
+
+class BarProgress(Progress):
+    """A bar with the last reading beside it; notes stay above it.
+
+    Arguments:
+        total_steps: after which the run ends; without it the bar follows `Reading.fraction`.
+    """
+
+    def __init__(self, total_steps: int | None, stream: TextIO) -> None:
+        from rich.console import Console  # rich takes a while to import
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self.total_steps = total_steps
+        # Four frames a second: drawing takes the interpreter away from the training loop.
+        self._bar = RichProgress(
+            BarColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(file=stream, force_terminal=True, highlight=False),
+            refresh_per_second=4,
+        )
+        self._task = self._bar.add_task("starting", total=total_steps)
+        self._reading = Reading(0)
+        self._drawn = -1.0
+        self._work: tuple[str, TaskID] | None = None
+        self._pace = Pace()
+        # How many debuggers, one inside another, have the terminal.
+        self._paused = 0
+
+    def start(self) -> None:
+        """See `Progress.start`."""
+        global _shown
+        if not self._paused:
+            _shown = self
+            _make_way_for_debuggers()
+            self._bar.start()
+
+    def pause(self) -> None:
+        """Leave the terminal to a debugger."""
+        self._paused += 1
+        self._bar.stop()
+
+    def go_on(self, shows: bool) -> None:
+        """Take the terminal back.
+
+        Arguments:
+            shows: whether the bar is drawn again.
+        """
+        self._paused -= 1
+        if shows:
+            self.start()
+
+    def advance(self, step: int) -> None:
+        """See `Progress.advance`."""
+        now = time.monotonic()
+        if now - self._drawn < SECONDS_BETWEEN_FRAMES:
+            return
+        self._drawn = now
+        read = self._reading
+        self._draw(Reading(step, read.loss, read.tokens_per_second, read.seconds_left, read.mfu))
+
+    def show(self, reading: Reading) -> None:
+        """See `Progress.show`."""
+        self._reading = reading
+        self._draw(reading)
+
+    def note(self, text: str) -> None:
+        """See `Progress.note`."""
+        self._bar.console.print(text, markup=False, soft_wrap=True)
+
+    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+        """Show a bar of its own below, until the work is over."""
+        time_now = time.monotonic()
+        pace = self._pace.text(what, done, total, time_now)
+        over = done == total
+        if self._work is None or self._work[0] != what:
+            self._end_work()
+            if over:
+                return
+            self.start()  # before training, the data is read
+            self._work = what, self._bar.add_task(what, total=total)
+        elif not (over or now) and time_now - self._drawn < SECONDS_BETWEEN_FRAMES:
+            return
+        self._drawn = time_now
+        if over:
+            self._end_work()
+        else:
+            text = work_text(what, done, total) + pace
+            self._bar.update(self._work[1], completed=done, description=text)
+
+    def stop(self) -> None:
+        """See `Progress.stop`."""
+        global _shown
+        self._end_work()
+        self._bar.stop()
+        if _shown is self:
+            _shown = None
+
+    def _end_work(self) -> None:
+        if self._work is not None:
+            self._bar.remove_task(self._work[1])
+            self._work = None
+
+    def _draw(self, reading: Reading) -> None:
+        description = "  ".join(reading_parts(reading, self.total_steps))
+        if self.total_steps is not None:
+            self._bar.update(self._task, completed=reading.step, description=description)
+        elif reading.fraction is not None:
+            self._bar.update(
+                self._task, total=1.0, completed=reading.fraction, description=description
+            )
+        else:
+            self._bar.update(self._task, description=description)
+
+
+def _make_way_for_debuggers() -> None:
+    """Let the bar leave the terminal for as long as pdb, or one built on it, waits for commands."""
+    import pdb
+
+    from rich.file_proxy import FileProxy
+
+    interact: Any = pdb.Pdb.interaction
+    if hasattr(interact, "__wrapped__"):
+        return
+
+    @wraps(interact)
+    def interaction(self: Any, *given: Any, **named: Any) -> Any:
+        bar = _shown
+        if bar is None:
+            return interact(self, *given, **named)
+        bar.pause()
+        if isinstance(self.stdout, FileProxy):  # which would draw the bar again
+            self.stdout = sys.stdout
+        try:
+            return interact(self, *given, **named)
+        finally:
+            bar.go_on(shows=not getattr(self, "quitting", False))
+
+    pdb.Pdb.interaction = interaction
+
+
+class LoggedProgress(Progress):
+    """Shows a run by another progress and writes each line with the time into a file.
+
+    The reader of the output may leave, as `| head` does: the run goes on, the file has the rest.
+
+    Arguments:
+        path: the log file, made if it is not there; it only ever grows.
+
+    Raises:
+        RunError: if the file cannot be written.
+    """
+
+    def __init__(self, inner: Progress, path: Path, total_steps: int | None) -> None:
+        self.inner = inner
+        self.path = path
+        self.total_steps = total_steps
+        self._lock = Lock()
+        try:
+            # Closed by `close`.
+            self._file = open(path, "a", 1, "utf-8", opener=not_linked)  # noqa: SIM115
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}") from error
+
+    def start(self) -> None:
+        """See `Progress.start`."""
+        self._show(lambda inner: inner.start())
+
+    def advance(self, step: int) -> None:
+        """See `Progress.advance`."""
+        self._show(lambda inner: inner.advance(step))
+
+    def show(self, reading: Reading) -> None:
+        """See `Progress.show`."""
+        self._write("  ".join(reading_parts(reading, self.total_steps)))
+        self._show(lambda inner: inner.show(reading))
+
+    def note(self, text: str) -> None:
+        """See `Progress.note`."""
+        self._write(text)
+        self._show(lambda inner: inner.note(text))
+
+    def log(self, text: str) -> None:
+        """Write lines into the file alone."""
+        self._write(text)
+
+    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+        """Show it; the file keeps what stays."""
+        self._show(lambda inner: inner.work(what, done, total, now))
+
+    def stop(self) -> None:
+        """See `Progress.stop`."""
+        self._show(lambda inner: inner.stop())
+
+    def close(self) -> None:
+        """Close the file; it is complete with or without this."""
+        with suppress(OSError):  # of a line that was refused when it was written
+            self._file.close()
+
+    def _show(self, act: Callable[[Progress], None]) -> None:
+        try:
+            act(self.inner)
+        except BrokenPipeError:
+            self.inner = Progress()
+
+    def _write(self, text: str) -> None:
+        moment = f"{now().partition('.')[0]}Z"
+        try:
+            with self._lock:
+                self._file.write(f"{moment} {text}\n")
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from error
+
+
+def make_progress(
+    mode: Literal["auto", "bar", "lines", "none"],
+    *,
+    total_steps: int | None,
+    stream: TextIO | None = None,
+) -> Progress:
+    """Choose how a run is shown. rich is imported only for the bar.
+
+    Arguments:
+        mode: `tracking.progress`; `auto` is a bar on a terminal and lines elsewhere.
+        total_steps: after which the run ends, or None if something else ends it.
+        stream: where it is shown; standard output if not given.
+    """
+    output: TextIO = sys.stdout if stream is None else stream
+    if mode == "none":
+        return Progress()
+    if mode == "bar" or (mode == "auto" and is_terminal(output)):
+        return BarProgress(total_steps, output)
+    return LineProgress(total_steps, output)

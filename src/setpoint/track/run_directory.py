@@ -21,10 +21,10 @@ from setpoint.config import (
     take_new_origins,
 )
 from setpoint.files.atomic import write_json, write_text
+from setpoint.files.lock import TRIES, RunLock, refuse_locked
 
 from .config import MARK
 from .heartbeat import FOLDER as HEARTBEATS
-from .lock import TRIES, RunLock, refuse_locked
 
 CONFIG = "config.json"
 """The file that makes a directory a run directory: the resolved configuration."""

@@ -26,9 +26,8 @@ from urllib.parse import urlsplit
 from setpoint.config import Caution, Problem
 from setpoint.files.atomic import not_linked, write_text
 
-from .background import Background
 from .config import NO_LOGIN
-from .tracker import RunFacts, Tracker
+from .trackers import Background, RunFacts, Tracker
 
 if TYPE_CHECKING:
     from .config import Aim, Comet, Mlflow, ServiceConfig, System, TensorBoard, Trackio, Wandb

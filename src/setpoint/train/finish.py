@@ -17,9 +17,8 @@ from setpoint.config import (
 from setpoint.data.corpus import Corpus
 from setpoint.data.ngram import ngram_baselines
 from setpoint.resilience.signals import PREEMPTED
-from setpoint.track.console import short_time
+from setpoint.track.console import print_table, short_time
 from setpoint.track.jsonl import read_jsonl
-from setpoint.track.summary import print_table
 from setpoint.train.evaluation.scores import eval_slice, scores_in
 from setpoint.train.loop import Loop
 from setpoint.train.recording import write_report

@@ -31,10 +31,9 @@ from setpoint.parallel.world import RemoteRankError, World, world_of
 from setpoint.precision.autocast import fp32_products
 from setpoint.precision.float8 import compiled_as_eager
 from setpoint.resilience.signals import StopRequest
-from setpoint.track.display import make_progress
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
-from setpoint.track.progress import Progress
+from setpoint.track.progress import Progress, make_progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.companions import fallback_files
 from setpoint.train.config import Job

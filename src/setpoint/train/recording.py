@@ -37,14 +37,11 @@ from setpoint.report.goodput import dropped
 from setpoint.report.page.write import write_run_report
 from setpoint.track.config import MARK
 from setpoint.track.console import time_of
-from setpoint.track.events import EventLog, NoEvents
-from setpoint.track.jsonl import read_jsonl
-from setpoint.track.progress import Progress
-from setpoint.track.progress_log import LoggedProgress
+from setpoint.track.jsonl import EventLog, NoEvents, read_jsonl
+from setpoint.track.progress import LoggedProgress, Progress
 from setpoint.track.redact import declared_secrets, without_values
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.tracker import RunFacts
-from setpoint.track.trackers import JSONL, Trackers
+from setpoint.track.trackers import JSONL, RunFacts, Trackers
 from setpoint.train.build.data import where_in_data
 from setpoint.train.build.parameters import rows_of
 from setpoint.train.build.utilization import utilization_of

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.logged import MetricLog
-    from setpoint.track.events import EventLog
-    from setpoint.track.progress import Progress
-    from setpoint.track.progress_log import LoggedProgress
+    from setpoint.track.jsonl import EventLog
+    from setpoint.track.progress import LoggedProgress, Progress
     from setpoint.track.trackers import Trackers
     from setpoint.train.build.components import Components
     from setpoint.train.build.utilization import Utilization

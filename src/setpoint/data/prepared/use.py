@@ -33,7 +33,7 @@ from setpoint.data.prepared.store import (
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.token_files import prepared_folders
 from setpoint.data.stream import Stream, hold_out, open_streams
-from setpoint.track.lock import holder, write_owner
+from setpoint.files.lock import holder, write_owner
 
 if TYPE_CHECKING:
     from setpoint.data.config import Data, Prepare

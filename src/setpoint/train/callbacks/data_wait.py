@@ -12,7 +12,7 @@ from setpoint.train.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.data.config import Loader
-    from setpoint.track.events import EventLog
+    from setpoint.track.jsonl import EventLog
     from setpoint.track.progress import Progress
     from setpoint.train.loop import Loop, StepResult
 

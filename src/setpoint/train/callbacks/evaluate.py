@@ -15,7 +15,7 @@ from setpoint.train.loop import Callback, Phase
 from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
-    from setpoint.track.events import EventLog
+    from setpoint.track.jsonl import EventLog
     from setpoint.track.progress import Progress
     from setpoint.train.loop import Loop, StepResult
 

@@ -22,7 +22,7 @@ from setpoint.train.verdict import skipped_metrics
 if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.shapes.logged import MetricLog
-    from setpoint.track.events import EventLog
+    from setpoint.track.jsonl import EventLog
     from setpoint.train.loop import Loop, StepResult
     from setpoint.train.position import Position
 

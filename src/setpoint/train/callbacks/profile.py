@@ -17,7 +17,7 @@ from setpoint.profile.profiler import Cycle, StepProfiler
 from setpoint.profile.trace import traces_of
 from setpoint.resilience.config import GarbageCollection
 from setpoint.resilience.gc import PacedCollection
-from setpoint.track.events import EventLog
+from setpoint.track.jsonl import EventLog
 from setpoint.track.progress import Progress
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.position import is_due

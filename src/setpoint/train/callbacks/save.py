@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from setpoint.checkpoint.manifest import Base
     from setpoint.checkpoint.store import CheckpointStore
     from setpoint.parallel.world import World
-    from setpoint.track.events import EventLog
+    from setpoint.track.jsonl import EventLog
     from setpoint.track.progress import Progress
     from setpoint.track.trackers import Trackers
     from setpoint.train.callbacks.evaluate import EvaluateCallback

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.track import lock
-from setpoint.track.lock import RunLock, refuse_locked
+from setpoint.files import lock
+from setpoint.files.lock import RunLock, refuse_locked
 from setpoint.track.run_directory import RunDirectory
 
 # Newer Pythons warn of forks beside threads; these children start none and end with _exit.
