@@ -221,7 +221,7 @@ BREAKS = [
     ),
     Break(
         "train/loop.py",
-        "seed_step(self.job.seed, at.step,",
+        "seed_step(self.job.seed, position.step,",
         "seed_step(self.job.seed, 0,",
         "train/test_loop.py",
     ),
@@ -380,8 +380,8 @@ BREAKS = [
     ),
     Break(
         "train/engine.py",
-        "numbers = (whole.weight, whole.targets, whole.weight * count.tokens / whole.tokens)",
-        "numbers = (whole.weight, whole.targets, whole.weight)",
+        "(total.weight, total.targets, weight_share)",
+        "(total.weight, total.targets, total.weight)",
         "train/test_loop_accumulation.py train/test_loop.py train/test_routing.py",
     ),
     Break(

@@ -211,7 +211,7 @@ def test_accumulation_changes_nothing_whatever_counts(kind: str, tmp_path: Path)
         for one, two in zip(updates, other_updates, strict=True):
             assert one.tokens == two.tokens
             assert one.loss == pytest.approx(two.loss, rel=2e-6)
-            assert one.nats == pytest.approx(two.nats, rel=2e-6)
+            assert one.cross_entropy == pytest.approx(two.cross_entropy, rel=2e-6)
             assert one.grad_norm == pytest.approx(two.grad_norm, rel=2e-5)
             assert one.routing is not None and two.routing is not None
             assert torch.equal(one.routing.counts, two.routing.counts)

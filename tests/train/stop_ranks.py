@@ -269,7 +269,7 @@ def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
             return False
 
         def after_step(self, loop: Loop, result: StepResult) -> None:
-            assert (loop.before, loop.position.step) == (result.began, result.step)
+            assert (loop.previous, loop.position.step) == (result.began, result.step)
             told.append((result.step, result.verdict.value, result.loss))
 
     def started() -> Loop:

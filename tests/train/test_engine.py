@@ -16,7 +16,7 @@ from setpoint.config import resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.engine import PlainEngine, Rates
+from setpoint.train.engine import Engine, Rates
 from setpoint.train.verdict import StepResult, Verdict
 
 from .small import small_job
@@ -43,7 +43,7 @@ def finished(
     if scale is not None:
         components.scaler = LossScaler("cpu", resolve(LossScale(initial=scale)))
     next(components.model.parameters()).register_hook(lambda gradient: gradient * factor)
-    engine, step = PlainEngine(job, components), components.feed.take()
+    engine, step = Engine(job, components), components.feed.take()
     sums = engine.forward_backward(step, step.whole)
     with Reads() as reads:
         return engine.update(sums, Rates(1e-3, 0.0))(), components, reads
@@ -105,7 +105,7 @@ def test_a_device_leaves_a_bad_step_out(
             )
         next(components.model.parameters()).register_hook(lambda gradient: gradient * factor[0])
         engine, step, verdicts, reads = (
-            PlainEngine(job, components),
+            Engine(job, components),
             components.feed.take(),
             [],
             Reads(),

@@ -183,8 +183,8 @@ def losses(folder: Path, *flags: str) -> list[float]:
     loop = Loop(job, components, [], StopRequest(), Position())
     components.model.train()
     for _ in range(60):
-        loop.launched = loop.take_step()
-        result = loop.settle()
+        loop.pending = loop.take_step()
+        result = loop.read_pending()
         loop.advance(result.tokens, 0.0)
         found.append(result.loss)
     return found

@@ -148,8 +148,8 @@ def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     per_epoch = len(components.train) / 4
     curve, seen = job.schedule.build(), []
     for step in range(60):
-        loop.launched = loop.take_step()
-        result = loop.settle()
+        loop.pending = loop.take_step()
+        result = loop.read_pending()
         seen.append(result.lr)
         first = next(n for n in range(step + 1) if n // per_epoch == step // per_epoch)
         assert result.lr == 0.01 * curve(first)
@@ -195,8 +195,8 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
             {"steps": step, "tokens": 64 * step, "epochs": step / per_epoch},
             {"steps": 1, "tokens": 64, "epochs": 1 / per_epoch},
         )
-        loop.launched = loop.take_step()
-        result = loop.settle()
+        loop.pending = loop.take_step()
+        result = loop.read_pending()
         found.append(result.lr)
         assert result.lr == pytest.approx(0.01 * curve(place), rel=1e-12)
         loop.advance(result.tokens, 0.0)
@@ -213,8 +213,8 @@ def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: st
     while loop.goes_on:
         at = loop.position
         place = Place({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
-        loop.launched = loop.take_step()
-        result = loop.settle()
+        loop.pending = loop.take_step()
+        result = loop.read_pending()
         assert result.lr == 0.01 * curve(place)
         loop.advance(result.tokens, 1 / 64)  # so long does a step take here
         seconds += 1 / 64

@@ -42,7 +42,7 @@ class Recorder(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         self.updates.append(result)
-        self.positions.append((loop.before.step, loop.position.step, loop.last))
+        self.positions.append((loop.previous.step, loop.position.step, loop.is_over))
 
     def finish(self, loop: Loop) -> None:
         self.told.append("finish")
@@ -141,7 +141,7 @@ def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
     clipped = 0
     for result, (loss, norm, lr) in zip(recorder.updates, seen, strict=True):
         assert result.lr == pytest.approx(lr, rel=1e-12)
-        assert result.loss == result.nats == pytest.approx(loss, rel=1e-6)
+        assert result.loss == result.cross_entropy == pytest.approx(loss, rel=1e-6)
         assert result.grad_norm == pytest.approx(norm, rel=1e-5)
         clipped += norm > 0.5
     assert clipped >= 3

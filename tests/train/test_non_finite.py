@@ -18,7 +18,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import EventLog
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components
-from setpoint.train.engine import PlainEngine, Rates
+from setpoint.train.engine import Engine, Rates
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
@@ -148,7 +148,7 @@ def test_every_callback_and_tracker_hears_of_a_rollback(
             told.append(("step", loop.position.step))
 
         def rewound(self, loop: Loop) -> None:
-            assert loop.before == loop.position and not loop.last and not loop.scores
+            assert loop.previous == loop.position and not loop.is_over and not loop.scores
             told.append(("rewound", loop.position.step))
 
     monkeypatch.setattr("setpoint.train.run.added_callbacks", lambda run: [Told()])
@@ -269,7 +269,7 @@ def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path)
     components.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)))
     poisoned: Any = Poisoned(components, range(9))
     components.objective = poisoned
-    engine, step = PlainEngine(job, components), components.feed.take()
+    engine, step = Engine(job, components), components.feed.take()
     for expected in (512.0, 256.0):
         ended = engine.update(engine.forward_backward(step, step.whole), Rates(1e-3, 0.0))()
         assert ended.verdict is Verdict.REFUSED

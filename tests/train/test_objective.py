@@ -87,7 +87,7 @@ def one_update(
 
     components.optimizer.register_step_pre_hook(keep)
     result = Loop(job, components, [], StopRequest(), Position()).step()
-    return (result.loss, result.nats, result.tokens), kept
+    return (result.loss, result.cross_entropy, result.tokens), kept
 
 
 LOSSES = {
@@ -197,8 +197,8 @@ def test_what_the_model_adds_is_a_mean_over_the_global_batch(tmp_path: Path) -> 
     valid = (batch.targets != IGNORE_INDEX).sum(1).view(4, 2).sum(1)
     assert len(valid.unique()) > 1
     expected = float(batch.inputs.double().mean())
-    assert result.nats == pytest.approx(float(torch.tensor(VOCAB).log()), rel=1e-6)
-    assert result.loss == pytest.approx(result.nats + expected, rel=1e-6)
+    assert result.cross_entropy == pytest.approx(float(torch.tensor(VOCAB).log()), rel=1e-6)
+    assert result.loss == pytest.approx(result.cross_entropy + expected, rel=1e-6)
     assert result.routing is not None
     assert result.routing.counts.tolist() == [[ROWS * LENGTH] * 3] * 2
     assert result.routing.dropped.tolist() == [4, 4]
@@ -222,7 +222,7 @@ def test_experts_are_counted_over_all_micro_batches(tmp_path: Path) -> None:
     assert not any(value.requires_grad for value in result.routing)
     # An even load has balance 1; both terms are above the cross-entropy.
     assert float(result.routing.balance) >= 1
-    assert result.loss > result.nats
+    assert result.loss > result.cross_entropy
 
 
 def test_a_dense_model_has_no_routing(tmp_path: Path) -> None:

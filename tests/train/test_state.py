@@ -29,8 +29,8 @@ def advance(
     losses: list[float] = []
     components.model.train()
     for _ in range(steps):
-        loop.launched = loop.take_step()
-        result = loop.settle()
+        loop.pending = loop.take_step()
+        result = loop.read_pending()
         losses.append(result.loss)
         loop.advance(result.tokens, 0.5)
     return loop.position, losses

@@ -63,13 +63,13 @@ class BadBatchesCallback(Callback):
             "attempt": attempt,
             "cause": result.cause,
             "loss": result.loss,
-            "cross_entropy": result.nats,
+            "cross_entropy": result.cross_entropy,
             "grad_norm": result.grad_norm,
             "lr": result.lr,
             "position": asdict(result.began),
             "whole": list(total[:3]),
             "data_ranks": self.world.data_size,
-            "rewound": loop.rewound,
+            "rewound": loop.last_rollback,
         }
         try:
             if self.world.is_main:

@@ -21,7 +21,6 @@ from setpoint.track.console import now
 from setpoint.track.heartbeat import Heart, Standing
 from setpoint.track.jsonl import JsonlWriter
 from setpoint.train.loop import Callback, Loop, Phase, StepResult
-from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
     from setpoint.train.session import Run
@@ -62,7 +61,7 @@ class HeartbeatCallback(Callback):
 
     def _standing(self, loop: Loop) -> Standing:
         """State of this rank, for the thread of its heartbeat."""
-        phase = {Phase.EVALUATE: "evaluate", Phase.KEEP: "save"}.get(loop.doing, "step")
+        phase = {Phase.EVALUATE: "evaluate", Phase.KEEP: "save"}.get(loop.phase, "step")
         loss = None if loop.result is None else loop.result.loss
         try:
             newest = read_pointer(self.root, "latest")
@@ -242,7 +241,7 @@ class GpuHealthCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Check where it is due."""
-        if is_due(self.config.every, loop.before, loop.position, loop.last):
+        if loop.is_due(self.config.every):
             self.check(loop)
 
     def close(self, loop: Loop) -> None:

@@ -33,7 +33,7 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.companions import fallback_files
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.engine import PlainEngine
+from setpoint.train.engine import Engine
 from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
@@ -122,7 +122,7 @@ def replay(
             with TemporaryDirectory() as folder:
                 _, position = load_other(job, components, states, frozen, into=Path(folder))
         loop = Loop(job, components, [], StopRequest(), position)
-        assert isinstance(loop.engine, PlainEngine)
+        assert isinstance(loop.engine, Engine)
         try:
             _go_on_with_data(run, loop, saved)
             components.model.train()
@@ -225,7 +225,7 @@ def _require_tokens(components: Components, shares: list[tuple[int, list[Batch]]
 
 
 def _run(
-    loop: Loop, engine: PlainEngine, shares: list[tuple[int, list[Batch]]], saved: SavedStep | None
+    loop: Loop, engine: Engine, shares: list[tuple[int, list[Batch]]], saved: SavedStep | None
 ) -> tuple[Numbers, ModuleWatch, Anomaly | None]:
     components, seed = loop.components, loop.job.seed
     assert seed is not None

@@ -13,7 +13,6 @@ from torch.autograd.graph import register_multi_grad_hook
 
 from setpoint.resilience.config import Stragglers
 from setpoint.train.loop import Callback, Loop, Phase, StepResult
-from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
     from setpoint.track.jsonl import EventLog
@@ -77,7 +76,7 @@ class StragglersCallback(Callback):
 
     def is_due(self, loop: Loop) -> bool:
         """True where the ranks are compared."""
-        return is_due(self.config.every, loop.before, loop.position, loop.last)
+        return loop.is_due(self.config.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Compare the ranks where that is due."""

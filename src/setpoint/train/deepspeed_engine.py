@@ -18,20 +18,17 @@ from setpoint.checkpoint.loading import refuse_misfits
 from setpoint.checkpoint.optimizer_state import capture_optimizer, saved_states
 from setpoint.config import SetpointError
 from setpoint.parallel.zero import ZeroReplicas
-from setpoint.precision.autocast import compute_in
 from setpoint.shapes.placed import Placeable, in_memory
-from setpoint.train.engine import Finish, PlainEngine, Rates, Sums, collecting
-from setpoint.train.objective import Share
-from setpoint.train.step_errors import stepping
+from setpoint.train.engine import Engine, Rates, ReadStepResult, Sums
+from setpoint.train.step_errors import naming_optimizer
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.loading import Checkpoint
-    from setpoint.shapes.batch import Batch, Count
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
 
 
-class ZeroEngine(PlainEngine):
+class ZeroEngine(Engine):
     """Lets DeepSpeed sum, clip and update, as an `Engine`.
 
     It clips and updates in one call, which leaves the weights as they are where the norm is not
@@ -44,23 +41,17 @@ class ZeroEngine(PlainEngine):
         self.zero = components.replicas
         self.is_ahead = False  # DeepSpeed reads the norm
 
-    def _backward(self, batch: Batch, count: Count, whole: Count) -> Share:
-        """Forward and backward of one micro-batch; gradients add up."""
-        components, formats = self.components, self.job.precision
-        computing = compute_in(formats.compute, formats.params, components.device)
-        with self.span("forward"), computing, collecting(self.metrics):
-            share = components.objective.share(batch, *self._numbers(count, whole))
-        with self.span("backward"):
-            self.zero.backward(share.loss)
-        return share
+    def backward(self, loss: Tensor) -> None:
+        """See `Engine.backward`."""
+        self.zero.backward(loss)
 
-    def update(self, sums: Sums, rates: Rates) -> Finish:
+    def update(self, sums: Sums, rates: Rates) -> ReadStepResult:
         """See `Engine.update`."""
         for group in self.components.optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
-        with self.span("optimizer step"), stepping(self.job.optimizer):
+        with self.span("optimizer step"), naming_optimizer(self.job.optimizer):
             norm = self.zero.update()
-        return self._finish(self._gather(sums, norm, []), lambda: None)
+        return self._reader(self._gather(sums, norm, []), lambda: None)
 
 
 @dataclass(slots=True)

@@ -1,10 +1,10 @@
-"""The engine of a step: gradients of the global mean, and what is done with them."""
+"""Engine of a step: gradients of the global mean, one collective, the verdict and the update."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,13 +16,13 @@ from setpoint.optim.unless import Undo, counts_of, step_unless, takes_flag
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.outcome import Routing
-from setpoint.train.objective import Share, add_routing, sum_by_source
-from setpoint.train.step_errors import stepping
+from setpoint.train.objective import add_routing, sum_by_source
+from setpoint.train.step_errors import naming_optimizer
 from setpoint.train.verdict import StepResult, Verdict, judge, skip_flag
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
-    from setpoint.shapes.batch import Batch, Count, StepBatch
+    from setpoint.shapes.batch import Count, StepBatch
     from setpoint.shapes.logged import Logged, MetricLog
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class Sums(NamedTuple):
-    """What the forward passes of a step gave; nothing of it was waited for.
+    """Sums over the forward passes of a step; the host has waited for none.
 
     Arguments:
         losses: (2,) fp32, this rank's shares of the loss and of the cross-entropy.
-        routing: how the tokens of this rank chose experts; None for models without.
+        routing: choice of experts by the tokens of this rank; None for models without.
         by_source: (sources,) fp64, sums of this rank's cross-entropy; None: not known.
     """
 
@@ -44,12 +44,12 @@ class Sums(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What schedules say of a step.
+    """Values of schedules for a step.
 
     Arguments:
         lr: the learning rate, before the multipliers of groups.
-        done: how much of the run is done after the step, for the bias rate of routers.
-        frozen: the names of parameters that this step leaves as they are.
+        done: share of the run that is done after the step, for the bias rate of routers.
+        frozen: names of the parameters that this step does not change.
     """
 
     lr: float
@@ -57,73 +57,40 @@ class Rates(NamedTuple):
     frozen: frozenset[str] = frozenset()
 
 
-Finish = Callable[[], StepResult]
-"""Waits for the numbers of a step; once more it gives the same."""
+ReadStepResult = Callable[[], StepResult]
+"""Waits for the numbers of a step; calling it again gives the same result."""
 
 
 def retaken() -> StepResult:
-    """The `Finish` of a step in which a replica group was lost."""
+    """The `ReadStepResult` of a step in which a replica group was lost."""
     return StepResult(Verdict.RETAKEN)
 
 
-class Engine(Protocol):
+class Engine:
     """Takes the steps of a loop, one `forward_backward` and one `update` each.
+
+    This one is for a model that is replicated, sharded or split by tensor parallelism.
 
     Arguments:
         span: measures the parts of a step, and names them in the traces of a profiler.
         norms: measures gradients, weights and updates; None: nothing does.
         metrics: collects what the model and the loss log; None: nothing does.
-        is_ahead: whether updates are left to the device, which knows bad numbers before the host.
+        is_ahead: updates are left to the device, which knows bad numbers before the host.
+        counted_elsewhere: parameters that the norm counts on another rank.
+        to_host: brings numbers of the device to the host; its result waits for them.
     """
-
-    is_ahead: bool
-    span: Callable[[str], AbstractContextManager[Any]]
-    norms: NormMetrics | None
-    metrics: MetricLog | None
-
-    def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
-        """Compute the gradients of the mean over the whole global batch.
-
-        Arguments:
-            whole: what the step counts on all ranks.
-        """
-        ...
-
-    def update(self, sums: Sums, rates: Rates) -> Finish:
-        """Clip, let the optimizer step, and move the biases of routers, unless the numbers are bad.
-
-        One collective of the device brings the numbers of all ranks together. Nothing waits for
-        them where the device itself decides by them; `is_ahead` says whether it does.
-
-        Returns:
-            says how it ended, the same on all ranks but for the norm, of which only whether it is
-            finite is shared. To be called before the next update; it raises a RunError where no
-            scale of the loss is of use.
-
-        Raises:
-            RunError: an optimizer of the user's own fails.
-        """
-        ...
-
-
-class PlainEngine:
-    """The default `Engine`: a model that is replicated, sharded or split by tensor parallelism."""
 
     def __init__(self, job: Job, components: Components) -> None:
         self.job, self.components = job, components
         self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self.norms: NormMetrics | None = None
         self.metrics: MetricLog | None = None
-        self.clip_norm = job.optimizer.clip_norm
-        self.clip_value = job.optimizer.clip_value
         self.is_graph = job.compile is not None and job.compile.scope == "graph"
         self.parameters = components.weights.parameters()
-        self.elsewhere: frozenset[Tensor] = frozenset()
-        """Those that the norm counts on another rank."""
+        self.counted_elsewhere: frozenset[Tensor] = frozenset()
         self.stages = components.world.group("pipeline")
         self.sources = len(components.train.sources)
         self.to_host: Callable[[Tensor], Callable[[], list[float]]] = HostCopy()
-        """Brings numbers of the device to the host; what it returns waits for them."""
         self.is_ahead = (
             takes_flag(components.optimizer)
             and components.groups is None
@@ -131,58 +98,64 @@ class PlainEngine:
             and not components.non_finite.rolls_back
         )
 
-    def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
-        """See `Engine.forward_backward`."""
-        losses, routing = torch.zeros(2, device=self.components.device), None
+    def forward_backward(self, step: StepBatch, total: Count) -> Sums:
+        """Compute the gradients of the mean over the global batch.
+
+        Arguments:
+            total: counts of the step on all ranks.
+        """
+        components, formats = self.components, self.job.precision
+        losses, routing = torch.zeros(2, device=components.device), None
         by_source: Tensor | None = None
         for number, (batch, count) in enumerate(zip(step.batches, step.counts, strict=True), 1):
-            batch = self.components.sequence.cut(batch.to(self.components.device))
-            with self.components.replicas.micro_batch(last=number == len(step.batches)):
-                _, share, chosen, each = self._backward(batch, count, whole)
-            losses += share
+            batch = components.sequence.cut(batch.to(components.device))
+            weight_share = total.weight * count.tokens / total.tokens
+            divisors: Sequence[float | Tensor] = (total.weight, total.targets, weight_share)
+            if self.is_graph:  # which takes tensors, for any values
+                numbers = torch.tensor(divisors)
+                divisors = numbers.to(components.device, non_blocking=True).unbind()
+            computing = compute_in(formats.compute, formats.params, components.device)
+            with components.replicas.micro_batch(last=number == len(step.batches)):
+                with self.span("forward"), computing, collecting(self.metrics):
+                    loss, parts, chosen, per_token = components.objective.share(batch, *divisors)
+                with self.span("backward"):
+                    self.backward(loss)
+            losses += parts
             if chosen is not None:
-                routing = add_routing(routing, chosen, count.tokens / whole.tokens)
-            if each is not None and batch.source is not None:
-                found = sum_by_source(each, batch, self.sources)
-                by_source = found if by_source is None else by_source + found
+                routing = add_routing(routing, chosen, count.tokens / total.tokens)
+            if per_token is not None and batch.source is not None:
+                sums = sum_by_source(per_token, batch, self.sources)
+                by_source = sums if by_source is None else by_source + sums
         return Sums(losses, routing, by_source)
 
-    def _backward(self, batch: Batch, count: Count, whole: Count) -> Share:
-        """Forward and backward of one micro-batch; gradients add up."""
-        components, formats = self.components, self.job.precision
-        computing = compute_in(formats.compute, formats.params, components.device)
-        numbers = self._numbers(count, whole)
-        with self.span("forward"), computing, collecting(self.metrics):
-            share = components.objective.share(batch, *numbers)
-        with self.span("backward"):
-            components.scaler.scale(share.loss).backward()
-        return share
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a micro-batch to those before."""
+        self.components.scaler.scale(loss).backward()
 
-    def _numbers(self, count: Count, whole: Count) -> Sequence[float | Tensor]:
-        """What `Objective.share` divides by; a graph takes it as tensors, for any values."""
-        numbers = (whole.weight, whole.targets, whole.weight * count.tokens / whole.tokens)
-        if not self.is_graph:
-            return numbers
-        return torch.tensor(numbers).to(self.components.device, non_blocking=True).unbind()
+    def update(self, sums: Sums, rates: Rates) -> ReadStepResult:
+        """Clip, let the optimizer step, and move the biases of routers, unless the numbers are bad.
 
-    def update(self, sums: Sums, rates: Rates) -> Finish:
-        """See `Engine.update`."""
-        components, scaler, optimizer = (
-            self.components,
-            self.components.scaler,
-            self.components.optimizer,
-        )
+        One collective of the device brings the numbers of all ranks together. Nothing waits for
+        them where the device itself decides by them; `is_ahead` says whether it does.
+
+        Returns:
+            a function that gives the result, the same on all ranks but for the norm, of which only
+            whether it is finite is shared. To be called before the next update; it raises a
+            RunError where no scale of the loss is of use.
+
+        Raises:
+            RunError: an optimizer of the user's own fails.
+        """
+        components = self.components
+        scaler, optimizer, section = components.scaler, components.optimizer, self.job.optimizer
         for group in optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         components.weights.grads_to_master()
         if components.groups is not None:
             with self.span("communication"):
-                like = (
-                    None
-                    if sums.routing is not None
-                    else no_routing(self.job.model, components.device)
-                )
-                sums = sum_over_groups(components.groups, self.parameters, sums, self.sources, like)
+                if sums.routing is None:
+                    sums = sums._replace(routing=no_routing(self.job.model, components.device))
+                sums = sum_over_groups(components.groups, self.parameters, sums, self.sources)
         for name in rates.frozen & components.weights.held.keys():
             components.weights.held[name].grad = None
         scaler.unscale_(optimizer)
@@ -190,7 +163,11 @@ class PlainEngine:
             self.norms.gradients()
         with self.span("clip"):
             grad_norm = clip_gradients(
-                self.parameters, self.clip_norm, self.clip_value, self.stages, self.elsewhere
+                self.parameters,
+                section.clip_norm,
+                section.clip_value,
+                self.stages,
+                self.counted_elsewhere,
             )
         if components.groups is not None and not components.groups.commits():
             scaler.update()
@@ -199,24 +176,24 @@ class PlainEngine:
                 self.norms.pass_over()
             return retaken
         numbers = self._gather(sums, grad_norm, scaler.overflows(optimizer))
-        finish = self._finish(numbers, counts_of(optimizer, numbers.stays))
-        if self.is_ahead or finish().verdict is Verdict.TAKEN:
+        read = self._reader(numbers, counts_of(optimizer, numbers.stays))
+        if self.is_ahead or read().verdict is Verdict.TAKEN:
             with self.span("optimizer step"):
-                with stepping(self.job.optimizer):
+                with naming_optimizer(section):
                     step_unless(numbers.stays if self.is_ahead else None, optimizer)
                 components.weights.master_to_params()
             if numbers.routing is not None:
                 counts, stays = numbers.routing.counts, numbers.stays
                 update_biases(components.model, counts, rates.done, rates.frozen, stays)
-        if self.norms is not None and (self.is_ahead or finish().policy is None):
+        if self.norms is not None and (self.is_ahead or read().policy is None):
             self.norms.updated()
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        return finish
+        return read
 
     def _gather(self, sums: Sums, norm: Tensor, overflows: list[Tensor]) -> _Numbers:
         """Bring the numbers of all ranks together, and let them go to the host."""
-        world, scaled = self.components.world, self.components.scaler.is_enabled()
+        world, scaler = self.components.world, self.components.scaler
         losses, routing, by_source = sums.losses.double(), sums.routing, sums.by_source
         broken = (~norm.isfinite()).to(losses.device)
         over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
@@ -224,39 +201,39 @@ class PlainEngine:
             shared = [losses] if by_source is None else [losses, by_source]
             chosen = None if routing is None else numbers_of(routing)
             if not world.gives_loss:  # another rank has the same
-                shared = [torch.zeros_like(each) for each in shared]
+                shared = [torch.zeros_like(part) for part in shared]
                 chosen = None if chosen is None else torch.zeros_like(chosen)
             shared += [broken.reshape(1), over.reshape(1)]
             shared += [] if chosen is None else [chosen]
-            sizes = [len(each) for each in shared]
             together = torch.cat(shared)
             with self.span("communication"):
                 world.sum(together)
-            losses, *others = together.split(sizes)
+            losses, *others = together.split([len(part) for part in shared])
             if routing is not None:
                 routing = routing_of(others.pop(), routing)
-            *found, broken, over = others
-            by_source = found[0] if found else None
-            broken, over = broken[0] > 0, over[0] > 0
+            by_source = others.pop(0) if by_source is not None else None
+            broken, over = (flag[0] > 0 for flag in others)
             for flag in overflows:  # by which the scale of the loss follows
                 flag.copy_(over)
-        scale = (
-            [self.components.scaler.scale(torch.ones((), device=losses.device))] if scaled else []
-        )
+        scaled = scaler.is_enabled()
+        scale = [scaler.scale(torch.ones((), device=losses.device))] if scaled else []
         logged = None if self.metrics is None else self.metrics.cut()
-        device = [] if logged is None else logged.on_device
-        singles = [*scale, norm, broken, over, *device]
-        every = [losses, *([] if by_source is None else [by_source])]
-        every += [each.to(losses.device).reshape(1) for each in singles]
-        read = self.to_host(torch.cat([each.double() for each in every]))
+        singles = [*scale, norm, broken, over, *(() if logged is None else logged.on_device)]
+        numbers = [losses, *(() if by_source is None else (by_source,))]
+        numbers += [single.to(losses.device).reshape(1) for single in singles]
+        read = self.to_host(torch.cat([number.double() for number in numbers]))
         sources = 0 if by_source is None else len(by_source)
         return _Numbers(skip_flag(losses, broken, over, scaled), routing, logged, sources, read)
 
-    def _finish(self, numbers: _Numbers, undo: Undo) -> Finish:
-        """What reads the numbers of a step, judges it, and counts on the host what came of it."""
+    def _reader(self, numbers: _Numbers, undo: Undo) -> ReadStepResult:
+        """Make the function that reads the numbers of a step, judges it, and counts it on the host.
+
+        Arguments:
+            undo: takes the step back from the counts of the optimizer.
+        """
         components, known = self.components, list[StepResult]()
 
-        def finish() -> StepResult:
+        def read() -> StepResult:
             if known:
                 return known[0]
             with self.span("device"):
@@ -285,45 +262,38 @@ class PlainEngine:
                     self.norms.pass_over()
             return known[0]
 
-        return finish
+        return read
 
 
 @torch.no_grad()
 def sum_over_groups(
-    groups: ReplicaGroups,
-    weights: Sequence[Tensor],
-    sums: Sums,
-    sources: int,
-    nothing: Routing | None = None,
+    groups: ReplicaGroups, weights: Sequence[Tensor], sums: Sums, sources: int
 ) -> Sums:
-    """Add up gradients, in place, and what a step gave, over all replica groups.
+    """Add up gradients, in place, and the sums of a step over all replica groups.
 
     Arguments:
-        nothing: the routing of a group without a micro-batch in this step.
+        sums: with experts they have a routing, also those of a group without a micro-batch.
     """
     for weight in weights:
         if weight.grad is None:  # of a group without a micro-batch in this step
             weight.grad = torch.zeros_like(weight)
-    for kind in dict.fromkeys(weight.dtype for weight in weights):  # in one order everywhere
-        groups.sum([w.grad for w in weights if w.dtype == kind and w.grad is not None])
-    by_source = sums.by_source
+    for dtype in dict.fromkeys(weight.dtype for weight in weights):  # in one order everywhere
+        groups.sum([w.grad for w in weights if w.dtype == dtype and w.grad is not None])
+    losses, routing, by_source = sums
     if sources > 1 and by_source is None:
-        by_source = torch.zeros(sources, dtype=torch.float64, device=sums.losses.device)
-    routing = nothing if sums.routing is None else sums.routing
-    own = [
-        sums.losses.double(),
-        torch.zeros(0, dtype=torch.float64, device=sums.losses.device)
-        if by_source is None
-        else by_source,
+        by_source = torch.zeros(sources, dtype=torch.float64, device=losses.device)
+    parts = [
+        losses.double(),
+        *([] if by_source is None else [by_source]),
         *([] if routing is None else [numbers_of(routing)]),
     ]
-    together = torch.cat(own)
+    together = torch.cat(parts)
     groups.sum([together])
-    losses, found, *chosen = together.split([len(each) for each in own])
+    first, *others = together.split([len(part) for part in parts])
     return Sums(
-        losses.to(sums.losses.dtype),
-        None if routing is None else routing_of(chosen[0], routing),
-        None if by_source is None else found,
+        first.to(losses.dtype),
+        None if routing is None else routing_of(others[-1], routing),
+        None if by_source is None else others[0],
     )
 
 
@@ -341,7 +311,7 @@ def no_routing(model: ModelConfig, device: torch.device) -> Routing | None:
 
 def numbers_of(routing: Routing) -> Tensor:
     """(N,) fp64, all of a routing in one tensor; whole numbers are exact up to 2**53."""
-    return torch.cat([each.double().flatten() for each in routing])
+    return torch.cat([part.double().flatten() for part in routing])
 
 
 def routing_of(numbers: Tensor, like: Routing) -> Routing:
@@ -350,10 +320,9 @@ def routing_of(numbers: Tensor, like: Routing) -> Routing:
     Arguments:
         like: has its shapes and dtypes.
     """
-    parts = numbers.split([each.numel() for each in like])
-    return Routing(
-        *(part.view(each.shape).to(each.dtype) for part, each in zip(parts, like, strict=True))
-    )
+    parts = numbers.split([tensor.numel() for tensor in like])
+    pairs = zip(parts, like, strict=True)
+    return Routing(*(part.view(tensor.shape).to(tensor.dtype) for part, tensor in pairs))
 
 
 class _Numbers(NamedTuple):
@@ -363,7 +332,7 @@ class _Numbers(NamedTuple):
         stays: see `verdict.skip_flag`.
         logged: what was logged until then.
         sources: how many sums of sources there are.
-        read: waits for loss, cross-entropy, sources, norm and so on; see `PlainEngine._finish`.
+        read: waits for loss, cross-entropy, sources, norm and so on; see `Engine._reader`.
     """
 
     stays: Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -16,45 +16,30 @@ from setpoint.train.build.adapter import (
     whole_base,
     whole_update,
 )
-from setpoint.train.position import Position, is_due
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
-    from setpoint.train.config import Job
-
-
-def merge_if_due(job: Job, components: Components, before: Position, now: Position) -> bool:
-    """Merge the adapter after a step whose number is a multiple of `adapter.merge.every`.
-
-    Returns:
-        whether it has been merged.
-    """
-    section = None if job.adapter is None else job.adapter.merge
-    if section is None or not is_due(section.every, before, now, last=False):
-        return False
-    assert job.seed is not None
-    merge_adapters(components, job.seed, now.step)
-    if section.optimizer_state == "drop":
-        for name, held in components.weights.named_parameters():
-            if f".{CHILD}." in name:
-                components.optimizer.state.pop(held, None)
-    return True
 
 
 @torch.no_grad()
-def merge_adapters(components: Components, seed: int, step: int) -> None:
+def merge_adapters(
+    components: Components, seed: int, step: int, optimizer_state: Literal["drop", "keep"] = "keep"
+) -> None:
     """Let weights be the merged ones, and adapters begin again, so that the function is the same.
 
     W becomes W + scale * B A, with a magnitude m / |W + scale * B A| times that, row by row. A is
     drawn anew, by the seed, its name and the step, B is zero, and a magnitude is the length that
-    the merged rows have. Where ranks hold parts, all of them take part; a weight is held whole at
-    a time.
+    the merged rows have. Where ranks hold parts, all of them take part; one weight at a time is
+    gathered.
+
+    Arguments:
+        optimizer_state: see `adapter.merge.optimizer_state`.
     """
     rules = adapter_rules(components.model, after_merge=True)
     masters = dict(components.weights.named_parameters())
-    for path, (adapter, weight, found) in held_by_adapters(components.model).items():
-        # The optimizer's own, which may be more exact than the model's.
-        held = {name: masters.get(f"{path}.{name}", each) for name, each in found.items()}
+    for path, (adapter, weight, params) in held_by_adapters(components.model).items():
+        # Those of the optimizer, which may be more exact than the model's.
+        held = {name: masters.get(f"{path}.{name}", param) for name, param in params.items()}
         merged = whole_base(weight) + whole_update(adapter, held)
         if "magnitude" in held:
             lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
@@ -69,3 +54,7 @@ def merge_adapters(components: Components, seed: int, step: int) -> None:
             # Of the rounded weights, so that the factor is 1.
             put(held["magnitude"], torch.linalg.vector_norm(rounded, dim=adapter.row_dim))
     components.weights.master_to_params()
+    if optimizer_state == "drop":
+        for name, param in components.weights.named_parameters():
+            if f".{CHILD}." in name:
+                components.optimizer.state.pop(param, None)

@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 
 class Share(NamedTuple):
-    """What a micro-batch adds to the mean loss of a step.
+    """Share of a micro-batch in the mean loss of a step.
 
     Arguments:
         loss: fp32 scalar, where backward begins.
         losses: (2,) fp32 without gradient, its shares of the loss and of the cross-entropy alone.
-        routing: how its tokens chose experts; None for models without.
-        each: (B * S,) the cross-entropy of each token; None where it is not asked for.
+        routing: choice of experts by its tokens; None for models without.
+        per_token: (B * S,) the cross-entropy of each token; None where it is not asked for.
     """
 
     loss: Tensor
     losses: Tensor
     routing: Routing | None
-    each: Tensor | None
+    per_token: Tensor | None
 
 
 class Objective:
-    """Computes the loss of micro-batches, and what they weigh in the mean over a whole batch.
+    """Computes the loss of micro-batches, and their weight in the mean over a global batch.
 
     A model that supports a head is called with one, so that the loss gets hidden states where it
     wants them, and so that the model can tell what it adds to the loss. Others give logits, or an
@@ -93,17 +93,50 @@ class Objective:
                 f"takes a head"
             )
 
-    def __call__(self, batch: Batch) -> Outcome:
+    def __call__(self, batch: Batch, counted: Tensor | None = None) -> Outcome:
         """Run the model and its loss on a batch that is on its device.
 
+        Arguments:
+            counted: (B, S) targets to look for among the most probable tokens; None: not asked for.
+
         Returns:
-            The sums of the loss as a `LossOutput`, and what the model adds to them.
+            The sums of the loss as a `LossOutput`, with `counted` as an `EvalSums`, and what the
+            model adds to them.
 
         Raises:
             SetpointError: the data weighs its targets and the loss cannot, or gives positions or
                 documents and the model does not take them.
         """
-        return self._run(batch)
+        targets, last = batch.targets, () if batch.weights is None else (batch.weights,)
+        places = position_arguments(self.model, batch)
+
+        def of_logits(logits: Tensor, columns: Columns | None = None) -> Any:
+            options = {} if columns is None else {"columns": columns}
+            output = self.loss(logits, targets, *last, **options)
+            if counted is None:
+                return output
+            return EvalSums(output.nats, count_correct(logits, counted, columns))
+
+        def head(hidden: Tensor, projection: Projection) -> Any:
+            if not self.from_hidden:
+                return of_logits(projection.logits(hidden), projection.columns)
+            output = self.loss.from_hidden(hidden, projection, targets, *last)
+            if counted is None:
+                return output
+            return EvalSums(output.nats, count_correct_from_hidden(hidden, projection, counted))
+
+        if not self.has_head:
+            if places and not self.takes_documents:
+                raise SetpointError(
+                    f"model: a {type(self.model).__name__} is called with tokens alone, and the "
+                    f"data gives {' and '.join(places)}\nValid: a model with takes_documents = "
+                    f"True, which takes them"
+                )
+            output = self.runs(batch.inputs, **places)
+            if not isinstance(output, Outcome):
+                return Outcome(of_logits(output))
+            return output._replace(result=of_logits(output.result))
+        return self.runs(batch.inputs, **places, head=head)
 
     def share(
         self, batch: Batch, weight: float | Tensor, targets: float | Tensor, part: float | Tensor
@@ -137,55 +170,23 @@ class Objective:
         return self(batch).result
 
     def evaluate(self, batch: Batch, valid: Tensor | None = None) -> EvalSums:
-        """Run the model once for its loss and for how often it is right.
+        """Run the model once for its loss and its token accuracy.
 
         Arguments:
-            valid: (B, S) which targets count, as `count` gives it; None: all that are not marked.
+            valid: (B, S) mask of the targets that count, from `count`; None: all that are not
+                marked.
 
         Raises:
             SetpointError: see `__call__`.
         """
         # The loss leaves out by itself what does not count for it.
-        wanted = batch.targets
+        counted = batch.targets
         if valid is not None:
-            wanted = wanted.where(valid.to(wanted.device), IGNORE_INDEX)
-        return self._run(batch, wanted).result
-
-    def _run(self, batch: Batch, wanted: Tensor | None = None) -> Outcome:
-        """The sums of the loss as the result, or with `wanted` an `EvalSums`."""
-        targets, last = batch.targets, () if batch.weights is None else (batch.weights,)
-        places = position_arguments(self.model, batch)
-
-        def of_logits(logits: Tensor, columns: Columns | None = None) -> Any:
-            own = {} if columns is None else {"columns": columns}
-            output = self.loss(logits, targets, *last, **own)
-            if wanted is None:
-                return output
-            return EvalSums(output.nats, count_correct(logits, wanted, columns))
-
-        def head(hidden: Tensor, projection: Projection) -> Any:
-            if not self.from_hidden:
-                return of_logits(projection.logits(hidden), projection.columns)
-            output = self.loss.from_hidden(hidden, projection, targets, *last)
-            if wanted is None:
-                return output
-            return EvalSums(output.nats, count_correct_from_hidden(hidden, projection, wanted))
-
-        if not self.has_head:
-            if places and not self.takes_documents:
-                raise SetpointError(
-                    f"model: a {type(self.model).__name__} is called with tokens alone, and the "
-                    f"data gives {' and '.join(places)}\nValid: a model with takes_documents = "
-                    f"True, which takes them"
-                )
-            found = self.runs(batch.inputs, **places)
-            if not isinstance(found, Outcome):
-                return Outcome(of_logits(found))
-            return found._replace(result=of_logits(found.result))
-        return self.runs(batch.inputs, **places, head=head)
+            counted = counted.where(valid.to(counted.device), IGNORE_INDEX)
+        return self(batch, counted).result
 
     def count(self, batch: Batch) -> Count:
-        """Count what of a batch the loss is divided by.
+        """Count tokens, targets and their weight, by which the loss of a batch is divided.
 
         Raises:
             SetpointError: the data weighs its targets and the loss cannot, or a weight of the data
@@ -214,39 +215,39 @@ class Objective:
 def count_over_ranks(
     step: StepBatch, world: World, groups: ReplicaGroups | None = None
 ) -> tuple[Count, BySource]:
-    """Add up what all ranks count, in one collective of the hosts, and one over replica groups.
+    """Add up the counts of all ranks, in one collective of the hosts, and one over replica groups.
 
     Returns:
-        what counts of the step on all ranks, and of each source.
+        counts of the step on all ranks, and by source.
     """
     if world.size == 1 and groups is None:
         return step.whole, step.by_source
     numbers = [*step.whole[:3], *step.by_source.sequences, *step.by_source.targets]
     sums = world.sum_numbers(*(number * world.gives_counts for number in numbers))
     if groups is not None:
-        held = torch.tensor(sums, dtype=torch.float64, device=world.device)
-        groups.sum_counts(held)
-        sums = held.tolist()
+        tensor = torch.tensor(sums, dtype=torch.float64, device=world.device)
+        groups.sum_counts(tensor)
+        sums = tensor.tolist()
     tokens, targets, weight, *counts = sums
-    whole, sources = [int(each) for each in counts], len(counts) // 2
-    by_source = BySource(tuple(whole[:sources]), tuple(whole[sources:]))
+    integers, sources = tuple(int(count) for count in counts), len(counts) // 2
+    by_source = BySource(integers[:sources], integers[sources:])
     return Count(int(tokens), int(targets), weight), by_source
 
 
-def sum_by_source(each: Tensor, batch: Batch, sources: int) -> Tensor:
-    """(sources,) fp64 sums over the targets of each; nothing waits for the device.
+def sum_by_source(per_token: Tensor, batch: Batch, sources: int) -> Tensor:
+    """(sources,) fp64 sums over the targets of each source; nothing waits for the device.
 
     Added in one order, whatever the device, which an `index_add_` on a GPU would not be.
 
     Arguments:
-        each: (B * S,), 0 where a target does not count.
+        per_token: (B * S,), 0 where a target does not count.
         batch: its sources are on the host.
     """
     source = batch.source if batch.sources is None else batch.sources.flatten()
     assert source is not None
-    values = each.double().view(len(source), -1).sum(dim=1)
-    order = source.argsort(stable=True).to(each.device, non_blocking=True)
-    lengths = source.bincount(minlength=sources).to(each.device, non_blocking=True)
+    values = per_token.double().view(len(source), -1).sum(dim=1)
+    order = source.argsort(stable=True).to(per_token.device, non_blocking=True)
+    lengths = source.bincount(minlength=sources).to(per_token.device, non_blocking=True)
     # `unsafe` spares a look at the lengths, for which the host would wait.
     return torch.segment_reduce(values[order], "sum", lengths=lengths, unsafe=True)
 
@@ -278,10 +279,10 @@ def require_tokens(loss: LossConfig, vocab_size: int) -> None:
 
 
 def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[Stage]) -> Pipeline:
-    """Make what runs the stages of this rank; all ranks call it.
+    """Build the pipeline of this rank's stages; all ranks call it.
 
     Arguments:
-        model: what this rank holds, with its weights.
+        model: the part of this rank, with its weights.
     """
     group = world.group("pipeline")
     assert group is not None
@@ -310,16 +311,17 @@ class PipelineObjective(Objective):
     so that sums over all ranks are those of the batch.
 
     Arguments:
-        model: what this rank holds.
+        model: the part of this rank.
     """
 
     def __init__(self, model: nn.Module, loss: Any, sources: int, pipeline: Pipeline) -> None:
         super().__init__(model, loss, sources, pipeline.evaluate)
         self.has_last = pipeline.has_last
 
-    def _run(self, batch: Batch, wanted: Tensor | None = None) -> Outcome:
-        outcome = super()._run(batch, wanted)
+    def __call__(self, batch: Batch, counted: Tensor | None = None) -> Outcome:
+        """See `Objective.__call__`."""
+        outcome = super().__call__(batch, counted)
         if self.has_last:
             return outcome
         zero = torch.zeros((), device=batch.inputs.device)
-        return Outcome(LossOutput(zero, zero) if wanted is None else EvalSums(zero, zero.long()))
+        return Outcome(LossOutput(zero, zero) if counted is None else EvalSums(zero, zero.long()))

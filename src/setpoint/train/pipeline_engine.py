@@ -13,7 +13,7 @@ from setpoint.loss.forms import PerToken
 from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
-from setpoint.train.engine import PlainEngine, Sums, collecting
+from setpoint.train.engine import Engine, Sums, collecting
 from setpoint.train.objective import Objective, add_routing, sum_by_source
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 
-class PipelineEngine(PlainEngine):
+class PipelineEngine(Engine):
     """Runs the micro-batches of a step through the stages of a pipeline, as an `Engine`.
 
     All ranks of a pipeline read the same batches: what is handed on is the residual stream alone.
@@ -39,9 +39,9 @@ class PipelineEngine(PlainEngine):
         }
         # Of matrices that several ranks hold, such as tied embeddings, the norm counts one.
         held = components.weights.held
-        self.elsewhere = frozenset(held[name] for name in self.pipeline.counted_elsewhere)
+        self.counted_elsewhere = frozenset(held[name] for name in self.pipeline.counted_elsewhere)
 
-    def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
+    def forward_backward(self, step: StepBatch, total: Count) -> Sums:
         """See `Engine.forward_backward`."""
         components, formats, scaler = self.components, self.job.precision, self.components.scaler
         losses = torch.zeros(2, device=components.device)
@@ -64,17 +64,17 @@ class PipelineEngine(PlainEngine):
             with span, computing, collecting(self.metrics):
                 output, auxiliary, chosen = self.objectives[stage](batch)
             if chosen is not None:
-                routing = add_routing(routing, chosen, count.tokens / whole.tokens)
+                routing = add_routing(routing, chosen, count.tokens / total.tokens)
             # A mean over the tokens read here, as a share of the mean over all.
-            extra = None if auxiliary is None else auxiliary * (count.tokens / whole.tokens)
+            extra = None if auxiliary is None else auxiliary * (count.tokens / total.tokens)
             if not stage.is_last:
                 if extra is None:
                     return output
                 losses[0] += extra.detach()
                 return add_loss(output, scaler.scale(extra))
-            share: Tensor = output.total / whole.weight
+            share: Tensor = output.total / total.weight
             share = share if extra is None else share + extra
-            losses.add_(torch.stack((share.detach(), output.nats / whole.targets)))
+            losses.add_(torch.stack((share.detach(), output.nats / total.targets)))
             if by_source is not None and output.each is not None:
                 by_source += sum_by_source(output.each, batches[number], self.sources)
             return scaler.scale(share)

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 PARTS: tuple[str, ...] = (
     "data", "forward", "backward", "optimizer", "communication", "device", "evaluation", "save",
 )  # fmt: skip
-"""In the order in which a row has them; what is in none of them is `other`."""
+"""In the order of the columns of a row; the rest of the time is `other`."""
 OF_SPAN = {
     **{part: part for part in PARTS},
     "pipeline": "backward",
     "clip": "optimizer",
     "optimizer step": "optimizer",
 }
-"""The part that a span of a step belongs to."""
+"""Part of the time that a span of a step counts as."""
 UNTRACED = frozenset(("communication", "device", "clip", "evaluation", "save"))
-"""Spans that hold what a trace shows by itself, or nothing in most steps."""
+"""Spans whose content a trace shows by itself, or that are empty in most steps."""
 ON_DEVICE = frozenset(("forward", "backward", "optimizer"))
 """Parts that a GPU computes while the host goes on."""
 WAITING = "waiting"
@@ -46,26 +46,27 @@ class StepTimes:
     Calling it opens a span: `with times("forward"): ...`.
 
     Arguments:
-        on_device: whether CUDA events measure what a GPU computes, in place of the host's clock.
-        is_on: whether anything is measured.
+        on_device: CUDA events measure the parts that a GPU computes, in place of the host's clock.
+        is_on: measure at all.
         trace: names spans in the traces of a profiler.
-        seconds: by part, since this was made.
+        seconds: by part, since the start.
     """
 
     def __init__(self, is_on: bool = False, on_device: bool = False) -> None:
         self.is_on, self.on_device = is_on, on_device
         self.trace: Span = nullcontext
-        self.seconds = dict.fromkeys(PARTS, 0.0)
-        # The parts that are open with the events of their starts, the innermost last, and when the
-        # host's clock was last read.
+        self.seconds = dict.fromkeys((*PARTS, WAITING), 0.0)
+        # The parts that are open with the events of their starts, the innermost last, and the last
+        # reading of the host's clock.
         self._open: list[tuple[str, Any]] = []
         self._since = 0.0
+        # Of parts that a GPU computes: name, that of the part around, events of start and end.
         self._events: list[tuple[str, str | None, Any, Any]] = []
         self._thread = get_ident()
         self._stream: Any = None
 
     def __call__(self, name: str) -> AbstractContextManager[Any]:
-        """Open a span; one that belongs to no part is only traced, one that is no work is not."""
+        """Open a span; without a part it is only traced, and `UNTRACED` ones are only measured."""
         part = OF_SPAN.get(name.partition(" of stage ")[0]) if self.is_on else None
         trace = nullcontext if name in UNTRACED else self.trace
         if part is None or (self.on_device and part == "device"):
@@ -99,55 +100,47 @@ class StepTimes:
             self.enter(WAITING)
 
     def read(self) -> dict[str, float]:
-        """The seconds of each part so far; of a GPU, those of what it has finished."""
-        waiting: list[tuple[str, str | None, Any, Any]] = []
-        for each in self._events:
-            part, around, start, end = each
+        """Seconds of each part so far; of a GPU, those of the events that have passed."""
+        pending: list[tuple[str, str | None, Any, Any]] = []
+        for event in self._events:
+            part, around, start, end = event
             if not end.query():
-                waiting.append(each)
+                pending.append(event)
                 continue
             seconds = start.elapsed_time(end) / 1e3
-            self._count(part, seconds)
+            self.seconds[part] += seconds
             if around is not None:
-                self._count(around, -seconds)
-        self._events = waiting
-        return dict(self.seconds)
+                self.seconds[around] -= seconds
+        self._events = pending
+        seconds = {part: self.seconds[part] for part in PARTS}
+        seconds["communication"] += self.seconds[WAITING]
+        return seconds
 
     def enter(self, part: str) -> None:
         """Begin a part."""
         now = time.perf_counter()
-        if self._open:
-            self._add(self._open[-1][0], now)
-        self._open.append((part, self._mark(part)))
+        if self._open and self._open[-1][1] is None:
+            self.seconds[self._open[-1][0]] += now - self._since
+        self._open.append((part, self._event(part) if self.on_device else None))
         self._since = now
 
     def leave(self, part: str) -> None:
-        """End a part, with what is open in it."""
+        """End a part, and those that are open in it."""
         now = time.perf_counter()
-        while True:
+        inner = ""
+        while inner != part:
             inner, start = self._open.pop()
             if start is None:
-                self._add(inner, now)
+                self.seconds[inner] += now - self._since
             else:
-                around = self._open[-1] if self._open else (None, None)
-                within = around[0] if around[1] is not None else None
-                self._events.append((inner, within, start, self._mark(inner)))
+                around, timed = self._open[-1] if self._open else (None, None)
+                within = None if timed is None else around
+                self._events.append((inner, within, start, self._event(inner)))
             self._since = now
-            if inner == part:
-                return
 
-    def _add(self, part: str, now: float) -> None:
-        if not self._is_on_device(part):
-            self._count(part, now - self._since)
-
-    def _count(self, part: str, seconds: float) -> None:
-        self.seconds["communication" if part is WAITING else part] += seconds
-
-    def _is_on_device(self, part: str) -> bool:
-        return self.on_device and (part in ON_DEVICE or part is WAITING)
-
-    def _mark(self, part: str) -> Any:
-        if not self._is_on_device(part):
+    def _event(self, part: str) -> Any:
+        """An event on the stream of a part that a GPU computes; None for the others."""
+        if part not in ON_DEVICE and part is not WAITING:
             return None
         if part is not WAITING:
             self._stream = torch.cuda.current_stream()
@@ -209,11 +202,11 @@ def measuring_waits(times: StepTimes) -> Iterator[None]:
 class StepSync:
     """Lets the ranks of a job stop, save and count seconds alike, by one collective a step.
 
-    What a rank does after it has reported counts for the next step, so that the position is the
+    The time of a rank after it has reported counts for the next step, so that the position is the
     same on all ranks.
 
     Arguments:
-        saves_now: whether a checkpoint was asked for in the last step, on any rank.
+        saves_now: a checkpoint was asked for in the last step, on any rank.
     """
 
     def __init__(
@@ -224,18 +217,18 @@ class StepSync:
         self.saves_now = False
         # Stop flag after the last collective; None before the first.
         self._stopping: bool | None = None
-        # By the clock: the start of the step, with what the other ranks have not heard of before
-        # it; the seconds that this rank has reported of it; and the mean of those of all ranks.
+        # By the clock: the start of the step, less the seconds before it that this rank has not
+        # reported; the seconds that it has reported of the step; and their mean over all ranks.
         self._began = self._unshared = self._reported = self._mean = 0.0
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop was requested, as far as all ranks know."""
+        """True if a stop was requested, as far as all ranks know."""
         return bool(self._stopping) if self.is_shared else self.stop.requested
 
     @property
     def stop_requested(self) -> bool:
-        """Whether to stop before the next step; all ranks give the same answer."""
+        """True to stop before the next step; all ranks give the same answer."""
         if self.is_shared and self._stopping is None:
             self._agree(self.world.any(self.stop.requested))
         return self.is_stopping
@@ -264,11 +257,11 @@ class StepSync:
         return now
 
     def exchange(self) -> None:
-        """Tell the other ranks what this one was asked for, and hear the same of them."""
+        """Exchange stop and save requests, logged metrics and seconds with the other ranks."""
         self._reported = time.perf_counter() - self._began
-        own = (self.stop.requested, self.stop.saves_now, bool(self.metrics), self._reported)
+        flags = (self.stop.requested, self.stop.saves_now, bool(self.metrics))
         with self.times("communication"):
-            stops, saves, logs, seconds = self.world.sum_numbers(*own)
+            stops, saves, logs, seconds = self.world.sum_numbers(*flags, self._reported)
         self.saves_now, self.metrics.meets = saves > 0, logs > 0
         if self.saves_now:
             self.stop.answer_save()
@@ -289,13 +282,13 @@ class StepSync:
         self._unshared = time.perf_counter() - self._began
 
     def _agree(self, stopping: bool) -> None:
-        """Note whether any rank was asked to stop, and let all of them stop for the same reason.
+        """Note a stop request of any rank, and let all of them stop for the same reason.
 
         Arguments:
             stopping: the same on all ranks.
         """
         if stopping and not self._stopping:
-            asked = self.world.all_of((self.stop.signal, self.stop.reason))
-            first = next((number, why) for number, why in asked if number is not None)
-            self.stop.agree(*first)
+            requests = self.world.all_of((self.stop.signal, self.stop.reason))
+            signal, reason = next((sig, why) for sig, why in requests if sig is not None)
+            self.stop.agree(signal, reason)
         self._stopping = stopping

@@ -69,7 +69,7 @@ def explain(error: Exception) -> RunError | None:
 
 
 @contextmanager
-def stepping(config: OptimizerConfig) -> Iterator[None]:
+def naming_optimizer(config: OptimizerConfig) -> Iterator[None]:
     """Name the optimizer where Setpoint has not written it and its step fails.
 
     Raises:

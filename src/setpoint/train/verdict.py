@@ -28,7 +28,7 @@ NORMAL = 1.4826
 
 
 class Verdict(Enum):
-    """What became of a step."""
+    """Outcome of a step."""
 
     TAKEN = "taken"
     SKIPPED = "skipped"
@@ -43,9 +43,9 @@ class Verdict(Enum):
 
 
 def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
-    """Whether the weights stay what they are, by numbers that are still on their device.
+    """Flag that the weights stay unchanged, from numbers that are still on their device.
 
-    Spikes apart it is what `judge` says of the same numbers: all but `Verdict.TAKEN` stay.
+    Spikes apart it agrees with `judge` on the same numbers: set for all but `Verdict.TAKEN`.
 
     Arguments:
         losses: of which the first is the loss.
@@ -68,8 +68,8 @@ def judge(
     """The verdict on a step, and the policy that is behind it where its numbers are bad.
 
     Arguments:
-        is_broken: whether the norm of the gradients is not finite.
-        overflows: whether gradients of a loss that is `scaled` are not finite.
+        is_broken: the norm of the gradients is not finite.
+        overflows: gradients of a loss that is `scaled` are not finite.
     """
     if not math.isfinite(loss) or (is_broken and not scaled):
         return non_finite.verdict, non_finite
@@ -79,7 +79,7 @@ def judge(
 
 
 class BadSteps:
-    """A policy for steps whose numbers are bad, and what counts against its limit.
+    """A policy for steps whose numbers are bad, and the counts against its limit.
 
     Arguments:
         field: of the configuration, where the policy is.
@@ -238,7 +238,7 @@ class SpikedSteps(BadSteps):
         return median(self.losses)
 
     def is_high(self, loss: float) -> bool:
-        """Whether a loss is a spike."""
+        """True if a loss is a spike."""
         if len(self.losses) < self.config.window:
             return False
         middle = self.middle
@@ -247,7 +247,7 @@ class SpikedSteps(BadSteps):
         return loss > middle + least
 
     def acts_on(self, loss: float) -> bool:
-        """Whether the policy takes effect on a step; nothing is counted yet."""
+        """True if the policy takes effect on a step; nothing is counted yet."""
         return self.high + 1 >= self.config.patience and self.is_high(loss)
 
     def note(self, loss: float, trained_on: bool) -> None:
@@ -280,22 +280,22 @@ class StepResult:
     """One optimizer step: its numbers and the verdict on it.
 
     Arguments:
-        loss: what is minimized: the mean over the tokens of the step's global batch by their
+        loss: the minimized loss: the mean over the tokens of the step's global batch by their
             weights, in nats, with all that the loss and the model add to the cross-entropy.
-        nats: the cross-entropy alone, all targets that count weighing the same.
+        cross_entropy: the cross-entropy alone, all targets that count weighing the same.
         grad_norm: global norm of the gradients before clipping.
         tokens: that the model read, without padding, whether their targets count or not.
-        routing: how they chose experts, on all ranks; None for models without, and where it was
-            skipped.
+        routing: their choice of experts, on all ranks; None for models without, and for a step
+            that was skipped.
         by_source: counts and sums of the global batch by source.
         policy: by which the step is not trained on; None where nothing is wrong.
-        wrong: why it is not, in words; empty where nothing is wrong.
+        wrong: the reason for that, in words; empty where nothing is wrong.
         began: the position before it.
     """
 
     verdict: Verdict = Verdict.TAKEN
     loss: float = math.nan
-    nats: float = math.nan
+    cross_entropy: float = math.nan
     grad_norm: float = math.nan
     policy: BadSteps | None = None
     routing: Routing | None = None

@@ -23,7 +23,7 @@ from setpoint.train.run import train
 from ...variants import forget, known
 from ..small import rows, small_job
 
-UPDATE = StepResult(loss=2.0, nats=1.9, grad_norm=0.5, lr=0.01, tokens=64)
+UPDATE = StepResult(loss=2.0, cross_entropy=1.9, grad_norm=0.5, lr=0.01, tokens=64)
 
 
 def steps(tmp_path: Path, kind: str, *flags: str) -> list[int]:

@@ -12,7 +12,6 @@ from setpoint.train.build.data import trained_on
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.scores import BestMetric, evaluate, row_of, value_of
 from setpoint.train.loop import Callback, Phase
-from setpoint.train.position import is_due
 
 if TYPE_CHECKING:
     from setpoint.track.jsonl import EventLog
@@ -66,12 +65,12 @@ class EvaluateCallback(Callback):
         section = loop.job.evaluation
         if section is None:
             return False
-        return is_due(section.every, loop.before, loop.position, loop.last)
+        return loop.is_due(section.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Evaluate if it is due."""
         due = self.is_due(loop)
-        if due or (loop.last and loop.job.evaluation is not None):
+        if due or (loop.is_over and loop.job.evaluation is not None):
             # What only the end asks for is not counted: a longer run would not have it.
             self.evaluate(loop, counts=due)
 
@@ -123,7 +122,7 @@ class EvaluateCallback(Callback):
             value_of(section, loop.scores), stopping.min_delta if stopping is not None else 0.0
         )
         reason = self.best.stop_reason(section)
-        if reason is not None and not loop.last:
+        if reason is not None and not loop.is_over:
             self.events.write("early_stop", step=step, reason=reason)
             self.progress.note(f"step {step}: training ends early: {reason}")
             loop.end(reason)

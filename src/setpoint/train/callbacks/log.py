@@ -15,7 +15,7 @@ from setpoint.track.progress import Progress, Reading
 from setpoint.track.trackers import Trackers
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.metrics import LossMean
-from setpoint.train.position import is_due, share_done
+from setpoint.train.position import share_done
 from setpoint.train.step_clock import PARTS
 from setpoint.train.verdict import skipped_metrics
 
@@ -77,7 +77,7 @@ class LogCallback(Callback):
 
     def is_due(self, loop: Loop) -> bool:
         """Whether a row is."""
-        return is_due(loop.job.tracking.every, loop.before, loop.position, loop.last)
+        return loop.is_due(loop.job.tracking.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if one is due; the bar moves at each step."""
@@ -87,7 +87,7 @@ class LogCallback(Callback):
         if loop.routing is not None:
             self.mean.routing = loop.routing
         due = self.is_due(loop)
-        written = due or (loop.last and every.unit != "never")
+        written = due or (loop.is_over and every.unit != "never")
         self.pending = None if written or every.unit == "never" else result
         if written:
             self.write(loop, result, due)
@@ -198,7 +198,7 @@ class LogCallback(Callback):
             "epoch": at.epochs,
             "loss": result.loss,
             "mean_loss": self.mean.take(due),
-            "cross_entropy": result.nats,
+            "cross_entropy": result.cross_entropy,
             "grad_norm": result.grad_norm,
             "lr": result.lr,
             "seconds": at.seconds,

@@ -20,7 +20,6 @@ from setpoint.resilience.gc import PacedCollection
 from setpoint.track.jsonl import EventLog
 from setpoint.track.progress import Progress
 from setpoint.train.loop import Callback, Phase
-from setpoint.train.position import is_due
 from setpoint.units import Period
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class CompileCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report what the step, and an evaluation before it, had compiled."""
-        seconds = loop.position.seconds - loop.before.seconds if self.is_first else None
+        seconds = loop.position.seconds - loop.previous.seconds if self.is_first else None
         self.is_first = False
         self.tell(self.watch.news(), loop.position.step, seconds)
 
@@ -247,7 +246,7 @@ class EmptyCacheCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Give it back if it is due."""
-        if is_due(self.every, loop.before, loop.position, loop.last):
+        if loop.is_due(self.every):
             torch.cuda.empty_cache()
 
 
@@ -266,7 +265,7 @@ class CollectCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Collect if it is due."""
-        if is_due(self.section.every, loop.before, loop.position, loop.last):
+        if loop.is_due(self.section.every):
             self.garbage.collect()
 
     def close(self, loop: Loop) -> None:

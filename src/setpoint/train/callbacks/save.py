@@ -21,7 +21,6 @@ from setpoint.files.tensor_file import DTYPES
 from setpoint.parallel.world import RemoteRankError
 from setpoint.train.evaluation.scores import Averages
 from setpoint.train.loop import Callback, Phase
-from setpoint.train.position import is_due
 from setpoint.train.state import Stateful, snapshot
 from setpoint.units import DType
 
@@ -131,16 +130,14 @@ class SaveCallback(Callback):
     def is_due(self, loop: Loop) -> bool:
         """Whether a checkpoint is."""
         section = loop.job.checkpoint
-        due = any(
-            is_due(every, loop.before, loop.position, loop.last) for every in section.intervals
-        )
+        due = any(loop.is_due(every) for every in section.intervals)
         return due or is_named(section.at, loop.position.step) or loop.ranks.saves_now
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Hear of what was saved in the background, and save if it is due."""
         self.store.poll()
         section = loop.job.checkpoint
-        if self.is_due(loop) and (section.last == "full" or not loop.last):
+        if self.is_due(loop) and (section.last == "full" or not loop.is_over):
             self.save(loop)
 
     def rewound(self, loop: Loop) -> None:
