@@ -152,9 +152,10 @@ class World:
         # The group of a user's program may be of GPUs alone.
         cpu = torch.device("cpu")
         device = cpu if cpu in group._device_types else self.device
-        sums = torch.tensor(numbers, dtype=torch.float64, device=device)
+        host = np.array(numbers, dtype=np.float64)
+        sums = torch.from_numpy(host).to(device)
         distributed.all_reduce(sums, group=self.process_group)
-        return sums.tolist()
+        return host.tolist() if device.type == "cpu" else sums.tolist()
 
     def any(self, flag: bool) -> bool:
         """True if a flag is set on any rank."""
