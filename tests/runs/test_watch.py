@@ -39,17 +39,17 @@ def beat(run: Path, rank: int, age: float, **more: Any) -> None:
 def test_rows_are_taken_once_each_and_whole(tmp_path: Path) -> None:
     run = made(tmp_path)
     seen = Watched(run)
-    seen.look()
+    seen.poll()
     assert seen.position is None
     assert seen.seconds_left is None
     metrics = run / "metrics.jsonl"
     metrics.write_text(row(10) + row(20) + row(25)[:20])
-    seen.look()
+    seen.poll()
     assert seen.curves["train.mean_loss"] == [(10, 2.0), (20, 2.0)]
     assert seen.done == 0.2
     assert seen.seconds_left == 80.0
     metrics.write_text(row(10) + row(20) + row(25) + "no row\n" + row(30, float("nan")))
-    seen.look()
+    seen.poll()
     assert [x for x, _ in seen.curves["train.mean_loss"]] == [10, 20, 25]
     assert seen.last["train"]["step"] == 30
     assert seen.to_json()["broken_lines"] == 1
@@ -57,7 +57,7 @@ def test_rows_are_taken_once_each_and_whole(tmp_path: Path) -> None:
     other = run / "metrics.new"
     other.write_text(row(10) + row(11, 3.0))
     os.replace(other, metrics)
-    seen.look()
+    seen.poll()
     assert seen.curves["train.mean_loss"] == [(10, 2.0), (11, 3.0)]
 
 
@@ -65,7 +65,7 @@ def test_a_long_curve_keeps_its_form(tmp_path: Path) -> None:
     run = made(tmp_path)
     (run / "metrics.jsonl").write_text("".join(row(step, step / 7) for step in range(1, 9001)))
     seen = Watched(run)
-    seen.look()
+    seen.poll()
     curve = seen.curves["train.mean_loss"]
     assert POINTS / 2 <= len(curve) <= POINTS
     assert curve[-1][0] > 8900
@@ -76,17 +76,17 @@ def test_heartbeats_tell_of_runs_elsewhere(tmp_path: Path) -> None:
     run = made(tmp_path)
     (run / "events.jsonl").write_text(json.dumps({"event": "start"}) + "\n")
     seen = Watched(run)
-    seen.look()
+    seen.poll()
     assert seen.status == "killed"
     beat(run, 0, age=1.0)
     beat(run, 1, age=500.0)
-    seen.look()
+    seen.poll()
     assert seen.status == "running"
     (gone,) = seen.troubled()
     assert gone.rank == 1
     assert gone.is_gone
     beat(run, 1, age=1.0, since=time.time() - 300)
-    seen.look()
+    seen.poll()
     (still,) = seen.troubled()
     assert not still.is_gone
     assert still.seconds == pytest.approx(300, abs=5)
@@ -102,7 +102,7 @@ def test_a_record_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     (run / "metrics.jsonl").write_text(row(1) + json.dumps({"kind": evil, "step": evil, evil: 1}))
     beat(run, 1, age=500.0, host=evil)
     seen = Watched(run)
-    seen.look()
+    seen.poll()
     text = rendered(seen, 100, 40, colour=False)
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -112,10 +112,10 @@ def test_what_is_not_shown_is_said(tmp_path: Path) -> None:
     run = made(tmp_path)
     asked = ["train.mean_los", "train.mean_loss"]
     seen = Watched(run, asked, asked)
-    seen.look()
+    seen.poll()
     assert "no row has" not in rendered(seen, 100, 40, colour=False)  # nothing was trained yet
     (run / "metrics.jsonl").write_text(row(1) + "no row\n")
-    seen.look()
+    seen.poll()
     lines = rendered(seen, 100, 40, colour=False).splitlines()
     assert "lines that are no rows: 1; `setpoint runs verify` names them" in lines
     assert "no row has train.mean_los. Did you mean train.mean_loss?" in lines
@@ -127,7 +127,7 @@ def test_why_a_run_failed_is_shown(tmp_path: Path) -> None:
     said = [{"event": "start"}, {"event": "fault", "error": why}, {"event": "uploaded"}]
     (run / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in said))
     seen = Watched(run)
-    seen.look()
+    seen.poll()
     assert f"error: {why.replace(chr(10), ' ')}" in rendered(seen, 80, 24, colour=False)
 
 

@@ -93,7 +93,7 @@ def _page(done: Replayed, folder: str, most: int | None) -> list[str]:
     batch = "the batch that was kept" if done.is_kept else "the batch of the data"
     lines = [f"{folder}: step {done.step} {reached}{more}, with {batch}"]
     for name, title in (("loss", "loss"), ("grad_norm", "gradient norm")):
-        now = getattr(done.found, name)
+        now = getattr(done.numbers, name)
         lines.append(f"{title}: {now!r}{_compared(now, done, name)}")
     lines += [
         f"{first} that is not finite: {_named(done, done.first[kind])}"
@@ -143,7 +143,7 @@ def _facts(done: Replayed, folder: str, notes: list[str]) -> dict[str, Any]:
         "step": done.step,
         "checkpoint": done.start,
         "batch": "kept" if done.is_kept else "data",
-        "found": asdict(done.found),
+        "found": asdict(done.numbers),
         "recorded": done.recorded and asdict(done.recorded),
         "first_non_finite": done.first,
         "anomaly": done.anomaly and asdict(done.anomaly),

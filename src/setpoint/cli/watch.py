@@ -53,7 +53,7 @@ def run(arguments: Arguments) -> int:
     seen = Watched(Path(arguments.positional[0]))
     if names:
         seen.columns = seen.asked = names
-    seen.look()
+    seen.poll()
     if arguments.has(JSON.name):
         print(json.dumps(seen.to_json(), indent=2))
         return 0
@@ -78,7 +78,7 @@ def _follow(seen: Watched, every: float) -> None:
         with Live(text(), console=console, auto_refresh=False) as live:
             while seen.status == RUNNING:
                 time.sleep(every)
-                seen.look()
+                seen.poll()
                 live.update(text(), refresh=True)
     except KeyboardInterrupt:
         print(f"the run goes on: setpoint watch {seen.path}")

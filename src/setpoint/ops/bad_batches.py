@@ -92,17 +92,17 @@ class BadBatchesCallback(Callback):
         )
 
     def _tensors(self, step: StepBatch) -> dict[str, Tensor]:
-        found = {"noise_rank": torch.tensor(self.world.noise_rank)}
+        tensors = {"noise_rank": torch.tensor(self.world.noise_rank)}
         for number, batch in enumerate(step.batches):
             for name in KEPT:
                 tensor = getattr(batch, name)
                 if tensor is not None:
-                    found[f"{number}.{name}"] = tensor
+                    tensors[f"{number}.{name}"] = tensor
             if batch.lengths is not None:
-                found[f"{number}.lengths"] = torch.from_numpy(batch.lengths.starts)
+                tensors[f"{number}.lengths"] = torch.from_numpy(batch.lengths.starts)
             numbers = [getattr(batch, name) for name in NUMBERS]
-            found[f"{number}.numbers"] = torch.tensor(numbers)
-        return found
+            tensors[f"{number}.numbers"] = torch.tensor(numbers)
+        return tensors
 
     def _make_room(self, folder: Path, attempt: str) -> None:
         """Remove the oldest steps, and what an earlier attempt at this one has left."""
@@ -112,9 +112,9 @@ class BadBatchesCallback(Callback):
                     file.unlink()
         if not self.root.is_dir():
             return
-        found = [each for each in self.root.iterdir() if step_of(each.name) is not None]
+        folders = [entry for entry in self.root.iterdir() if step_of(entry.name) is not None]
         others = sorted(
-            (each for each in found if each != folder), key=lambda each: each.stat().st_mtime
+            (entry for entry in folders if entry != folder), key=lambda entry: entry.stat().st_mtime
         )
         for old in others[: max(0, len(others) + 1 - self.keep)]:
             shutil.rmtree(old)
@@ -130,7 +130,7 @@ class SavedStep:
     """A step that was not trained on, read back.
 
     Arguments:
-        facts: what `step.json` says.
+        facts: content of `step.json`.
         shares: of each rank that read its own data, its number in the draw of random numbers, and
             its micro-batches.
     """
@@ -168,11 +168,11 @@ def _read(path: Path) -> tuple[int, list[Batch]]:
     while f"{len(batches)}.numbers" in tensors:
         number = len(batches)
         tokens, targets, size = map(int, tensors[f"{number}.numbers"].tolist())
-        found = {name: tensors.get(f"{number}.{name}") for name in KEPT}
-        inputs = found["inputs"]
+        fields = {name: tensors.get(f"{number}.{name}") for name in KEPT}
+        inputs = fields["inputs"]
         if inputs is None or inputs.dim() != 2 or inputs.dtype != torch.int64:
             raise ValueError(f"{path.name} holds no tokens")
         starts = tensors.get(f"{number}.lengths")
-        found["lengths"] = None if starts is None else Lengths.of(starts.numpy())  # pyright: ignore[reportArgumentType]
-        batches.append(Batch(tokens=tokens, target_tokens=targets, target_bytes=size, **found))  # pyright: ignore[reportArgumentType]
+        fields["lengths"] = None if starts is None else Lengths.of(starts.numpy())  # pyright: ignore[reportArgumentType]
+        batches.append(Batch(tokens=tokens, target_tokens=targets, target_bytes=size, **fields))  # pyright: ignore[reportArgumentType]
     return int(tensors["noise_rank"]), batches

@@ -33,14 +33,13 @@ MOST_ROWS = 10_000_000
 
 @dataclass(slots=True)
 class Seal:
-    """What the chain of a run says of its record.
+    """Result of comparing the record of a run with its chain.
 
     Arguments:
         head: the hash of its last link; None where there is no chain.
-        rows, events: how many rows of metrics and events are sealed.
-        checkpoints: how many of the checkpoints that are there are.
-        problems: what is not as it was sealed.
-        notes: what is not sealed.
+        rows, events, checkpoints: numbers of those that are there and sealed.
+        problems: differences from what was sealed.
+        notes: rows, events and checkpoints that are not sealed.
     """
 
     head: str | None = None
@@ -53,7 +52,7 @@ class Seal:
 
 @dataclass(slots=True)
 class Sealed:
-    """What the links of a chain say, one after the other.
+    """Content of the links of a chain, one after the other.
 
     Arguments:
         rows: the digest of each row that `metrics.jsonl` begins with; None for those that were
@@ -63,7 +62,7 @@ class Sealed:
             dropped last.
         heads: the hash of each link.
         fingerprints: those of the sessions.
-        problems: what is wrong with links.
+        problems: of the links, in words.
     """
 
     rows: list[str | None] = field(default_factory=list)
@@ -128,13 +127,13 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
             del sealed.checkpoints[step]
         sealed.fingerprints.add(link["session"]["fingerprint"])
     if "checkpoint" in link:
-        found = link["checkpoint"]
-        sealed.checkpoints.setdefault(found["step"], set()).add(found["manifest"])
+        saved = link["checkpoint"]
+        sealed.checkpoints.setdefault(saved["step"], set()).add(saved["manifest"])
     sealed.heads.append(link["hash"])
 
 
 def _before(said: dict[str, Any]) -> list[str | None]:
-    """What stands for the rows from before a chain."""
+    """Placeholders of the rows from before a chain."""
     if not 0 <= said["before"] <= MOST_ROWS:
         raise ValueError(f"it counts {said['before']} rows from before the chain")
     return [None] * said["before"]
@@ -148,7 +147,7 @@ def _take(
     time: str,
     problems: list[str],
 ) -> None:
-    """Take what a link says of the rows of a file."""
+    """Add the rows that a link seals, or drop those that it cuts."""
     if "cut" in said:
         del rows[said["cut"] :]
     if "missing" in said:
@@ -173,7 +172,7 @@ def link_hash(link: dict[str, Any]) -> str:
 
 
 def record_problems(run: Path) -> list[str]:
-    """What was changed in the record of the configuration after it was written, in words."""
+    """Changes of the recorded configuration since it was written, in words."""
     try:
         load_record(Job, str(run))
     except SetpointError as error:
@@ -240,7 +239,7 @@ def verify_chain(run: Path) -> Seal:
 
 
 def _of_record(path: Path, sealed: Collection[str]) -> Iterator[str]:
-    """Say whether no session has trained with the fingerprint that a record states.
+    """A line if no session has trained with the fingerprint that a record states.
 
     A record that cannot be read is left to `record_problems`.
     """
@@ -250,7 +249,7 @@ def _of_record(path: Path, sealed: Collection[str]) -> Iterator[str]:
 
 
 def _has_ended(run: Path) -> bool:
-    """Whether the last session has ended in order."""
+    """True if the last session has ended in order."""
     events = run / EVENTS
     for event in reversed(read_jsonl(events, []) if events.exists() else []):
         if event.get("event") in ("start", "resume", "restart", "fault", "end"):
@@ -273,39 +272,39 @@ def _of_file(path: Path, sealed: Sequence[str | None], what: str, seal: Seal) ->
     """Compare the rows of a file with what is sealed of them.
 
     Arguments:
-        what: they are.
-        seal: takes what is wrong.
+        what: their name, for messages.
+        seal: takes the problems.
 
     Returns:
-        how many come after those that are sealed.
+        number of rows after those that are sealed.
     """
     try:
-        found = [row_digest(line) for line in whole_lines(path)] if path.exists() else []
+        digests = [row_digest(line) for line in whole_lines(path)] if path.exists() else []
     except OSError as error:
         seal.problems.append(f"{path.name}: {error.strerror}")
         return 0
-    seal.problems.extend(_differences(path, what.removesuffix("s"), sealed, found))
+    seal.problems.extend(_differences(path, what.removesuffix("s"), sealed, digests))
     before = sum(digest is None for digest in sealed)
     if before:
         seal.notes.append(f"not sealed: {before} {what} from before the chain began")
-    return max(0, len(found) - len(sealed))
+    return max(0, len(digests) - len(sealed))
 
 
 def _differences(
-    path: Path, what: str, sealed: Sequence[str | None], found: list[str]
+    path: Path, what: str, sealed: Sequence[str | None], digests: list[str]
 ) -> Iterator[str]:
-    """Say where the digests of rows are not those that were sealed."""
+    """Differences between the digests of rows and those that were sealed, in words."""
     first = next(
         (
             place
             for place, digest in enumerate(sealed)
-            if digest is not None and (place >= len(found) or digest != found[place])
+            if digest is not None and (place >= len(digests) or digest != digests[place])
         ),
         None,
     )
     if first is None:
         return
-    wanted, there = list(sealed[first:]), found[first:]
+    wanted, there = list(sealed[first:]), digests[first:]
     # Rows that are not sealed may come after those that are.
     left = next((n for n in range(len(there), 0, -1) if wanted and there[n - 1] == wanted[-1]), 0)
     there = there[:left] if left else there[: len(wanted)]
@@ -313,7 +312,7 @@ def _differences(
         wanted.pop()
         there.pop()
     row = f"{path.name}:{first + 1}"
-    title = f" ({_title(path, first)})" if first < len(found) else ""
+    title = f" ({_title(path, first)})" if first < len(digests) else ""
     last = first + max(len(there), 1)
     places = row if last == first + 1 else f"{row} to {last}"
     count = partial(_count, what)
@@ -322,7 +321,7 @@ def _differences(
         yield f"{row}: {count(wanted)} that {_was(wanted)} sealed {_is(wanted)} missing{where}"
     elif not wanted:
         yield f"{places}: {count(there)}{title} {_was(there)} inserted"
-    elif sorted(str(each) for each in wanted) == sorted(there):
+    elif sorted(str(digest) for digest in wanted) == sorted(there):
         yield f"{places}: {what}s were moved: they are in another order than they were sealed in"
     elif len(wanted) == len(there) == 1:
         yield f"{row}: the {what}{title} was changed: it is not the one that was sealed"

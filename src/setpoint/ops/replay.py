@@ -46,7 +46,7 @@ from setpoint.train.state import WEIGHTS_ONLY, restore, states_of
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a step has come to."""
+    """Loss and gradient norm of a step."""
 
     loss: float
     nats: float
@@ -55,7 +55,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """What autograd's anomaly detection says.
+    """Finding of autograd's anomaly detection.
 
     Arguments:
         error: names the operation whose gradient is NaN.
@@ -72,8 +72,8 @@ class Replayed:
 
     Arguments:
         start: the step of the checkpoint that it was reached from; 0 without one.
-        is_kept: whether the batch is the one that was kept, not taken from the data.
-        recorded: what the record says of the step; None where it has no row of it.
+        is_kept: True if the batch is the one that was kept, not taken from the data.
+        recorded: those of the record; None where it has no row of the step.
         modules: in the order in which they first returned.
         first: by kind the first module that was not finite: of outputs the first to return, of
             gradients the first that backward reached.
@@ -83,7 +83,7 @@ class Replayed:
     step: int
     start: int
     is_kept: bool
-    found: Numbers
+    numbers: Numbers
     recorded: Numbers | None
     modules: list[ModuleFigures]
     first: dict[str, str]
@@ -100,7 +100,7 @@ def replay(
 
     Arguments:
         job: of the run, for one process; see `for_one_process`.
-        from_data: whether the step itself takes its batch from the data in any case.
+        from_data: True if the step itself takes its batch from the data in any case.
         note: shows a line to people.
 
     Raises:
@@ -131,12 +131,12 @@ def replay(
         finally:
             components.feed.close()
         _require_tokens(components, shares)
-        found, watch, anomaly = _run(loop, loop.engine, shares, saved)
+        numbers, watch, anomaly = _run(loop, loop.engine, shares, saved)
     return Replayed(
         step=step,
         start=position.step,
         is_kept=saved is not None,
-        found=found,
+        numbers=numbers,
         recorded=recorded,
         modules=list(watch.modules.values()),
         first={str(kind): name for kind, name in watch.first.items()},
@@ -145,7 +145,7 @@ def replay(
 
 
 def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers | None:
-    """What the record says of a step.
+    """Numbers of a step in the record.
 
     Raises:
         SetpointError: it never came so far.
@@ -176,25 +176,25 @@ def _newest_before(run: RunDirectory, step: int, note: Callable[[str], None]) ->
         if number >= step:
             continue
         try:
-            found = load_directory(path)
+            checkpoint = load_directory(path)
         except DamagedCheckpoint as error:
             note(f"{path.name} is corrupt and is skipped: {error}")
             continue
-        if not found.state.get(WEIGHTS_ONLY):
-            return found
+        if not checkpoint.state.get(WEIGHTS_ONLY):
+            return checkpoint
     return None
 
 
 def _go_on_with_data(run: RunDirectory, loop: Loop, saved: SavedStep | None) -> None:
     """Move the data to where the run went on from the checkpoint, if it has gone back to it."""
-    at, data = loop.position.step, None
+    start, data = loop.position.step, None
     if saved is not None:
         rewound = saved.facts.get("rewound")
-        if rewound and rewound["step"] == at:
+        if rewound and rewound["step"] == start:
             data = rewound["data"]
     else:
         for row in _rows(run.events):
-            if row.get("event") == "rollback" and row.get("step") == at:
+            if row.get("event") == "rollback" and row.get("step") == start:
                 data = row["data"]
     if data is not None:
         loop.components.feed.load_state_dict(data)
@@ -230,10 +230,10 @@ def _run(
     components, seed = loop.components, loop.job.seed
     assert seed is not None
     counted = [[components.objective.count(batch) for batch in batches] for _, batches in shares]
-    whole = total_count([count for counts in counted for count in counts])
+    total = total_count([count for counts in counted for count in counts])
     if saved is not None:
         tokens, targets, weight = saved.facts["whole"]
-        whole = Count(tokens, targets, weight)
+        total = Count(tokens, targets, weight)
 
     def gradients() -> Tensor:
         losses = torch.zeros(2, device=components.device)
@@ -241,7 +241,7 @@ def _run(
             # As each rank drew its own; one after another, gradients add up as they did over ranks.
             seed_step(seed, loop.position.step, noise)
             given = StepBatch(batches, counts, total_count(counts))
-            losses += engine.forward_backward(given, whole).losses
+            losses += engine.forward_backward(given, total).losses
         return losses
 
     with ModuleWatch(components.model) as watch:
@@ -249,11 +249,12 @@ def _run(
         loss, nats = gradients().tolist()
     components.weights.grads_to_master()
     components.scaler.unscale_(components.optimizer)
-    watch.count_weights({name: held.grad for name, held in components.weights.named_parameters()})
+    weights = components.weights.named_parameters()
+    watch.count_weights({name: weight.grad for name, weight in weights})
     norm = float(clip_gradients(engine.parameters, None))
     components.optimizer.zero_grad(set_to_none=True)
-    found = Numbers(loss, nats, norm)
-    return found, watch, _detect(gradients) if watch.first else None
+    numbers = Numbers(loss, nats, norm)
+    return numbers, watch, _detect(gradients) if watch.first else None
 
 
 @contextmanager
@@ -273,7 +274,8 @@ def _detect(gradients: Callable[[], Tensor]) -> Anomaly | None:
         except RuntimeError as error:
             if "returned nan values" not in str(error):
                 raise
-            traces = [str(each.message) for each in said if "Traceback" in str(each.message)]
+            messages = [str(warning.message) for warning in said]
+            traces = [message for message in messages if "Traceback" in message]
             return Anomaly(str(error), _within_model(traces[0]) if traces else "")
     return None
 

@@ -51,13 +51,11 @@ LEFT_OUT = (
 )
 """Sections that are null when a run is trained again."""
 ENVIRONMENT = ("code", "python", "packages", "processor", "torch")
-"""What of the environment decides the bits, beside the threads, which are made as they were."""
+"""Facts of the environment that decide the bits, beside the threads, which are set as recorded."""
 IGNORED = ("branch", "executable", "root", "remote", "unread", "untracked", "dirty", "imported",
            "deterministic", "float32_matmul_precision", "cores", "usable_cores",
            "memory_bytes")  # fmt: skip
-"""Leaves of these that say where, not what; and settings that the configuration makes."""
-
-
+"""Leaves of these that name a place; and settings that the configuration makes."""
 MOST_THREADS = 4096
 """Of a process; a record from others may state any number."""
 RERUN = "rerun_of"
@@ -65,7 +63,7 @@ RERUN = "rerun_of"
 
 
 class Stretch(NamedTuple):
-    """Which steps are trained again.
+    """The steps that are trained again.
 
     Arguments:
         first: the step of the checkpoint that they start from; 0 without one is the beginning.
@@ -104,7 +102,7 @@ class RowDifference(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """What was trained again, beside the record.
+    """A stretch that was trained again, compared with the record.
 
     Arguments:
         rows: how many rows of the record were compared.
@@ -128,7 +126,7 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing that was compared differs."""
+        """True if nothing that was compared differs."""
         return not self.differences and not self.weights
 
 
@@ -150,8 +148,8 @@ def _step(row: Mapping[str, Any]) -> int:
 
 def last_step(run: Path) -> int:
     """The last step that rows or checkpoints of a run tell of."""
-    found = read_rows(run, -1, sys.maxsize)[-1:]
-    return max([0, *(row["step"] for row in found), *list_checkpoints(run / "checkpoints")])
+    newest = read_rows(run, -1, sys.maxsize)[-1:]
+    return max([0, *(row["step"] for row in newest), *list_checkpoints(run / "checkpoints")])
 
 
 def choose_stretch(run: Path, steps: tuple[int, int] | None = None) -> Stretch:
@@ -249,7 +247,7 @@ def prepare_directory(
 
 
 def is_rerun(folder: Path, run: Path) -> bool:
-    """Whether `prepare_directory` made a directory to train all of a run again."""
+    """True if `prepare_directory` made this directory to train all of a run again."""
     return environment_at(folder, 0).get(RERUN) == str(run.resolve())
 
 
@@ -315,23 +313,23 @@ def compare_with_record(
         end: the checkpoint of the last step in the record; None where none is kept.
         tolerance: largest relative difference of numbers; None: equal to the bit.
     """
-    found = Comparison(first, last, tolerance)
+    result = Comparison(first, last, tolerance)
     recorded, trained = (read_rows(each, first, last) for each in (run, again))
-    found.rows = len(recorded)
-    found.differences = list(_row_differences(recorded, trained, tolerance))
-    here = list_checkpoints(again / "checkpoints").get(last)
-    if end is None or here is None:
+    result.rows = len(recorded)
+    result.differences = list(_row_differences(recorded, trained, tolerance))
+    trained_again = list_checkpoints(again / "checkpoints").get(last)
+    if end is None or trained_again is None:
         where = "the record" if end is None else "what was trained again"
-        found.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
-        return found
+        result.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
+        return result
     from setpoint.checkpoint.compare_tensors import tensor_differences
     from setpoint.checkpoint.loading import joined, load_directory
 
-    left, right = (joined(load_directory(each).tensors) for each in (end, here))
+    left, right = (joined(load_directory(each).tensors) for each in (end, trained_again))
     shared = [name for name in left if name.startswith("model/") or name in right]
     if len(shared) < len(left):
-        found.notes.append("only the weights of the model are compared: one side has no others")
-    found.weights = [
+        result.notes.append("only the weights of the model are compared: one side has no others")
+    result.weights = [
         f"{each.name} differs by {each.relative:.3g} of its norm"
         if each.relative is not None
         else f"{each.name} is not there or has another shape"
@@ -343,13 +341,13 @@ def compare_with_record(
     ]
     files = read_manifest(end).files
     if "model.safetensors" in files:
-        found.digest = files["model.safetensors"]
+        result.digest = files["model.safetensors"]
     else:
-        found.notes.append(
+        result.notes.append(
             "the weights have no checksum as a whole: they are in several files, of each of which "
             f"{end / MANIFEST} has one"
         )
-    return found
+    return result
 
 
 def _row_differences(
@@ -357,11 +355,11 @@ def _row_differences(
     trained: Sequence[Mapping[str, Any]],
     tolerance: float | None,
 ) -> Iterator[RowDifference]:
-    """What differs, in the order of the steps; timings apart."""
+    """Differences in the order of the steps; timings apart."""
     from setpoint.train.callbacks.log import TIMING
 
     sides = [{(row["step"], row["kind"]): row for row in rows} for rows in (recorded, trained)]
-    for key in sorted({*sides[0], *sides[1]}, key=lambda each: (each[0], KINDS.index(each[1]))):
+    for key in sorted({*sides[0], *sides[1]}, key=lambda pair: (pair[0], KINDS.index(pair[1]))):
         left, right = (side.get(key) for side in sides)
         if left is None or right is None:
             yield RowDifference(*key, "row", left is not None, right is not None)
@@ -373,7 +371,7 @@ def _row_differences(
 
 
 def _is_same(a: Any, b: Any, tolerance: float | None) -> bool:
-    """Whether two values are equal; NaN is NaN, and 1 is not True."""
+    """True if two values are equal; NaN is NaN, and 1 is not True."""
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return all(_is_same(x, y, tolerance) for x, y in zip(a, b, strict=True))
     if repr(a) == repr(b):
@@ -391,8 +389,8 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
     """
     path = run / "environment.json"
     try:
-        found: dict[str, Any] = read_json(path)
-        if not isinstance(found, dict):
+        facts: dict[str, Any] = read_json(path)
+        if not isinstance(facts, dict):
             raise ValueError("it holds no mapping")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
@@ -401,14 +399,14 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
     for event in read_jsonl(run / "events.jsonl", []):
         if event.get("event") in ("start", "resume", "restart") and _step(event) <= step:
             changed = event.get("environment") or {}
-    return {**found, **{key: sides.get("today") for key, sides in changed.items()}}
+    return {**facts, **{key: sides.get("today") for key, sides in changed.items()}}
 
 
 def fingerprint_differences(run: Path, job: Job) -> list[str]:
-    """Whether a job is not the one whose fingerprint a run states, for people."""
+    """A line for people if a job has another fingerprint than a run states."""
     stated = json.loads((run / CONFIG).read_bytes()).get("setpoint", {}).get("fingerprint")
-    here = fingerprint(job)
-    return [] if stated == here else [f"fingerprint: {stated} in the record, {here} here"]
+    today = fingerprint(job)
+    return [] if stated == today else [f"fingerprint: {stated} in the record, {today} here"]
 
 
 def environment_now(job: Job) -> dict[str, Any]:
@@ -424,20 +422,20 @@ def threads_of(recorded: Mapping[str, Any]) -> int:
         SetpointError: if it is no number of threads of a machine.
     """
     threads = recorded.get("threads")
-    found = threads.get("torch") if isinstance(threads, Mapping) else None
-    if found is None:
+    count = threads.get("torch") if isinstance(threads, Mapping) else None
+    if count is None:
         return 1
-    if type(found) is not int or not 1 <= found <= MOST_THREADS:
+    if type(count) is not int or not 1 <= count <= MOST_THREADS:
         raise SetpointError(
-            f"environment.json: {_shown(found)} is no number of threads.\n"
+            f"environment.json: {_shown(count)} is no number of threads.\n"
             f"Valid: 1 to {MOST_THREADS}"
         )
-    return found
+    return count
 
 
 def environment_differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> list[str]:
-    """What differs of two environments and may change the bits of a result, for people."""
-    before, now = (dict(_leaves({key: each.get(key) for key in ENVIRONMENT})) for each in
+    """Differences of two environments that may change the bits of a result, for people."""
+    before, now = (dict(_leaves({key: facts.get(key) for key in ENVIRONMENT})) for facts in
                    (recorded, json.loads(json.dumps(today))))  # fmt: skip
     return [
         f"{name}: {_shown(before.get(name))} in the record, {_shown(now.get(name))} here"
@@ -477,7 +475,7 @@ def _value(section: Any, path: str) -> Any:
 
 
 def _holds_weights_alone(checkpoint: Path) -> bool:
-    """Whether no run goes on from a checkpoint; one that cannot be read fails where it is used."""
+    """True if a checkpoint holds weights alone; one that cannot be read fails where it is used."""
     try:
         return bool(decode_state((checkpoint / STATE).read_bytes()).get("weights_only"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The runs below a folder with what can be asked of them; read again only where files changed.
+"""Index of the runs below a folder; read again only where files changed.
 
 What has been read is kept in `.runs.sqlite3` in the folder, for speed alone: it may be removed at
 any time, and where it cannot be written everything is read each time.
@@ -35,7 +35,7 @@ DEPTH = 2
 """Folders between the one that is asked for and a run: that of an experiment."""
 
 FACTS = ("run", "status", "step", "started", "updated", "fingerprint", "goodput", "tags", "note")
-"""What can be asked of a run beside the fields of its configuration and its metrics."""
+"""Facts of a run that can be queried beside the fields of its configuration and its metrics."""
 
 SHORT = {"val": "evaluation", "eval": "evaluation", "validation": "evaluation"}
 """Other words for a kind of rows."""
@@ -81,8 +81,8 @@ class IndexedRun:
         are escaped.
         """
         key = f"{json.dumps(name)}: "
-        at = self.values.find(key)
-        return ABSENT if at < 0 else _DECODER.raw_decode(self.values, at + len(key))[0]
+        start = self.values.find(key)
+        return ABSENT if start < 0 else _DECODER.raw_decode(self.values, start + len(key))[0]
 
     def metric(self, name: str) -> Any:
         """A metric, as `setpoint compare` names them; `val.loss` is that of held-out data."""
@@ -91,9 +91,9 @@ class IndexedRun:
             kind = SHORT.get(path.kind or "", path.kind)
             column, place = path.column, REDUCTIONS.index(path.reduction)
             names = (f"{kind}.{column}", f"{kind}.held_out_{column}")
-            for each in names[: 2 if path.kind in SHORT else 1]:
-                if each in self.metrics:
-                    return self.metrics[each][place]
+            for key in names[: 2 if path.kind in SHORT else 1]:
+                if key in self.metrics:
+                    return self.metrics[key][place]
         return ABSENT
 
 
@@ -104,8 +104,8 @@ def indexed(folder: Path) -> list[IndexedRun]:
         SetpointError: if the folder cannot be read.
     """
     stamps = dict(_runs_in(folder))
-    known = _Kept(folder)
-    found: list[IndexedRun] = []
+    known = _Cache(folder)
+    runs: list[IndexedRun] = []
     with closing(known):
         for path, stamp in stamps.items():
             run = known.get(path, stamp)
@@ -113,9 +113,9 @@ def indexed(folder: Path) -> list[IndexedRun]:
                 run = _read(folder, Path(path))
                 known.put(path, stamp, run)
             run.facts["status"] = _status(run)
-            found.append(run)
+            runs.append(run)
         known.forget_but(stamps)
-    return sorted(found, key=lambda run: (run.facts["started"] or "", run.facts["run"]))
+    return sorted(runs, key=lambda run: (run.facts["started"] or "", run.facts["run"]))
 
 
 def known_names(runs: Sequence[IndexedRun]) -> list[str]:
@@ -141,8 +141,8 @@ def require_name(runs: Sequence[IndexedRun], name: str) -> None:
         )
 
 
-class _Kept:
-    """What has been read before, in a database that nothing depends on."""
+class _Cache:
+    """Cache of what was read, in a database that nothing depends on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -220,14 +220,14 @@ def _runs_in(folder: Path, depth: int = DEPTH) -> Iterator[tuple[str, str]]:
 
 
 def _stamp(run: Path) -> str:
-    found: list[str] = []
+    stamps: list[str] = []
     for name in _FILES:
         try:
             facts = os.stat(run / name)
-            found.append(f"{facts.st_mtime_ns}/{facts.st_size}")
+            stamps.append(f"{facts.st_mtime_ns}/{facts.st_size}")
         except OSError:
-            found.append("-")
-    return " ".join(found)
+            stamps.append("-")
+    return " ".join(stamps)
 
 
 def _read(folder: Path, path: Path) -> IndexedRun:
@@ -260,15 +260,15 @@ def _read(folder: Path, path: Path) -> IndexedRun:
         "goodput": goodput(events, metrics.rows).share,
         **said,
     }
-    found: dict[str, list[float]] = {}
+    reductions: dict[str, list[float]] = {}
     for name in metrics.columns():
         kind, _, column = name.partition(".")
         values = [value for _, value in metrics.curve(MetricPath(kind, column, "last"))]
         if values:  # of rows that have a step
-            found[name] = [reduced(values, each) for each in REDUCTIONS]
+            reductions[name] = [reduced(values, reduction) for reduction in REDUCTIONS]
     record.pop("setpoint", None)
     fields = json.dumps(dict(_flat(record)))
-    return IndexedRun(path, facts, found, fields, problems)
+    return IndexedRun(path, facts, reductions, fields, problems)
 
 
 def _fingerprint(record: Mapping[str, Any]) -> str:
@@ -299,7 +299,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield path, value["type"]
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         for number, inner in enumerate(value):
             yield from _flat(inner, f"{path}.{number}")
     else:

@@ -1,4 +1,4 @@
-"""What people say of a run: tags, a note, and whether it is put away."""
+"""Labels of a run: tags, a note, and whether it is archived."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FILE = "labels.json"
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Of one run.
+    """Labels of one run.
 
     Arguments:
-        archived: whether lists leave it out unless they are asked for it.
+        archived: True if lists leave it out by default.
     """
 
     tags: tuple[str, ...] = ()
@@ -26,17 +26,19 @@ class Labels:
 
 
 def read_labels(run: Path) -> Labels:
-    """What is said of a run; nothing where nobody has said anything.
+    """Read the labels of a run; empty where there are none.
 
     Raises:
         SetpointError: if the file is not what `write_labels` wrote.
     """
     path = run / FILE
     try:
-        found = read_json(path)
-        if not isinstance(found, dict) or not isinstance(found["tags"], list):
+        labels = read_json(path)
+        if not isinstance(labels, dict) or not isinstance(labels["tags"], list):
             raise ValueError("it is not what `setpoint runs tag` writes")
-        return Labels(tuple(map(str, found["tags"])), str(found["note"]), bool(found["archived"]))
+        return Labels(
+            tuple(map(str, labels["tags"])), str(labels["note"]), bool(labels["archived"])
+        )
     except FileNotFoundError:
         return Labels()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -46,9 +48,9 @@ def read_labels(run: Path) -> Labels:
 
 
 def write_labels(run: Path, labels: Labels) -> None:
-    """Write it, in one step.
+    """Write the labels atomically.
 
     Raises:
-        RunError: if it cannot be written; what was said before is unchanged.
+        RunError: if they cannot be written; those before are unchanged.
     """
     write_json(run / FILE, asdict(labels))

@@ -15,7 +15,7 @@ Look = Callable[[str], Any]
 """Gives what a run has under a name; `ABSENT` where it has nothing."""
 
 Condition = Callable[[Look], bool]
-"""Whether a run is one of those that are asked for."""
+"""True for a run that matches the query."""
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
@@ -131,7 +131,7 @@ class _Reader:
             at = found.end()
 
     def refusal(self, reason: str, at: int | None = None) -> SetpointError:
-        """What is wrong, with a mark below the place."""
+        """Error with a mark below the position."""
         if at is None:
             at = len(self.text) if self.now is None else self.now.at
         return SetpointError(
@@ -144,41 +144,41 @@ def _comparison(name: str, sign: str, text: str, quoted: bool) -> Condition:
     wanted = text if quoted else _value(text)
 
     def holds(look: Look) -> bool:
-        found = look(name)
+        value = look(name)
         if sign == "!=":
-            return found is ABSENT or not _equal(found, wanted)
-        if found is ABSENT:
+            return value is ABSENT or not _equal(value, wanted)
+        if value is ABSENT:
             return False
         if sign in ("=", "=="):
-            return _equal(found, wanted)
+            return _equal(value, wanted)
         if sign == "~":
-            return _like(found, text)
+            return _like(value, text)
         try:
-            return _COMPARE[sign](*_comparable(found, wanted))
+            return _COMPARE[sign](*_comparable(value, wanted))
         except TypeError:
             return False
 
     return holds
 
 
-def _comparable(found: Any, wanted: Any) -> tuple[Any, Any]:
+def _comparable(value: Any, wanted: Any) -> tuple[Any, Any]:
     """Numbers also where a text begins with one, as durations do: `100 steps`."""
-    if isinstance(wanted, float | int) and isinstance(found, str):
-        head = _value(found.partition(" ")[0])
-        return (head, wanted) if isinstance(head, float | int) else (found, wanted)
-    return found, wanted
+    if isinstance(wanted, float | int) and isinstance(value, str):
+        head = _value(value.partition(" ")[0])
+        return (head, wanted) if isinstance(head, float | int) else (value, wanted)
+    return value, wanted
 
 
-def _equal(found: Any, wanted: Any) -> bool:
-    if isinstance(found, bool) or isinstance(wanted, bool):
-        return found is wanted
-    return found == wanted or (isinstance(found, str) and found == str(wanted))
+def _equal(value: Any, wanted: Any) -> bool:
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    return value == wanted or (isinstance(value, str) and value == str(wanted))
 
 
-def _like(found: Any, text: str) -> bool:
+def _like(value: Any, text: str) -> bool:
     pattern = text if any(sign in text for sign in "*?[") else f"*{text}*"
-    each = found if isinstance(found, list | tuple) else [found]
-    return any(fnmatch.fnmatchcase(str(one), pattern) for one in each)
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(fnmatch.fnmatchcase(str(one), pattern) for one in values)
 
 
 def _value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""What is to be seen of a run while it trains, from its files alone, here or on another machine."""
+"""Live view of a run, from its files alone, on this machine or another."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Tail:
 
 
 class Rank(NamedTuple):
-    """What is wrong with a rank, by its heartbeats.
+    """A rank in trouble, by its heartbeats.
 
     Arguments:
         seconds: for which nothing has come of it, or it has made no progress.
@@ -106,12 +106,12 @@ class Rank(NamedTuple):
 
 @dataclass
 class Watched:
-    """A run that is looked at again and again.
+    """A run that is polled.
 
     Arguments:
         path: its directory.
         columns: `KIND.COLUMN` of the curves.
-        asked: those of them that somebody wants to see, whether or not there are any.
+        asked: those to show even where they are empty.
     """
 
     path: Path
@@ -137,7 +137,7 @@ class Watched:
         self._rows = Tail(self.path / "metrics.jsonl", self._take, self._begin)
         self._history = Tail(self.path / "events.jsonl", self.events.append, self.events.clear)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read what has come since the last time.
 
         Raises:
@@ -150,8 +150,8 @@ class Watched:
         self.beats = read_heartbeats(self.path)
 
     def _begin(self) -> None:
-        for each in (self.last, self.curves, self.known, self._every, self._seen):
-            each.clear()
+        for container in (self.last, self.curves, self.known, self._every, self._seen):
+            container.clear()
 
     def _take(self, row: Mapping[str, Any]) -> None:
         kind, step = row.get("kind"), row.get("step")
@@ -160,8 +160,8 @@ class Watched:
         self.last[kind] = row
         self.known.update(f"{kind}.{name}" for name in row if _is_number(row[name]))
         for name in self.columns:
-            own, _, column = name.partition(".")
-            value = row.get(column) if own == kind else None
+            column_kind, _, column = name.partition(".")
+            value = row.get(column) if column_kind == kind else None
             if not (_is_number(value) and _is_number(step)):
                 continue
             curve, every = self.curves.setdefault(name, []), self._every.setdefault(name, 1)
@@ -189,31 +189,35 @@ class Watched:
 
     @property
     def position(self) -> Position | None:
-        """Where the newest row of training is."""
+        """Position of the newest row of training."""
         row = self.last.get("train")
         if row is None:
             return None
-        found = [row.get(name) for name in _POSITION]
-        step, tokens, epochs, seconds = (each if _is_number(each) else 0 for each in found)
+        numbers = [row.get(name) for name in _POSITION]
+        step, tokens, epochs, seconds = (number if _is_number(number) else 0 for number in numbers)
         return Position(int(step), int(tokens), epochs, seconds)
 
     @property
     def done(self) -> float | None:
-        """How much of the run is done, from 0 to 1."""
-        at = self.position
-        return None if at is None or self.duration is None else share_done(self.duration, at)
+        """Share of the run that is done, from 0 to 1."""
+        position = self.position
+        return (
+            None
+            if position is None or self.duration is None
+            else share_done(self.duration, position)
+        )
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds of training until the end, at the pace of the whole run."""
-        at, done = self.position, self.done
-        return at.seconds * (1 - done) / done if at is not None and done else None
+        position, done = self.position, self.done
+        return position.seconds * (1 - done) / done if position is not None and done else None
 
     @property
     def silent(self) -> float | None:
         """Seconds since the newest row or event; None without any."""
         times = [row.get("time") for row in (*self.last.values(), *self.events[-1:])]
-        known = [stamp for each in times if (stamp := _stamp(each)) is not None]
+        known = [stamp for text in times if (stamp := _stamp(text)) is not None]
         return time.time() - max(known) if known else None
 
     def troubled(self) -> list[Rank]:
@@ -230,17 +234,17 @@ class Watched:
         return Plot(name, "step", "", [Series(name, self.curves.get(name, []))])
 
     def to_json(self) -> dict[str, Any]:
-        """What is seen, for machines."""
-        at = self.position
+        """The view, for machines."""
+        position = self.position
         return {
             "run": str(self.path),
             "status": self.status,
-            "step": None if at is None else at.step,
+            "step": None if position is None else position.step,
             "done": self.done,
             "seconds_left": self.seconds_left,
             "silent": self.silent,
             "metrics": self.last,
-            "troubled": [each._asdict() for each in self.troubled()],
+            "troubled": [rank._asdict() for rank in self.troubled()],
             "events": self.events[-1:],
             "broken_lines": self.broken,
         }

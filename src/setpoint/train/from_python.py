@@ -1,4 +1,4 @@
-"""What `train` takes in Python: a job in any form, and data and callbacks as objects."""
+"""Arguments of `train` in Python: a job in any form, and data and callbacks as objects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Overrides = Sequence[str] | Mapping[str, object]
 def job_of(
     source: Source, overrides: Overrides = (), data: Iterable[Any] | None = None
 ) -> tuple[Job, Path | None]:
-    """Resolve what `train` was given.
+    """Resolve the source of `train` with its overrides and data.
 
     Arguments:
         overrides: words as on the command line, or values by dotted path.
@@ -81,7 +81,7 @@ def job_of(
     if (
         isinstance(words, str)
         or not isinstance(words, Sequence)
-        or not all(isinstance(each, str) for each in [*words, *values])
+        or not all(isinstance(word, str) for word in [*words, *values])
     ):
         raise SetpointError(
             f"train: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
@@ -92,7 +92,7 @@ def job_of(
     if words or values:
         merged = compose(Job, merged.draft, flags=list(words), program=values)
     given_sources = merged.draft.data.sources
-    if paths is not None and [getattr(each, "paths", None) for each in given_sources] != [paths]:
+    if paths is not None and [getattr(word, "paths", None) for word in given_sources] != [paths]:
         raise SetpointError(
             "train: data takes the place of data.sources, and overrides give other sources or "
             "paths.\nValid: one of the two; options of the source, such as data.sources.0.field."
@@ -120,10 +120,10 @@ def _said(value: object) -> str:
     return f"a {type(value).__name__}" if isinstance(value, Config) else shown(value)
 
 
-def _no_job(found: object) -> SetpointError:
+def _no_job(value: object) -> SetpointError:
     return SetpointError(
         f"train takes a Job, a composition of one, the name of a preset, a file or a run "
-        f"directory; got {_said(found)}"
+        f"directory; got {_said(value)}"
     )
 
 
@@ -142,14 +142,14 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
     """
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         raise SetpointError(f"train: callbacks takes a list of callbacks; got {_said(callbacks)}")
-    found = list(callbacks)
-    for index, each in enumerate(found):
-        if not isinstance(each, Callback):
+    checked = list(callbacks)
+    for index, callback in enumerate(checked):
+        if not isinstance(callback, Callback):
             raise SetpointError(
-                f"train: callbacks[{index}] is {_said(each)}.\nValid: an object of a subclass of "
-                f"setpoint.train.loop.Callback"
+                f"train: callbacks[{index}] is {_said(callback)}.\nValid: an object of a subclass "
+                f"of setpoint.train.loop.Callback"
             )
-    return found
+    return checked
 
 
 def named(callback: Callback) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FrozenParameters:
-    """Which weights the frozen parameters of a run have, and what its checkpoints leave out.
+    """The weights that frozen parameters of a run come from, and those that checkpoints leave out.
 
     Every rank calls every method.
 
@@ -38,24 +38,26 @@ class FrozenParameters:
         self._loaded: tuple[Base, Place] | None = None
         self._from: Path | None = None
 
-    def completed(self, found: Checkpoint) -> Checkpoint:
+    def completed(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint with the frozen parameters that it leaves out.
 
         Raises:
             SetpointError: if the weights that have them are not there, or have changed.
         """
-        self._from, base = found.path, found.base
+        self._from, base = checkpoint.path, checkpoint.base
         if base is None:
             self._loaded = None
-            return found
+            return checkpoint
         known = self._loaded
         if known is None or known[0].files != base.files:
             pretrained = self.job.model.pretrained
-            place = self.components.world.on_main(lambda: find_base(found.path, base, pretrained))
+            place = self.components.world.on_main(
+                lambda: find_base(checkpoint.path, base, pretrained)
+            )
             known = base, place
         self._loaded = base, known[1]
         words, outline = self.components.tokenizer.vocab_size, self._outline()
-        return completed(found, known[1], self.job.model, words, outline)
+        return completed(checkpoint, known[1], self.job.model, words, outline)
 
     def decide(self) -> str | None:
         """Choose what checkpoints leave out, when the model has the values that it trains from.
@@ -64,7 +66,7 @@ class FrozenParameters:
         there: those that were trained before they were frozen are saved.
 
         Returns:
-            what people should know of it.
+            a note for people; None where nothing is left out.
 
         Raises:
             SetpointError: if the weights cannot be read.
@@ -74,12 +76,17 @@ class FrozenParameters:
             return None
         world = self.components.world
         base, place = self._loaded or world.on_main(lambda: _found(pretrained))
-        here = self._frozen_here()
-        equal = self._equal(here, base, place)
-        facts = {name: ((DTYPES[each.dtype],), name in equal) for name, each in here.items()}
-        found = world.all_of(facts)
-        others = {name for each in found for name, (_, same) in each.items() if not same}
-        names = {name: of for each in found for name, (of, _) in each.items() if name not in others}
+        frozen = self._frozen_here()
+        equal = self._equal(frozen, base, place)
+        facts = {name: ((DTYPES[part.dtype],), name in equal) for name, part in frozen.items()}
+        parts = world.all_of(facts)
+        others = {name for part in parts for name, (_, same) in part.items() if not same}
+        names = {
+            name: dtypes
+            for part in parts
+            for name, (dtypes, _) in part.items()
+            if name not in others
+        }
         self.left_out = Base(base.name, base.directory, base.files, names) if names else None
         changed = f"; {len(others)} others have been trained, and are saved" if others else ""
         return (
@@ -98,32 +105,32 @@ class FrozenParameters:
 
     def _frozen_here(self) -> dict[str, Tensor]:
         """The frozen parameters that this rank holds a part of, as checkpoints name them."""
-        held = self.components.model.state_dict(keep_vars=True)
+        state = self.components.model.state_dict(keep_vars=True)
         return {
-            name: each.detach()
-            for name, each in held.items()
-            if isinstance(each, nn.Parameter) and not each.requires_grad
+            name: tensor.detach()
+            for name, tensor in state.items()
+            if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
         }
 
-    def _equal(self, here: dict[str, Tensor], base: Base, place: Place) -> set[str]:
+    def _equal(self, frozen: dict[str, Tensor], base: Base, place: Place) -> set[str]:
         """Those that equal, bit by bit, what the weights have."""
         config, size = self.job.model, self.components.tokenizer.vocab_size
-        known = set(base.tensors) & here.keys()
+        known = set(base.tensors) & frozen.keys()
         if self._from is None and self.components.pretrained is not None:
             # They have just come from there, but for what is no part of the model by itself, and
             # what adapters of PEFT have changed.
             if not isinstance(config, Transformer):
-                return set(here)
+                return set(frozen)
             if not config.adapters:
-                known = here.keys() & skeleton(config, size).state_dict().keys()
-        unsure = {n: (DTYPES[each.dtype],) for n, each in here.items() if n not in known}
+                known = frozen.keys() & skeleton(config, size).state_dict().keys()
+        unsure = {n: (DTYPES[tensor.dtype],) for n, tensor in frozen.items() if n not in known}
         if not unsure or self.components.replicas.holds_state:
             return known
-        of = self._from or place.directory
-        found = tensors_at(place, unsure, config, size, of, self._outline())
-        for name, theirs in found.items():
-            placed = part_here(as_placed(theirs, here[name]))
-            if torch.equal(placed.to(here[name].device), part_here(here[name])):
+        directory = self._from or place.directory
+        weights = tensors_at(place, unsure, config, size, directory, self._outline())
+        for name, weight in weights.items():
+            placed = part_here(as_placed(weight, frozen[name]))
+            if torch.equal(placed.to(frozen[name].device), part_here(frozen[name])):
                 known.add(name)
         return known
 

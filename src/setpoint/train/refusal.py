@@ -1,4 +1,4 @@
-"""A resume that is refused, in words: both values, their origins, and what to type."""
+"""Error text of a refused resume: both values, their origins, and the command to type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ContractRefused(SetpointError):
     """A refused resume that `--accept` would let pass.
 
     Arguments:
-        command: what goes on all the same; the command line knows more of what was typed.
+        command: resumes the run with `--accept`; the command line adds what was typed.
     """
 
     def __init__(self, message: str, command: str, paths: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ class ContractRefused(SetpointError):
 
 
 def shorter(folder: str, item: Difference, given: bool) -> str:
-    """Why a run does not become shorter, where it stands, and what to type instead."""
+    """Error text for a shorter duration: how far the run is, and the command to type instead."""
     run = shlex.quote(folder)
     anew = "the same command with --name NAME"
     if given:
@@ -64,7 +64,7 @@ def identity_refusal(
     moved: Sequence[str] = (),
     longer: Sequence[Difference] = (),
 ) -> SetpointError:
-    """Why a run does not go on with other identity values, and what to type instead.
+    """Error for a resume with other identity values, with the command to type instead.
 
     Arguments:
         late: those among the differences that are used at the start of a run only.
@@ -92,13 +92,13 @@ def identity_refusal(
         lines.append(f"  To resume it as it was saved: setpoint train {run}")
         lines.append("  To train a new run: the same command with --name NAME")
     paths, command = _accepting(refused), ""
-    hopeless = _hopeless(refused, late)
+    reason = _reason_not_acceptable(refused, late)
     if reshaped is not None:
-        hopeless = f"the checkpoints hold weights of another shape: {reshaped}"
-    elif hopeless is None and moved:
-        hopeless = f"the run has a checkpoint, {other_rows(moved)}"
-    if hopeless is not None:
-        lines.append(f"  --accept does not help: {hopeless}.")
+        reason = f"the checkpoints hold weights of another shape: {reshaped}"
+    elif reason is None and moved:
+        reason = f"the run has a checkpoint, {other_rows(moved)}"
+    if reason is not None:
+        lines.append(f"  --accept does not help: {reason}.")
         lines += [f"  {from_these_weights(folder)}"] * bool(moved)
     else:
         # Of a directory that was given, what was typed beside it is known to who has read it.
@@ -131,7 +131,7 @@ def identity_refusal(
 
 
 def other_rows(paths: Sequence[str]) -> str:
-    """Why a checkpoint's place in the data means nothing any more, for the end of a sentence."""
+    """End of a sentence on a checkpoint whose data position no longer counts the same rows."""
     one = len(paths) == 1
     return (
         f"whose place in the data counts rows that {' and '.join(paths)} "
@@ -140,13 +140,13 @@ def other_rows(paths: Sequence[str]) -> str:
 
 
 def from_these_weights(folder: str) -> str:
-    """How to train with other rows all the same."""
+    """Sentence on training the weights of a run with other rows."""
     option = shlex.join(["--model.pretrained", folder])
     return f"To train these weights with other rows: a run of its own with {option}"
 
 
-def _hopeless(refused: list[Difference], late: list[Difference]) -> str | None:
-    """Why a run cannot go on with what differs; None if it may."""
+def _reason_not_acceptable(refused: list[Difference], late: list[Difference]) -> str | None:
+    """Reason why `--accept` cannot resume a run with these differences; None if it can."""
     paths = [item.path for item in refused]
     if late:
         names = " and ".join(item.path for item in late)
@@ -159,7 +159,7 @@ def _hopeless(refused: list[Difference], late: list[Difference]) -> str | None:
 
 
 def _accepting(refused: list[Difference]) -> list[str]:
-    """What has to be accepted: the values, or the sections where they are many."""
+    """Paths to accept: those of the values, or of their sections where they are many."""
     paths = [item.path for item in refused]
     if len(paths) > MANY:
         paths = list(dict.fromkeys(path.partition(".")[0] for path in paths))

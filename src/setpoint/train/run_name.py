@@ -98,19 +98,27 @@ def find_run(job: Job) -> str:
     folder, name = os.path.split(path)
     pattern = re.compile(re.escape(name).replace(digest[:SHORT], f"[0-9a-f]{{{SHORT}}}", 1))
     try:
-        beside = [each for each in sorted(os.listdir(folder or ".")) if pattern.fullmatch(each)]
+        beside = [
+            name_beside
+            for name_beside in sorted(os.listdir(folder or "."))
+            if pattern.fullmatch(name_beside)
+        ]
     except OSError:
         return path
     mark = identity_mark(job) if beside else ""
-    beside = [each for each in beside if os.path.exists(os.path.join(folder, each, mark))]
+    beside = [
+        name_beside
+        for name_beside in beside
+        if os.path.exists(os.path.join(folder, name_beside, mark))
+    ]
     values = [
         (leaf.path, json_value(leaf.value))
         for leaf in (leaves(job) if beside else ())
         if leaf.role is IDENTITY and not _follows_duration(leaf.key, leaf.origin.layer)
     ]
     of_other_length = None
-    for each in beside:
-        other = os.path.join(folder, each)
+    for name_beside in beside:
+        other = os.path.join(folder, name_beside)
         record = _recorded(other)
         if _has(record, (HEADER, "fingerprint"), digest):
             return other
@@ -121,7 +129,7 @@ def find_run(job: Job) -> str:
 
 
 def _follows_duration(key: str, layer: str) -> bool:
-    """Whether a value of an identity field is one of the schedule that follows from the length."""
+    """True if an identity value is one of the schedule that is derived from the duration."""
     computed = layer in (DERIVED, REFERENCE) and key != "schedule.evaluated_on"
     return computed and within(key, "schedule")
 
@@ -135,10 +143,10 @@ def _recorded(folder: str) -> dict[str, Any]:
 
     try:
         with open(os.path.join(folder, CONFIG), "rb") as file:
-            found = json.loads(file.read())
+            record = json.loads(file.read())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _has(record: Any, path: Path, value: object) -> bool:
@@ -154,10 +162,10 @@ def _has_other_length(folder: str, job: Job) -> bool:
     from setpoint.config import recorded_differences
 
     try:
-        found = recorded_differences(folder, job)
+        differences = recorded_differences(folder, job)
     except SetpointError:
         return False  # what cannot be read is no run to continue
-    identity = [item for item in found if item.role is IDENTITY]
+    identity = [item for item in differences if item.role is IDENTITY]
     layers = {leaf.key: leaf.origin.layer for leaf in leaves(job)}
     return all(_follows_duration(item.path, layers.get(item.path, "")) for item in identity)
 
@@ -182,7 +190,7 @@ def draw_seed(draft: Job) -> None:
 
 
 def is_drawn(job: Job) -> bool:
-    """Whether the seed was drawn by this process, so that the same command draws another one."""
+    """True if this process drew the seed, so that the same command draws another one."""
     chain = chain_of(job, "seed")
     last = chain[-1][0] if chain else None
     return last is not None and not isinstance(last, Recorded) and DRAWN in last.describe(("seed",))

@@ -1,6 +1,6 @@
 """A new run that starts from the full state of a checkpoint: `checkpoint.load`.
 
-What is taken, what is left out and why is found by names alone, before anything is changed.
+Names alone decide what is taken and what is left out, before anything is changed.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ OF_THE_PLACE = ("name", "experiment", "workspace", "checkpoint.load", "checkpoin
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a run has started from.
+    """The checkpoint that a run started from, and what was taken from it.
 
     Arguments:
-        source: where it is, at a URL if that was given.
+        source: its path, or its URL if that was given.
         digest: BLAKE3 of the manifest, which names that of every file.
-        weights, parameters: how many weights were loaded, and how many parameters' optimizer state.
-        left: weights that were not, with the reason.
+        weights, parameters: numbers of weights, and of parameters with optimizer state, loaded.
+        left: weights that were not loaded, with the reason.
         anew: parameters whose optimizer state starts anew, with the reason.
         dropped: parameters whose optimizer state has no use now.
-        entries: what of the rest of the state was left out.
+        entries: other parts of the state that were left out.
         differences: of the configurations; that of the checkpoint is the left side.
     """
 
@@ -77,7 +77,7 @@ class Loaded:
     differences: list[Difference]
 
     def lines(self) -> Iterator[str]:
-        """What people should know of it."""
+        """Notes for people."""
         known = sum(reason != NOT_HERE for reason in self.left.values())
         taken = f"{self.weights} of {self.weights + known} weights"
         if "optimizer" not in self.entries:
@@ -99,7 +99,7 @@ class Loaded:
             yield f"differs from what it starts from: {', '.join(shown[:SHOWN])}{more}"
 
     def to_json(self) -> dict[str, Any]:
-        """The event of it."""
+        """Details of the event `load`."""
         return {
             "step": self.step,
             "checkpoint": self.source if is_url(self.source) else str(self.path.resolve()),
@@ -134,7 +134,7 @@ def load_other(
     """
     assert job.checkpoint.load is not None
     saved: Checkpoint | None = None
-    found: tuple[Checkpoint, Loaded] | None = None
+    selected: tuple[Checkpoint, Loaded] | None = None
     refused: SetpointError | None = None
     trained = _trained(components)
     name = job.checkpoint.load
@@ -155,13 +155,13 @@ def load_other(
     except SetpointError as error:
         raise _named(job, error) from error
     try:
-        found = _select(job, components, trained, saved)
+        selected = _select(job, components, trained, saved)
     except SetpointError as error:
         refused = _named(job, error)
     agree(components.world, refused)
-    assert found is not None
-    checkpoint, loaded = found
-    taken = {name: each for name, each in states.items() if name not in NOT_OF_THE_RUN}
+    assert selected is not None
+    checkpoint, loaded = selected
+    taken = {name: state for name, state in states.items() if name not in NOT_OF_THE_RUN}
     del taken["data"]
     try:
         DataState(job, components, other_data=False).restore(checkpoint)
@@ -183,12 +183,12 @@ def load_other(
 
 def other_frozen(components: Components, checkpoint: Checkpoint) -> Iterator[str]:
     """Say what the optimizer does with parameters that are frozen now, or were; all ranks ask."""
-    own = dict.fromkeys(_trained(components), "frozen before")
+    trained = dict.fromkeys(_trained(components), "frozen before")
     groups = checkpoint.state["optimizer"]["groups"]
-    held = {name: "frozen now" for group in groups for name in group["parameters"]}
-    if anew := {name: why for name, why in own.items() if name not in held}:
+    saved = {name: "frozen now" for group in groups for name in group["parameters"]}
+    if anew := {name: why for name, why in trained.items() if name not in saved}:
         yield f"optimizer state begun anew: {_some(anew)}"
-    if dropped := {name: why for name, why in held.items() if name not in own}:
+    if dropped := {name: why for name, why in saved.items() if name not in trained}:
         yield f"optimizer state not used: {_some(dropped)}"
 
 
@@ -221,10 +221,14 @@ def _named(job: Job, error: SetpointError) -> SetpointError:
 
 def _trained(components: Components) -> list[str]:
     """The names of all parameters that are trained, where other ranks have some of them."""
-    own = [name for name, held in components.weights.named_parameters() if held.requires_grad]
+    names = [name for name, weight in components.weights.named_parameters() if weight.requires_grad]
     if components.pipeline is None:
-        return own
-    return list(dict.fromkeys(name for each in components.pipeline.all_of(own) for name in each))
+        return names
+    return list(
+        dict.fromkeys(
+            name for rank_names in components.pipeline.all_of(names) for name in rank_names
+        )
+    )
 
 
 def _select(
@@ -236,7 +240,7 @@ def _select(
     differences = [
         item for item in recorded_differences(str(path), job) if item.path not in OF_THE_PLACE
     ]
-    entries = tuple(each for each in ENTRIES if each in job.checkpoint.exclude)
+    entries = tuple(entry for entry in ENTRIES if entry in job.checkpoint.exclude)
     if saved.state.get(WEIGHTS_ONLY) and "optimizer" not in entries:
         raise SetpointError(
             f"{path} holds the weights alone (checkpoint.last = weights).\nValid: optimizer among "
@@ -301,21 +305,21 @@ def _left_weights(job: Job, components: Components, saved: Checkpoint) -> dict[s
         SetpointError: a pattern is found in no name, or weights that are not excluded do not fit
             the model.
     """
-    theirs, own = saved.tensors["model"], components.shapes
+    saved_weights, shapes = saved.tensors["model"], components.shapes
     elsewhere = frozenset() if components.pipeline is None else components.pipeline.elsewhere
-    names = list(dict.fromkeys([*own, *theirs, *sorted(elsewhere)]))
+    names = list(dict.fromkeys([*shapes, *saved_weights, *sorted(elsewhere)]))
     left: dict[str, str] = {}
     misfits: list[str] = []
     excluded = _excluded(job, names, of_optimizer=False)
     for name in names:
         problem, reason = "", EXCLUDED
-        if name not in theirs:
+        if name not in saved_weights:
             problem = reason = "not in the checkpoint"
-        elif name not in own and name not in elsewhere:
+        elif name not in shapes and name not in elsewhere:
             problem = reason = "not in the model"
-        elif name in own and theirs[name].shape != own[name]:
-            shapes = (tuple(each) for each in (theirs[name].shape, own[name]))
-            problem = reason = "{} there and {} in the model".format(*shapes)
+        elif name in shapes and saved_weights[name].shape != shapes[name]:
+            sizes = (tuple(size) for size in (saved_weights[name].shape, shapes[name]))
+            problem = reason = "{} there and {} in the model".format(*sizes)
         if name in excluded:
             left[name] = f"{EXCLUDED}, {problem}" if problem else reason
         elif problem:
@@ -331,7 +335,7 @@ def _left_weights(job: Job, components: Components, saved: Checkpoint) -> dict[s
 
 
 def _optimizer(
-    job: Job, own: list[str], state: dict[str, Any], left: Mapping[str, str]
+    job: Job, names: list[str], state: dict[str, Any], left: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str], int]:
     """Leave out of the optimizer's state what is excluded.
 
@@ -344,20 +348,20 @@ def _optimizer(
     """
     entry = state.get("optimizer")
     if entry is None:
-        return dict.fromkeys(own, EXCLUDED), [], 0
-    trained = set(own)
-    held = {name for group in entry["groups"] for name in group["parameters"]}
+        return dict.fromkeys(names, EXCLUDED), [], 0
+    trained = set(names)
+    saved = {name for group in entry["groups"] for name in group["parameters"]}
     excluded = {name for name, reason in left.items() if reason != NOT_HERE}
-    excluded |= _excluded(job, [*own, *sorted(held)], of_optimizer=True)
-    kept = {name: of for name, of in entry["parameters"].items() if name not in excluded}
+    excluded |= _excluded(job, [*names, *sorted(saved)], of_optimizer=True)
+    kept = {name: values for name, values in entry["parameters"].items() if name not in excluded}
     state["optimizer"] = {**entry, "parameters": kept}
     anew = {
         name: EXCLUDED if name in excluded else "not trained there"
-        for name in own
-        if name in excluded or name not in held
+        for name in names
+        if name in excluded or name not in saved
     }
-    dropped = sorted(name for name in held if name not in trained and name not in left)
-    return anew, dropped, len(own) - len(anew)
+    dropped = sorted(name for name in saved if name not in trained and name not in left)
+    return anew, dropped, len(names) - len(anew)
 
 
 def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
@@ -371,21 +375,21 @@ def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
     """
     names = list(dict.fromkeys(names))
     excluded: set[str] = set()
-    for index, each in enumerate(job.checkpoint.exclude):
-        if each in ENTRIES or each.startswith(OF_OPTIMIZER) != of_optimizer:
+    for index, entry in enumerate(job.checkpoint.exclude):
+        if entry in ENTRIES or entry.startswith(OF_OPTIMIZER) != of_optimizer:
             continue
-        pattern = each.removeprefix(OF_OPTIMIZER)
-        found = [name for name in names if re.search(pattern, name)]
-        if not found:
+        pattern = entry.removeprefix(OF_OPTIMIZER)
+        matches = [name for name in names if re.search(pattern, name)]
+        if not matches:
             known = [*ENTRIES, *names, *(part for name in names for part in name.split("."))]
             close = nearest(pattern, dict.fromkeys(known), 1)
             meant = f" Did you mean {close[0]}?" if close else ""
             raise SetpointError(
-                f"checkpoint.exclude.{index} = {each!r} is found in none of the {len(names)} names "
-                f"of weights.{meant}\nValid: {', '.join(ENTRIES)}, or a regular expression that is "
-                f"found in a name such as {', '.join(names[:3])}"
+                f"checkpoint.exclude.{index} = {entry!r} is found in none of the {len(names)} "
+                f"names of weights.{meant}\nValid: {', '.join(ENTRIES)}, or a regular expression "
+                f"that is found in a name such as {', '.join(names[:3])}"
             )
-        excluded |= set(found)
+        excluded |= set(matches)
     return excluded
 
 

@@ -55,7 +55,7 @@ CAUTIONS = {
     "memory-exceeds-gpu": "a rank is planned to take more memory than a GPU has",
     "gpu-lacks-kernels": "--gpu names a GPU without the number format or attention of the job",
 }
-"""What each means; the last two are of `check --plan` and `check --gpu`."""
+"""Meaning of each code; the last two are of `check --plan` and `check --gpu`."""
 # Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
 UNUSUAL_RATE = 0.1
 # The largest memory that one machine has, which the largest accelerators have a hundredth of.
@@ -144,21 +144,21 @@ def checkpoint_cautions(job: Job) -> Iterator[Caution]:
 
 
 def _share_of_run(job: Job, length: Length | Duration) -> float | None:
-    """How much of the run a length is; above 1 for more than all of it."""
+    """Length as a share of the run; above 1 where it exceeds the run."""
     if isinstance(length, Length):
         if not length:
             return 0.0
         if length.share is not None:
-            whole = job.schedule.runs_over
-            of = None if whole is None else _share_of_run(job, whole)
-            return None if of is None else length.share * of
+            span = job.schedule.runs_over
+            share = None if span is None else _share_of_run(job, span)
+            return None if share is None else length.share * share
         length = Duration(str(length))
     if length == job.duration:
         return 1.0
-    here, run = limits_of(length, job.batch), limits_of(job.duration, job.batch)
-    if len(here) > 1 or not here.keys() <= run.keys():
+    limits, run = limits_of(length, job.batch), limits_of(job.duration, job.batch)
+    if len(limits) > 1 or not limits.keys() <= run.keys():
         return None
-    ((unit, count),) = here.items()
+    ((unit, count),) = limits.items()
     return count / run[unit]
 
 
@@ -215,9 +215,9 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     if (section.every.unit, saves.unit) != ("steps", "steps"):
         return
     # The last step is evaluated and saved in any case.
-    each, period = int(section.every.count), int(saves.count)
-    evaluated, saved = (steps - 1) // each, (steps - 1) // math.lcm(each, period)
-    multiple = period % each == 0 or each % period == 0
+    interval, period = int(section.every.count), int(saves.count)
+    evaluated, saved = (steps - 1) // interval, (steps - 1) // math.lcm(interval, period)
+    multiple = period % interval == 0 or interval % period == 0
     if multiple or 2 * saved >= evaluated:
         return
     yield Caution(
@@ -353,14 +353,14 @@ def size_cautions(job: Job) -> Iterator[Caution]:
 def packing_cautions(job: Job) -> Iterator[Caution]:
     """Questions apart from their answers, and beside those of other conversations."""
     packing = job.data.packing
-    whole = ("next_fit", "first_fit_decreasing") if job.model.takes_documents else ()
+    methods = ("next_fit", "first_fit_decreasing") if job.model.takes_documents else ()
     if packing.method == "concatenate":
         yield Caution(
             "conversations-cut",
             "data.packing.method",
             "rows of concatenated conversations end anywhere, so answers are trained without their "
             "questions",
-            valid=(*whole, "none"),
+            valid=(*methods, "none"),
             also=("data.sources",),
         )
     elif packing.method != "none" and not packing.isolate:
@@ -368,9 +368,9 @@ def packing_cautions(job: Job) -> Iterator[Caution]:
             "conversations-not-isolated",
             "data.packing.isolate",
             "conversations attend to those before them in their row",
-            valid=("true",) if whole else (),
+            valid=("true",) if methods else (),
             also=("data.packing.method", "data.sources"),
-            hint="" if whole else "Or set data.packing.method to none.",
+            hint="" if methods else "Or set data.packing.method to none.",
         )
 
 
@@ -379,8 +379,8 @@ def _reaches_embedding(adapter: AdapterConfig) -> bool:
         return True  # which is said elsewhere
     names = "embedding.weight", "model.embed_tokens.weight", "transformer.wte.weight"
     modules = [name.removesuffix(".weight") for name in names]
-    return any(re.search(each, name) for each in adapter.train for name in names) or any(
-        re.search(each, name) for each in adapter.targets or () for name in modules
+    return any(re.search(pattern, name) for pattern in adapter.train for name in names) or any(
+        re.search(pattern, name) for pattern in adapter.targets or () for name in modules
     )
 
 

@@ -79,7 +79,7 @@ class Conflict(NamedTuple):
 
     @property
     def is_about_ranks(self) -> bool:
-        """Whether it conflicts with how ranks divide the work, and with nothing else."""
+        """True if it conflicts only with how ranks divide the work."""
         return bool(self.also) and all(path.startswith("parallel") for path in self.also)
 
     def problem(self, job: NullSafe, device: str) -> Problem:
@@ -124,7 +124,7 @@ def conflicts(job: Any) -> Iterator[Problem]:
 
 
 def may_need_gpu(job: Any) -> bool:
-    """Whether `device = auto` must find a GPU."""
+    """True if `device = auto` must find a GPU."""
     safe = NullSafe(job)
     return job.parallel.device == "auto" and any(r.on_cpu and r.applies(safe) for r in CONFLICTS)
 
@@ -140,14 +140,14 @@ def conflicts_without_gpu(job: Any) -> Iterator[Problem]:
 
 
 def sees_gpu() -> bool:
-    """Whether PyTorch sees a GPU on this machine."""
+    """True if PyTorch sees a GPU on this machine."""
     from torch import cuda
 
     return cuda.is_available()
 
 
 def saves(job: NullSafe, name: str) -> bool:
-    """Whether activation checkpointing names results to save, and this is one of them."""
+    """True if activation checkpointing names results to save, and this is one of them."""
     names = job.memory.activation_checkpointing.save
     return name in names and set(names) != set(SAVE)
 
@@ -245,7 +245,7 @@ CONFLICTS = (
         ("null",), ("precision.float8",), "Or set precision.float8 to null."),
     *(Conflict(
         lambda job, path=path: job.adapter.quantize.noise and job[path] in (True, "graph"),
-        path, "cannot trace the noise of quantized weights: its generator is outside of the graph",
+        path, "cannot trace quantization noise: its RNG is outside the graph",
         (valid,), ("adapter.quantize.noise",), "Or set adapter.quantize.noise to null.")
         for path, valid in (("compile.fullgraph", "false"), ("compile.scope", "block"))),
     Conflict(lambda job: job.adapter.dropout and job.parallel.divides_matrices

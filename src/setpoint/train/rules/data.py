@@ -33,7 +33,7 @@ def load_problems(job: Job) -> Iterator[Problem]:
         yield Problem(
             "model.moe.load_sequences",
             f"micro-batches of {micro} sequences do not fall into parts of {size}",
-            valid=[str(each) for each in nearest_divisors(micro, size)],
+            valid=[str(divisor) for divisor in nearest_divisors(micro, size)],
             also=("batch.micro_size",),
         )
 
@@ -126,14 +126,14 @@ def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
         value = getattr(section, name)
         items = value if isinstance(value, tuple) else (value,)
         for number, item in enumerate(items):
-            here = f"{path}{name}.{number}" if isinstance(value, tuple) else f"{path}{name}"
+            inner = f"{path}{name}.{number}" if isinstance(value, tuple) else f"{path}{name}"
             if isinstance(item, Config):
-                yield from _in_epochs(item, f"{here}.")
+                yield from _in_epochs(item, f"{inner}.")
                 continue
             limits = item.limits if isinstance(item, Duration) else (item,)
             counts = [x.count for x in limits if getattr(x, "unit", None) == "epochs"]
             if counts:
-                yield here, counts
+                yield inner, counts
 
 
 @check(needs="files", when=lambda job: job.data.held_out >= 1 and not job.data.validation)
@@ -213,14 +213,14 @@ def template_problems(job: Job) -> Iterator[Problem]:
         if facts is None or (source.template is None and not needs_template(source)):
             continue
         try:
-            found = fitting_template(source.template, "", facts)
-            template = ChatTemplate(*found, facts.variables, facts.controls)
+            fitting = fitting_template(source.template, "", facts)
+            template = ChatTemplate(*fitting, facts.variables, facts.controls)
             if path.startswith("data.sources.") and template.turn_end is None:
                 yield Caution(
                     "no-stop-token",
                     f"{path}.template",
-                    f"{found.title} writes no control token of {facts.title} behind an answer, so "
-                    "that none is trained that ends generation",
+                    f"{fitting.title} writes no control token of {facts.title} behind an answer, "
+                    "so that none is trained that ends generation",
                     also=("tokenizer",),
                     hint="End the assistant's messages with a control token, such as eos_token.",
                 )
@@ -311,15 +311,15 @@ def text_problems(job: Job) -> Iterator[Problem]:
 def _brief(name: str) -> str:
     """The name of a tokenizer with the start of its hash."""
     kind, *more = name.split()
-    return " ".join([kind, *(each[:12] for each in more)])
+    return " ".join([kind, *(word[:12] for word in more)])
 
 
 def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
     """The sources of a kind, with their paths."""
     sections = [("data.sources", job.data.sources), ("data.validation", job.data.validation)]
     if job.evaluation is not None:
-        for number, each in enumerate(job.evaluation.datasets):
-            sections.append((f"evaluation.datasets.{number}.sources", each.sources))
+        for number, dataset in enumerate(job.evaluation.datasets):
+            sections.append((f"evaluation.datasets.{number}.sources", dataset.sources))
     for path, sources in sections:
         for number, source in enumerate(sources):
             if isinstance(source, kind):
@@ -327,7 +327,7 @@ def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
 
 
 def needs_template(source: Conversations) -> bool:
-    """Whether a source's first row is messages, and not tokens."""
+    """True if a source's first row is messages, and not tokens."""
     from setpoint.data.sources.conversations import ConversationsSource
     from setpoint.hub.urls import is_url
 

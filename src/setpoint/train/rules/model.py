@@ -23,7 +23,7 @@ MANY = 2**20
 
 
 def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
-    """Find how many tokens a tokenizer has, where that is known without building it.
+    """Vocabulary size of a tokenizer, where it is known without building it.
 
     Arguments:
         tokenizer: its section; of one in files these are read, if they are here.
@@ -46,7 +46,7 @@ def device_needs(job: Job) -> tuple[Need, ...]:
 
 
 def has_rows(job: Job) -> bool:
-    """Whether the embedding may have another number of rows than there are tokens."""
+    """True if the embedding may have another number of rows than there are tokens."""
     model = job.model
     return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
 
@@ -100,30 +100,30 @@ def row_problems(job: Job) -> Iterator[Problem]:
     from setpoint.model.pretrained.difference import Different
     from setpoint.model.pretrained.locate import locate_here
 
-    model, tokens, found = job.model, known_vocabulary(job.tokenizer), None
+    model, tokens, different = job.model, known_vocabulary(job.tokenizer), None
     also = ("tokenizer", *(() if model.pretrained is None else ("model.pretrained",)))
     try:
         place = None if model.pretrained is None else locate_here(model.pretrained)
         if isinstance(model, Transformer):
             words = model.vocab_size or tokens
             if place is not None and words is not None:
-                found = check.vocabulary_difference(model, words, place)
+                different = check.vocabulary_difference(model, words, place)
         elif isinstance(model, HuggingFaceModel):
             rows = check.declared_vocabulary(model)
             known = None if place is None else check.vocabulary_of(place)
             if rows is not None and tokens is not None and rows < tokens:
                 yield _too_few(rows, tokens, also)
             elif rows is not None and known is not None and rows < known:
-                found = Different("overrides.vocab_size", str(rows), str(known))
+                different = Different("overrides.vocab_size", str(rows), str(known))
     except SetpointError:
         return  # a check of the model's own says why
-    if found is not None:
-        field, size, theirs = found
+    if different is not None:
+        field, size, expected = different
         given = f", and the tokenizer has {tokens} tokens" if size.startswith("null") else ""
         yield Problem(
             f"model.{field}",
-            f"the weights to start from have {theirs}{given}",
-            valid=(theirs,),
+            f"the weights to start from have {expected}{given}",
+            valid=(expected,),
             also=also,
         )
 
@@ -184,18 +184,18 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     """Attention that holds tensors of all pairs of positions on a GPU."""
     from setpoint.model.attention.support import LIMITS, able, demands_of, unplaced
 
-    found, model = dense_on_gpu(job), job.model
+    attention, model = dense_on_gpu(job), job.model
     assert isinstance(model, Transformer)
     if job.parallel.device == "auto":
         import torch
 
-        found = found if torch.cuda.is_available() else None
-    if found is None:
+        attention = attention if torch.cuda.is_available() else None
+    if attention is None:
         return
     length, compute = job.batch.sequence_length, job.precision.compute
     # One byte for what is seen, and two for what is added to a score; scores are there twice.
-    size = job.batch.micro_size * length**2 * (8 * model.heads if found.scores else 3)
-    without = ("dense", "causal") if found.masked else ("dense",)
+    size = job.batch.micro_size * length**2 * (8 * model.heads if attention.scores else 3)
+    without = ("dense", "causal") if attention.masked else ("dense",)
     better = [
         name
         for name in able(model)
@@ -206,12 +206,12 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     ]
     fields = ("model.attention_soft_cap", "model.attention_dropout", "model.sliding_window")
     also = [field for field in fields if getattr(model, field.partition(".")[2])]
-    held = "scores of all heads" if found.scores else "a mask"
+    tensors = "scores of all heads" if attention.scores else "a mask"
     yield Caution(
         "dense-attention",
         "model.attention_backend",
-        f"{found.name} holds {held} of {length} x {length} positions for each row of a micro-batch "
-        f"on a GPU ({size / 2**20:,.1f} MiB), and skips nothing that is hidden",
+        f"{attention.name} holds {tensors} of {length} x {length} positions for each row of a "
+        f"micro-batch on a GPU ({size / 2**20:,.1f} MiB), and skips nothing that is hidden",
         valid=tuple(better) if model.attention_backend != "auto" else (),
         also=(*also, "batch.sequence_length", "data.packing.isolate"),
         hint="" if better else "Without model.attention_dropout auto needs no mask.",
@@ -265,9 +265,9 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
         return
     try:
         modules = [name for name, _ in model.named_modules() if name]
-        found = list(adapter_problems(job.adapter, trained_parameters(model), {}, modules))
-        yield from within("adapter", found)
-        if not found:
+        problems = list(adapter_problems(job.adapter, trained_parameters(model), {}, modules))
+        yield from within("adapter", problems)
+        if not problems:
             yield from _unjoined(job, model)
             add_adapter(job, model)
     except SetpointError as error:
@@ -289,13 +289,13 @@ def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
     place = locate_here(job.model.pretrained)
     if place is None or place.kind != "huggingface":
         return
-    theirs: Any = model
-    sources = Sources(theirs.model, place.directory)
+    wrapper: Any = model
+    sources = Sources(wrapper.model, place.directory)
     for site in quantized_sites(job.adapter, sites_of(trained_parameters(model))):
-        found = sources.joined(site.weight.removeprefix("model."))
-        if found is None or found[0][0] != form_of(config, site.matrix[1]):
+        joined = sources.joined(site.weight.removeprefix("model."))
+        if joined is None or joined[0][0] != form_of(config, site.matrix[1]):
             continue
-        why = why_not_joined(site.path, *found)
+        why = why_not_joined(site.path, *joined)
         if why is not None:
             yield Problem("adapter.quantize", why, hint=f"Valid: {UNJOINED}.")
             return
@@ -333,11 +333,11 @@ def base_problems(job: Job) -> Iterator[Problem]:
         if info.encoding is not None:
             columns = info.shape[-2 if info.encoding.transposed else -1]
             forms[name] = info.encoding.form, columns
-    found = list(within("adapter.quantize", form_problems(config, forms)))
-    for problem in found:
+    problems = list(within("adapter.quantize", form_problems(config, forms)))
+    for problem in problems:
         problem.also = ("model.pretrained",)
-    yield from found
-    if forms and not found and isinstance(job.model, Transformer) and job.model.merge_qkv:
+    yield from problems
+    if forms and not problems and isinstance(job.model, Transformer) and job.model.merge_qkv:
         yield Problem(
             "model.merge_qkv",
             "true makes one weight of three, whose numbers would be rounded once more in place of "

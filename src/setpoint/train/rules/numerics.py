@@ -89,8 +89,8 @@ def float8_problems(job: Job) -> Iterator[Problem]:
         yield from _expert_problems(model.moe)
     experts = packed_experts(model)
     unpacked = model.moe is not None and not model.moe.packed
-    found = layer_problems(float8, layers, experts)
-    yield from within(path, (p for p in found if p.path != "experts" or not unpacked))
+    problem = layer_problems(float8, layers, experts)
+    yield from within(path, (p for p in problem if p.path != "experts" or not unpacked))
     if "output" in converted(float8, layers):
         yield Problem(
             f"{path}.skip",
@@ -123,9 +123,9 @@ def packed_experts(model: Transformer) -> dict[str, tuple[int, int]]:
     from setpoint.model.parameters import parameters_of
 
     return {
-        each.name.removesuffix(".down"): (each.shape[1], each.shape[2])
-        for each in parameters_of(model, LIKELY_VOCABULARY)
-        if len(each.shape) == 3 and each.name.endswith(".down")
+        parameter.name.removesuffix(".down"): (parameter.shape[1], parameter.shape[2])
+        for parameter in parameters_of(model, LIKELY_VOCABULARY)
+        if len(parameter.shape) == 3 and parameter.name.endswith(".down")
     }
 
 
@@ -155,9 +155,9 @@ def linear_layers(model: Transformer) -> dict[str, tuple[int, int]]:
     if not model.parameters_known:
         return {}
     return {
-        each.name.removesuffix(".weight"): (each.shape[0], each.shape[1])
-        for each in parameters_of(model, LIKELY_VOCABULARY)
-        if each.kind in ("matrix", "output") and len(each.shape) == 2
+        parameter.name.removesuffix(".weight"): (parameter.shape[0], parameter.shape[1])
+        for parameter in parameters_of(model, LIKELY_VOCABULARY)
+        if parameter.kind in ("matrix", "output") and len(parameter.shape) == 2
     }
 
 
@@ -206,13 +206,13 @@ def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
 
     # Which names there are does not depend on the vocabulary.
     config, all_of_them = job.optimizer, described(job, vocabulary)[0]
-    held = [each for each in all_of_them if not is_frozen(config, each.name)]
+    trained = [parameter for parameter in all_of_them if not is_frozen(config, parameter.name)]
     yield from within("optimizer", frozen_problems(config, all_of_them))
-    yield from within("optimizer", unmatched(config, held) if held else ())
+    yield from within("optimizer", unmatched(config, trained) if trained else ())
 
 
 def _can_be_searched(job: Job) -> bool:
-    """Whether all patterns are regular expressions, which the sections themselves see to."""
+    """True if all patterns are regular expressions, which the sections themselves check."""
     config = job.optimizer
     if job.adapter is not None and not job.adapter.can_be_searched:
         return False
@@ -220,4 +220,4 @@ def _can_be_searched(job: Job) -> bool:
     patterns += [span.pattern for span in config.frozen_spans]
     for field in config.patterns:
         patterns.extend(getattr(config, field))
-    return all(is_pattern(each) for each in patterns)
+    return all(is_pattern(pattern) for pattern in patterns)

@@ -45,12 +45,12 @@ def family_problems(job: Job) -> Iterator[Problem]:
             read_keys(place.directory)
         made = try_huggingface(section, known_vocabulary(job.tokenizer) or 1)
     except Unfit as error:
-        found = error.problem
+        problem = error.problem
         known = {problem.path for problem in check_config(section)}
         if declared_vocabulary(section) is not None:
             known.add("overrides.vocab_size")
-        if found.path not in known:  # else checks of files say it
-            yield from within("model", [found])
+        if problem.path not in known:  # else checks of files say it
+            yield from within("model", [problem])
         return
     except SetpointError:
         return
@@ -79,7 +79,7 @@ def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
                 parallel = resolve(draft).parallel
             except ConfigError:
                 continue
-            fields = {each.field for each in undivided(made, parallel)}
+            fields = {axis.field for axis in undivided(made, parallel)}
             if degree != present and field not in fields:
                 fits.append(str(degree))
         return fits[:3]
@@ -237,7 +237,7 @@ def context_problems(job: Job) -> Iterator[Problem]:
         yield Problem(
             "batch.sequence_length",
             f"{length} tokens are no multiple of {' * '.join(factors)}{total}",
-            valid=[str(each) for each in nearest_multiples(length, multiple)],
+            valid=[str(size) for size in nearest_multiples(length, multiple)],
             also=tuple(f"parallel.{axis}" for axis in used),
         )
     if not isinstance(job.model, Transformer):
@@ -250,7 +250,7 @@ def context_problems(job: Job) -> Iterator[Problem]:
             "parallel.ulysses",
             f"{ulysses} ranks cannot divide the {heads} heads "
             f"{where if tensor > 1 else 'of the model'}",
-            valid=[str(each) for each in nearest_divisors(heads, ulysses)],
+            valid=[str(size) for size in nearest_divisors(heads, ulysses)],
             also=("model.heads", *(("parallel.tensor",) if tensor > 1 else ())),
             hint="parallel.ring divides sequences whatever the number of heads is.",
         )
@@ -266,9 +266,11 @@ def stage_problems(job: Job) -> Iterator[Problem]:
     if pipelining.split is not None:
         yield from split_problems(pipelining.split, layers, "model.layers")
     elif stages > layers:
-        each = stages // ranks
-        total = f"{ranks} ranks with {each} stages each = {stages}" if each > 1 else f"{stages}"
-        most = layers // each
+        per_rank = stages // ranks
+        total = (
+            f"{ranks} ranks with {per_rank} stages each = {stages}" if per_rank > 1 else f"{stages}"
+        )
+        most = layers // per_rank
         fit = [n for n in range(1, most + 1) if job.parallel.world_size % n == 0]
         yield Problem(
             "parallel.pipeline",
@@ -314,16 +316,16 @@ def batch_problems(job: Job) -> Iterator[Problem]:
         job.parallel.degrees["pipeline"],
         job.batch.global_size // job.parallel.data_ranks,
     )
-    found = pipelining.batch_problem(ranks, count)
-    if found is not None:
-        why, valid = found
+    problem = pipelining.batch_problem(ranks, count)
+    if problem is not None:
+        why, valid = problem
         # Numbers that divide the batch, too, unless there are none.
         even = [n for n in range(1, share + 1) if share % n == 0 and pipelining.fits(ranks, n)]
         valid = sorted(even, key=lambda n: abs(n - count))[:2] or valid
         yield Problem(
             "batch.accumulation",
             f"{count} micro-batch{'es' * (count != 1)} a step: {why}",
-            valid=[str(each) for each in valid],
+            valid=[str(number) for number in valid],
             also=("batch.micro_size", "batch.global_size", "parallel.pipelining.schedule"),
         )
 
@@ -360,12 +362,12 @@ def expert_problems(job: Job) -> Iterator[Problem]:
         )
     else:
         yield from _cut_blocks(job, width)
-    here, shards = experts // parallel.expert, parallel.expert_shards
-    if here % shards and model.dim % shards:
+    local, shards = experts // parallel.expert, parallel.expert_shards
+    if local % shards and model.dim % shards:
         yield Problem(
             "parallel.expert",
-            f"leaves {shards} ranks to shard {here} expert{'s' * (here != 1)}, and divides neither "
-            f"these nor dim = {model.dim} by {shards}",
+            f"leaves {shards} ranks to shard {local} expert{'s' * (local != 1)}, and divides "
+            f"neither these nor dim = {model.dim} by {shards}",
             valid=[
                 str(n)
                 for n in nearest_divisors(gcd(experts, ranks), parallel.expert, 8)
@@ -415,14 +417,14 @@ def replicated_problems(job: Job) -> Iterator[Problem]:
     parallel = job.parallel
     if not job.model.parameters_known or job.adapter is not None or not parallel.uses_fsdp:
         return
-    names = [each.name for each in described(job, 1)[0]]
+    names = [parameter.name for parameter in described(job, 1)[0]]
     for index, pattern in enumerate(parallel.sharding.replicated):
         path = f"parallel.sharding.replicated.{index}"
-        found = [name for name in names if re.search(pattern, name)]
-        if not found:
+        matches = [name for name in names if re.search(pattern, name)]
+        if not matches:
             valid = nearest(pattern, names) or (*names[:3], "...")
             yield Problem(path, "matches no parameter", valid=valid)
-        experts = [name for name in found if "experts." in name]
+        experts = [name for name in matches if "experts." in name]
         if experts and parallel.divides_experts:
             yield Problem(
                 path,
@@ -449,8 +451,8 @@ def unit_problems(job: Job) -> Iterator[Problem]:
     modules = [name for name in names if name not in units]
     for index, pattern in enumerate(patterns):
         path = f"parallel.sharding.units.{index}"
-        found = [name for name in modules if re.fullmatch(pattern, name)]
-        if not found:
+        matches = [name for name in modules if re.fullmatch(pattern, name)]
+        if not matches:
             unit = next((name for name in names if re.fullmatch(pattern, name)), None)
             what = "no module" if unit is None else f"{unit}, which is a unit already"
             yield Problem(
@@ -459,7 +461,7 @@ def unit_problems(job: Job) -> Iterator[Problem]:
                 valid=[re.escape(name) for name in modules[:5]],
                 hint="A pattern matches whole names: '.*feed_forward' those that end so.",
             )
-        for name in found:
+        for name in matches:
             if reason := _why_no_unit(model, name):
                 yield Problem(path, f"matches {name}, {reason}")
                 break

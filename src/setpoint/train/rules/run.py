@@ -55,11 +55,11 @@ def long_evaluation(job: Job) -> Iterator[Caution]:
     """Evaluations that take longer than the training between two of them."""
     from setpoint.track.console import short_count
 
-    found = needed_tokens(job)
+    needed = needed_tokens(job)
     assert job.evaluation is not None
-    if found is None or found[0] <= BACKWARD * found[1]:
+    if needed is None or needed[0] <= BACKWARD * needed[1]:
         return
-    tokens, between = found
+    tokens, between = needed
     least = math.ceil(tokens / BACKWARD / (job.batch.global_size * job.batch.sequence_length))
     sequences = max(int(0.1 * BACKWARD * between / job.batch.sequence_length), 1)
     yield Caution(
@@ -107,12 +107,12 @@ def _held_out_tokens(data: Data) -> float | None:
     if data.validation:
         return _tokens(data.validation)
     # How many tokens some number of documents have is not known before they are read.
-    whole = None if data.streams or data.held_out >= 1 else _tokens(data.sources)
-    return None if whole is None else whole * data.held_out
+    total = None if data.streams or data.held_out >= 1 else _tokens(data.sources)
+    return None if total is None else total * data.held_out
 
 
 def _tokens(sources: Iterable[SourceConfig]) -> float | None:
-    """How many tokens sources hold at most, where a token is a byte; None where it is unknown."""
+    """Upper bound of the tokens of sources, one a byte; None where it is unknown."""
     sizes = [source.most_tokens() for source in sources]
     return None if None in sizes else float(sum(size or 0 for size in sizes))
 
@@ -136,7 +136,7 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
     if data not in section.names or metric not in METRICS:
         what = f"{data} is no data set" if data not in section.names else f"{metric} is no metric"
         given = [m for m in METRICS if section.computes(section.names[0], m)]
-        names = [f"{name}.{each}" for name in section.names for each in given]
+        names = [f"{name}.{metric_name}" for name in section.names for metric_name in given]
         yield Problem(path, f"is never computed: {what} of the evaluation", valid=names)
     elif not section.computes(data, metric):
         yield Problem(
@@ -265,7 +265,7 @@ def profiling_problems(job: Job) -> Iterator[Problem]:
 
 
 def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
-    """Whether the cycles lie within the run. A session more goes through them again."""
+    """Profiling cycles that end after the run; each session goes through them again."""
     cycle = section.wait + section.warmup + section.active
     first = section.skip + cycle
     parts = {"wait": section.wait, "warmup": section.warmup, "active": section.active}
@@ -318,7 +318,7 @@ def compiler_problems(job: Job) -> Iterator[Problem]:
 
 
 def may_be_large(job: Job) -> bool:
-    """Whether a job without a GPU comes near the memory of a machine, by a rough count."""
+    """True if a job without a GPU comes near the memory of a machine, by a rough count."""
     parallel = job.parallel
     return parallel.device != "cuda" and parallel.world_size == 1 and rough_size(job) > 10**8
 
@@ -342,17 +342,19 @@ def rough_size(job: Job) -> int:
 
 def memory_suggestions(job: Job) -> list[str]:
     """List what would make a job take less memory, the cheapest first."""
-    memory, optimizer, found = job.memory, job.optimizer, list[str]()
+    memory, optimizer, suggestions = job.memory, job.optimizer, list[str]()
     if job.batch.micro_size > 1:
-        found.append("a smaller batch.micro_size (batch.accumulation makes up for it)")
+        suggestions.append("a smaller batch.micro_size (batch.accumulation makes up for it)")
     if not type(job.loss).from_hidden and isinstance(job.model, Transformer):
-        found.append("loss.type = chunked_cross_entropy, which never holds all logits")
+        suggestions.append("loss.type = chunked_cross_entropy, which never holds all logits")
     checkpointing = memory.activation_checkpointing
     if checkpointing is None:
-        found.append("memory.activation_checkpointing.type = full, which keeps less of each layer")
+        suggestions.append(
+            "memory.activation_checkpointing.type = full, which keeps less of each layer"
+        )
     if job.parallel.device != "cpu":
         if memory.activation_offload is None and not isinstance(checkpointing, Operators):
-            found.append("memory.activation_offload, which keeps activations on the host")
+            suggestions.append("memory.activation_offload, which keeps activations on the host")
         if memory.optimizer_offload is None and optimizer.by_parameter and optimizer.keeps_state:
-            found.append("memory.optimizer_offload, which keeps the optimizer's state there")
-    return [*found, "a shorter batch.sequence_length", "a smaller model"]
+            suggestions.append("memory.optimizer_offload, which keeps the optimizer's state there")
+    return [*suggestions, "a shorter batch.sequence_length", "a smaller model"]
