@@ -14,7 +14,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.shapes.placed import in_memory
-from setpoint.train.contract import other_division
+from setpoint.train.contract import refuse_resharding
 from setpoint.train.run import rehearse, train
 from tests.tensors import read
 
@@ -215,10 +215,9 @@ def test_check_looks_for_what_is_to_be_loaded(source: Path, path: str, said: str
 def test_the_division_is_compared_where_it_must_be_the_same(source: Path, tmp_path: Path) -> None:
     two = small_job(tmp_path, *TO_8, "parallel.world_size=2", "parallel.shard=2",
                     without=("accumulation",))  # fmt: skip
-    text = other_division(str(source), two)
-    assert text is not None
-    assert "parallel.world_size = 2, not 1; parallel.shard = 2, not 1" in text
-    assert other_division(str(source), small_job(tmp_path, *TO_8)) is None
+    with pytest.raises(SetpointError, match=r"world_size = 2, not 1; parallel.shard = 2, not 1"):
+        refuse_resharding(str(source), two)
+    refuse_resharding(str(source), small_job(tmp_path, *TO_8))
 
 
 def test_from_a_url(source: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from setpoint.config import (
     within,
 )
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
-from setpoint.model.config import Transformer
+from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.precision.config import LossScale
 from setpoint.train.config import Job
@@ -59,11 +59,11 @@ class Accepted:
 
     @property
     def learned(self) -> bool:
-        """Whether an identity field or the data differs."""
+        """True if an identity field or the data differs."""
         return bool(self.data) or any(item.role is IDENTITY for item in self.differences)
 
     def has(self, path: str) -> bool:
-        """Whether a field, or one inside a section, differs."""
+        """True if a field, or one inside a section, differs."""
         return any(within(item.path, path) for item in self.differences)
 
 
@@ -126,10 +126,10 @@ def describe_accepted(accepted: Accepted) -> list[str]:
     for item in accepted.differences:
         change = f"{item.path}: {plain(item.left)} -> {plain(item.right)}"
         if item.role is IDENTITY:
-            origin = f" ({_whence(item.right_origin)})" if item.right_origin else ""
+            origin = f" ({_origin_text(item.right_origin)})" if item.right_origin else ""
             lines.append(f"accepted by --accept: {change}{origin}")
         elif item.role is BUDGET:
-            lines.append(f"accepted: {change} ({_whence(item.right_origin)})")
+            lines.append(f"accepted: {change} ({_origin_text(item.right_origin)})")
         else:
             runtime.append(change)
     lines += [f"accepted by --accept: {describe_data(side)}" for side in accepted.data]
@@ -161,8 +161,8 @@ def describe_idle(accepted: Accepted) -> list[str]:
     return [f"--accept {path}: nothing differs there from the record" for path in accepted.idle]
 
 
-def _whence(origin: str) -> str:
-    """An origin after `from`; what is derived says itself from what."""
+def _origin_text(origin: str) -> str:
+    """An origin after `from`; a derivation names its fields itself."""
     return origin if origin.startswith(DERIVED) else f"from {origin}"
 
 
@@ -209,9 +209,11 @@ def check_contract(
             raise SetpointError(shorter(folder, item, given))
     identity = [difference for difference in found if difference.role is IDENTITY]
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
-    late = _too_late(folder, identity)
-    reshaped = _other_shape(folder, job, identity)
-    moved = _other_rows(folder, job, identity)
+    late, reshaped, moved = [], None, []
+    if identity and list_checkpoints(Path(folder, "checkpoints")):
+        saved = recorded_job(folder)
+        late, moved = _too_late(identity), moved_rows(saved, job, identity)
+        reshaped = _other_shape(saved.model, job.model, identity)
     if refused:
         longer = [item for item in found if item.role is BUDGET]
         raise identity_refusal(folder, refused, late, given, reshaped, moved, longer)
@@ -248,109 +250,100 @@ def check_contract(
     return Accepted(kept, tuple(idle), tuple(load_record(Job, folder).notes))
 
 
-def _other_shape(folder: str, job: Job, identity: list[Difference]) -> str | None:
-    """How the weights of a run's checkpoints do not fit today's model; None where they may."""
-    today = job.model
-    if not any(within(item.path, "model") for item in identity) or not today.parameters_known:
+def recorded_job(folder: str) -> Job:
+    """The job of a record.
+
+    Raises:
+        SetpointError: if it cannot be read.
+    """
+    return resolve(read_record(Job, folder)[0])
+
+
+def _other_shape(
+    saved: ModelConfig, model: ModelConfig, identity: Sequence[Difference]
+) -> str | None:
+    """Name a weight of the checkpoints that does not fit today's model; None if all may."""
+    if not any(within(item.path, "model") for item in identity):
         return None
-    if not list_checkpoints(Path(folder, "checkpoints")):
-        return None
-    saved = resolve(read_record(Job, folder)[0]).model
-    assert isinstance(today, Transformer)
-    if not isinstance(saved, Transformer) or not saved.parameters_known:
-        return None
-    # A vocabulary that is the tokenizer's is the same on both sides here.
-    before, now = (
-        {each.name: each.shape for each in parameters_of(model, BYTES_VOCABULARY)}
-        for model in (saved, today)
-    )
+    shapes: list[dict[str, tuple[int, ...]]] = []
+    for config in (saved, model):
+        if not isinstance(config, Transformer) or not config.parameters_known:
+            return None
+        # A vocabulary that is the tokenizer's is the same on both sides.
+        shapes.append({each.name: each.shape for each in parameters_of(config, BYTES_VOCABULARY)})
+    before, now = shapes
     for name in (*before, *now):
         left, right = before.get(name), now.get(name)
+        if left is None:
+            return f"{name} is not there"
         if left != right:
-            return (
-                f"{name} is not there"
-                if left is None
-                else f"{name} is {' x '.join(map(str, left))} there, and "
-                + ("not in the model" if right is None else f"{' x '.join(map(str, right))} here")
-            )
+            here = "not in the model" if right is None else f"{' x '.join(map(str, right))} here"
+            return f"{name} is {' x '.join(map(str, left))} there, and {here}"
     return None
 
 
-def _other_rows(folder: str, job: Job, identity: list[Difference]) -> list[str]:
-    """The fields by which rows come in another order than those that checkpoints count."""
-    there = list_checkpoints(Path(folder, "checkpoints"))
-    return moved_rows(folder, job, identity) if there else []
-
-
-def moved_rows(folder: str, job: Job, identity: Sequence[Difference]) -> list[str]:
+def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str]:
     """The fields by which rows come in another order than in a recorded job.
 
     Arguments:
-        folder: of the record.
         identity: what differs from it.
     """
     about = [item.path for item in identity if within(item.path, "data") or item.path in OF_ROWS]
     if not about:
         return []
-    found = [path for path in ROWS if path in about]
+    moved = [path for path in ROWS if path in about]
     if job.data.packing.length_buckets and "batch.global_size" in about:
-        found.append("batch.global_size")
-    saved = resolve(read_record(Job, folder)[0])
-    if _data_seed(saved) != _data_seed(job):
-        found += [path for path in ("seed", "data.seed") if path in about]
+        moved.append("batch.global_size")
+    before, now = (each.seed if each.data.seed is None else each.data.seed for each in (saved, job))
+    if before != now:
+        moved += [path for path in ("seed", "data.seed") if path in about]
     if saved.data.is_mixture != job.data.is_mixture:
-        found += [path for path in about if path.endswith(".weight")] or ["data.sources"]
-    return found
+        moved += [path for path in about if path.endswith(".weight")] or ["data.sources"]
+    return moved
 
 
-def _data_seed(job: Job) -> int | None:
-    return job.seed if job.data.seed is None else job.data.seed
+def refuse_resharding(folder: str, job: Job) -> None:
+    """Refuse to divide a model otherwise than a recorded job.
 
-
-def other_division(folder: str, job: Job) -> str | None:
-    """Why a job does not divide its model as a recorded one; None where it does.
-
-    Arguments:
-        folder: of the record.
+    Raises:
+        SetpointError: naming the degrees that differ.
     """
     before, now = (
-        {"world_size": each.world_size, **each.degrees}
-        | {"expert": each.expert, "expert_tensor": each.expert_tensor}
-        for each in (resolve(read_record(Job, folder)[0]).parallel, job.parallel)
+        {"world_size": parallel.world_size, **parallel.degrees}
+        | {"expert": parallel.expert, "expert_tensor": parallel.expert_tensor}
+        for parallel in (recorded_job(folder).parallel, job.parallel)
     )
     changes = [
         f"parallel.{axis} = {now[axis]}, not {before[axis]}"
         for axis in now
         if now[axis] != before[axis]
     ]
-    if not changes:
-        return None
-    return (
-        f"{folder} was trained with other parallel degrees, and checkpoint.resharding = refuse: "
-        f"{'; '.join(changes)}.\nValid: the same degrees, or checkpoint.resharding = allow"
-    )
+    if changes:
+        raise SetpointError(
+            f"{folder} was trained with other parallel degrees, and checkpoint.resharding = "
+            f"refuse: {'; '.join(changes)}.\nValid: the same degrees, or checkpoint.resharding = "
+            f"allow"
+        )
 
 
-def _too_late(folder: str, identity: list[Difference]) -> list[Difference]:
+def _too_late(identity: Sequence[Difference]) -> list[Difference]:
     """The differences that a run which goes on from a checkpoint cannot take up."""
-    if not list_checkpoints(Path(folder, "checkpoints")):
-        return []
-    found = [item for item in identity if item.path in AT_START]
-    scaled = not any(item.path == "precision.compute" for item in identity)
-    usual = LossScale().initial
+    formats_differ = any(item.path == "precision.compute" for item in identity)
+    default = LossScale().initial
 
     def is_late(item: Difference) -> bool:
+        sides = item.left, item.right
         if item.path != LOSS_SCALE:
-            return ABSENT not in (item.left, item.right)
+            return ABSENT not in sides
         # Without the section the scale starts at the default; in another format there is none.
-        left, right = (usual if side is ABSENT else side for side in (item.left, item.right))
-        return scaled and left != right
+        left, right = (default if side is ABSENT else side for side in sides)
+        return not formats_differ and left != right
 
-    return [item for item in found if is_late(item)]
+    return [item for item in identity if item.path in AT_START and is_late(item)]
 
 
 def _shrinks(recorded: object, job: Job) -> bool:
-    """Whether a limit is lower than it was; steps and tokens are the same thing, counted apart.
+    """True if a limit is lower than it was; steps and tokens are the same thing, counted apart.
 
     A limit in a unit that the record does not know is one more way to end a session, and fine.
     """

@@ -39,8 +39,8 @@ from setpoint.train.build.companions import fallback_files
 from setpoint.train.config import Job
 from setpoint.train.contract import (
     check_contract,
-    other_division,
     refuse_renaming,
+    refuse_resharding,
     split_paths,
 )
 from setpoint.train.run_name import draw_seed, find_run
@@ -80,14 +80,11 @@ def open_run(
     world = world_of(job.parallel)
     shown = progress_of(job, world)
     ending.callback(shown.stop)
-    found = None
-    if directory is None and job.seed is not None:
-        found = world.on_main(partial(find_run, job))
-    place = directory or found
+    place = place_of(job, directory, world)
     for callback in callbacks:
-        callback.before_open(job, None if place is None else Path(place), world, shown.note)
-    run = _compare_on_all(world, job, directory, accept, found)
-    run.world, run.stop, run.shown, run.added_callbacks = world, stop, shown, callbacks
+        callback.before_open(job, place, world, shown.note)
+    run = compare_on_all_ranks(world, job, directory, accept, place)
+    run.stop, run.shown, run.added_callbacks = stop, shown, callbacks
     for callback in callbacks:
         callback.before_build(run, ending)
     ending.enter_context(settings_of(run.job))
@@ -98,6 +95,13 @@ def open_run(
     stop.watch()
     watch_limits(stop, run.job, run.directory)
     return run
+
+
+def place_of(job: Job, directory: str | Path | None, world: World) -> Path | None:
+    """The directory of a run, which the main rank looks for; None before a seed is drawn."""
+    if directory is None and job.seed is not None:
+        directory = world.on_main(partial(find_run, job))
+    return None if directory is None else Path(directory)
 
 
 def require_unchanged(run: Run) -> None:
@@ -114,13 +118,13 @@ def require_unchanged(run: Run) -> None:
 
 
 def compare(
-    job: Job, directory: str | Path | None, accept: Sequence[str], found: str | None = None
+    job: Job, directory: str | Path | None, accept: Sequence[str], place: Path | None = None
 ) -> Run:
     """Compare a job with the record of its run directory, the data aside.
 
     Arguments:
         directory: of the run, where it was given.
-        found: the directory of the run, where none was given; None: it is looked for.
+        place: the directory of the run, as `place_of` gives it; None: it is looked for.
 
     Raises:
         SetpointError: if they contradict each other, or the job cannot be trained here.
@@ -136,25 +140,24 @@ def compare(
     problems = verify(job, set(NEEDS) - {"files"}).problems
     if problems:
         raise ConfigError(problems)
-    path = Path(directory if directory is not None else found or find_run(job))
+    path = Path(directory or place or find_run(job))
     refuse_stopped(job, path)
-    files, stamp = RunDirectory.look(path), stamp_of(path)
-    fallback = fallback_files(job, path)
-    _check_resume(job, path, bool(stamp[1]))
-    accepted = None
-    if (path / CONFIG).exists() or stamp[1]:
-        accepted = check_contract(str(path), job, accept, given=directory is not None)
-        others = other_division(str(path), job) if stamp[1] else None
-        if others is not None and job.checkpoint.resharding == "refuse":
-            raise SetpointError(others)
+    stamp = stamp_of(path)
+    run = Run(job, path, accept, stamp, fallback_files(job, path), RunDirectory.look(path))
+    run.missing_checkpoints = None if run.has_checkpoints else missing_checkpoints(path)
+    _check_resume(run)
+    if (path / CONFIG).exists() or run.has_checkpoints:
+        run.accepted = check_contract(str(path), job, accept, given=directory is not None)
+        if run.has_checkpoints and job.checkpoint.resharding == "refuse":
+            refuse_resharding(str(path), job)
         if directory is not None:
-            refuse_renaming(str(path), accepted)
+            refuse_renaming(str(path), run.accepted)
     elif accept:
         raise SetpointError(
             f"--accept {accept[0]} has no effect: there is no run to resume in {path}, so there is "
             f"no record to differ from. Leave --accept out, or give the directory of the run"
         )
-    return Run(job, path, accept, accepted, stamp, fallback, files)
+    return run
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -188,22 +191,21 @@ def missing_checkpoints(path: Path) -> str | None:
     return None
 
 
-def _check_resume(job: Job, path: Path, has_checkpoints: bool) -> None:
+def _check_resume(run: Run) -> None:
     """Check what is there against `checkpoint.resume`."""
-    resume = job.checkpoint.resume
-    if resume == "never" and has_checkpoints:
+    resume, path = run.job.checkpoint.resume, run.directory
+    if resume == "never" and run.has_checkpoints:
         raise SetpointError(
             f"checkpoint.resume = never, but {path} holds checkpoints; choose another --name, or "
             f"--checkpoint.resume auto to resume"
         )
-    if resume == "must" and not has_checkpoints:
+    if resume == "must" and not run.has_checkpoints:
         raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
-    gone = None if has_checkpoints or resume == "restart" else missing_checkpoints(path)
-    if gone is not None:
+    if resume != "restart" and run.missing_checkpoints is not None:
         raise SetpointError(
-            f"{path} {gone}, so that there is nothing to resume from. --checkpoint.resume restart "
-            f"trains it again from step 0 and keeps its metrics beside; another --name makes a run "
-            f"of its own"
+            f"{path} {run.missing_checkpoints}, so that there is nothing to resume from. "
+            f"--checkpoint.resume restart trains it again from step 0 and keeps its metrics "
+            f"beside; another --name makes a run of its own"
         )
 
 
@@ -223,32 +225,36 @@ SAME_ON_ALL_RANKS = ("code", "python", "packages")
 """What of their environments ranks must have in common."""
 
 
-def _compare_on_all(
+def compare_on_all_ranks(
     world: World,
     job: Job,
     directory: str | Path | None,
     accept: Sequence[str],
-    found: str | None = None,
+    place: Path | None = None,
 ) -> Run:
     """Compare a job with the record on every rank, and go on on all of them or on none.
 
     Arguments:
-        directory, found: see `compare`.
+        directory, place: see `compare`.
 
     Raises:
         SetpointError: what `compare` raises on any rank, or the ranks do not run the same job with
             the same code.
     """
-    if world.size == 1:
-        return compare(job, directory, accept, found)
     run: Run | None = None
     refused: SetpointError | None = None
     try:
-        run = compare(job, directory, accept, found)
+        run = compare(job, directory, accept, place)
     except SetpointError as error:
+        if world.size == 1:
+            raise
         refused = error
-    here = environment()
-    facts = {name: here.get(name) for name in SAME_ON_ALL_RANKS}
+    if run is not None:
+        run.world = world
+        if world.size == 1:
+            return run
+    code = environment()
+    facts = {name: code.get(name) for name in SAME_ON_ALL_RANKS}
     if run is not None:
         facts["fingerprint"] = fingerprint(run.job)
         facts["run directory"] = str(run.directory.resolve())

@@ -46,7 +46,6 @@ from setpoint.train.build.data import where_in_data
 from setpoint.train.build.parameters import rows_of
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.contract import Accepted, describe_accepted, describe_idle
-from setpoint.train.frozen import FrozenParameters
 from setpoint.train.opening import device_line, require_unchanged, total_steps
 from setpoint.train.position import Position
 from setpoint.train.provenance import (
@@ -107,7 +106,6 @@ def open_record(run: Run) -> Iterator[None]:
             writes=section.save,
             on_set_aside=set_aside,
         )
-        run.frozen = FrozenParameters(job, run.components)
         run.record = record_files(job)
         words, count = run.components.tokenizer.vocab_size, run.components.parameter_count
         run.utilization = utilization_of(job, run.components.model, words, world.device, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -29,18 +29,18 @@ from setpoint.shapes.placed import Placeable, box_of, part_here
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.trackers import JSONL
 from setpoint.train.build.companions import companions_in, fallback_notes
-from setpoint.train.build.components import data_line
+from setpoint.train.build.components import Components, data_line
 from setpoint.train.build.data import where_in_data
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import best_metric_of
+from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean
-from setpoint.train.opening import missing_checkpoints
 from setpoint.train.position import Position, is_over
 from setpoint.train.recording import facts_of, lost_since, write_start
 from setpoint.train.session import Run
-from setpoint.train.start_from import load_other, other_frozen, refuse_changed
-from setpoint.train.state import restore, snapshot, states_of
+from setpoint.train.start_from import Loaded, load_other, other_frozen, refuse_changed
+from setpoint.train.state import States, restore, snapshot, states_of
 from setpoint.train.verdict import rollbacks_to
 
 if TYPE_CHECKING:
@@ -59,26 +59,28 @@ def resume(run: Run) -> None:
         RunError: if all checkpoints are damaged, or the record cannot be written.
     """
     job, components, note = run.job, run.components, run.progress.note
-    run.best, run.mean = best_metric_of(job, components), LossMean(job.tracking.metrics.ema)
-    run.metrics, run.identity, run.started = MetricLog(), job, Position()
-    refrozen = run.accepted is not None and run.accepted.has("optimizer.frozen")
-    # The data has been compared with the record: a kill may lie between it and a checkpoint.
-    run.states = states_of(
-        job, components, run.best, run.mean, run.trackers, True, refrozen, run.metrics
-    )
+    make_states(run)
     checkpoint = _newest_checkpoint(run)
     if checkpoint is None and run.accepted is not None:
         run.world.on_main(lambda: _start_again(run))
+    with _folder_for_fetching(run) as folder:
+        run.started, run.loaded = restore_or_load(
+            job, components, run.states, run.frozen, checkpoint, run.files.events, folder
+        )
+        source = checkpoint or run.loaded
+        if source is not None:
+            # What the run began with; files may have moved or changed since.
+            components.companions = companions_in(source.path) or components.companions
     if checkpoint is not None:
-        checkpoint = _after_rollbacks(run, checkpoint)
-        run.resumed_at, run.started = checkpoint.step, restore(job, run.states, checkpoint)
-        # What the run began with; files may have moved or changed since.
-        components.companions = companions_in(checkpoint.path) or components.companions
+        run.resumed_at = checkpoint.step
         run.store.set_aside_after(checkpoint.step)
-        for line in other_frozen(components, checkpoint) if refrozen else ():
+        for line in other_frozen(components, checkpoint) if _is_refrozen(run) else ():
             note(line)
-    elif job.checkpoint.load is not None:
-        _load(run)
+    elif run.loaded is not None:
+        if job.model.pretrained is not None and components.pretrained is None:
+            note("model.pretrained is not read: checkpoint.load holds all weights")
+        refuse_changed(run.files.events, run.loaded)
+    run.identity = job
     left_out = run.frozen.decide()
     if left_out is not None:
         note(left_out)
@@ -107,27 +109,70 @@ def resume(run: Run) -> None:
         note(line)
 
 
-def _after_rollbacks(run: Run, checkpoint: Checkpoint) -> Checkpoint:
-    """Go on behind the data of steps that were rolled back to a checkpoint, and count them."""
-    components, step, path = run.components, checkpoint.step, run.files.events
+def make_states(run: Run) -> None:
+    """Make what a checkpoint keeps of a run: its components, its metrics, and its trackers."""
+    job, components = run.job, run.components
+    run.best, run.mean = best_metric_of(job, components), LossMean(job.tracking.metrics.ema)
+    run.metrics, run.frozen = MetricLog(), FrozenParameters(job, components)
+    run.states = states_of(
+        job,
+        components,
+        run.best,
+        run.mean,
+        run.trackers,
+        other_data=True,  # it was compared with the record: a kill may come before a checkpoint
+        other_frozen=_is_refrozen(run),
+        metrics=run.metrics,
+    )
+
+
+def _is_refrozen(run: Run) -> bool:
+    return run.accepted is not None and run.accepted.has("optimizer.frozen")
+
+
+def restore_or_load(
+    job: Job,
+    components: Components,
+    states: States,
+    frozen: FrozenParameters,
+    checkpoint: Checkpoint | None,
+    events: Path,
+    folder: Path,
+) -> tuple[Position, Loaded | None]:
+    """Bring components to a checkpoint of their run, or to that of `checkpoint.load`.
+
+    Every rank calls it. After rollbacks to the checkpoint the data goes on behind that of the
+    steps which failed.
+
+    Arguments:
+        checkpoint: None where the run has none.
+        events: the file of the events of the run.
+        folder: for what is fetched from a URL; all ranks see it.
+
+    Returns:
+        the position, and what `checkpoint.load` gave.
+
+    Raises:
+        SetpointError: if the checkpoint does not belong to this job.
+    """
+    if checkpoint is None:
+        if job.checkpoint.load is None:
+            return Position(), None
+        loaded, position = load_other(job, components, states, frozen, folder)
+        return position, loaded
+    step = checkpoint.step
+
+    def rollbacks() -> dict[str, Mapping[str, Any]]:
+        return rollbacks_to(read_jsonl(events, []), step) if events.exists() else {}
+
     state = checkpoint.state
-    for cause, event in run.world.on_main(lambda: rollbacks_to(read_jsonl(path, []), step)).items():
+    for cause, event in components.world.on_main(rollbacks).items():
         policy = components.spikes if cause == "spike" else components.non_finite
         if policy is not None:
             policy.resume_after_rollbacks(step, event["rollbacks"])
         state = {**state, "loader": event["data"]}
-    return replace(checkpoint, state=state)
-
-
-def _load(run: Run) -> None:
-    """Start from `checkpoint.load`."""
-    job, components = run.job, run.components
-    with _fetching(run) as folder:
-        run.loaded, run.started = load_other(job, components, run.states, run.frozen, folder)
-        if job.model.pretrained is not None and components.pretrained is None:
-            run.progress.note("model.pretrained is not read: checkpoint.load holds all weights")
-        components.companions = companions_in(run.loaded.path) or components.companions
-    refuse_changed(run.files.events, run.loaded)
+    checkpoint = frozen.completed(replace(checkpoint, state=state))
+    return restore(job, states, checkpoint), None
 
 
 def _open_trackers(run: Run) -> None:
@@ -138,12 +183,13 @@ def _open_trackers(run: Run) -> None:
 
 
 @contextmanager
-def _fetching(run: Run) -> Iterator[Path]:
-    """A folder for what is fetched, which is gone when all ranks have read it."""
+def _folder_for_fetching(run: Run) -> Iterator[Path]:
+    """A folder for the checkpoint of a URL, which is gone when all ranks have read it."""
     folder = run.directory / FETCHED
     try:
         yield folder
-        run.world.all_of(None)
+        if run.loaded is not None:
+            run.world.all_of(None)
     finally:
         if run.world.is_main:
             rmtree(folder, ignore_errors=True)
@@ -170,10 +216,9 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
     else:
         if passed and any(each.fetch(found and found.step) for each in run.added_callbacks):
             found = run.store.load_newest(report)
-    if found is None:
-        return None
-    run.progress.note(f"resuming {run.directory} at step {found.step}")
-    return run.frozen.completed(found)
+    if found is not None:
+        run.progress.note(f"resuming {run.directory} at step {found.step}")
+    return found
 
 
 def report_damage(run: Run) -> OnDamaged:
@@ -188,8 +233,7 @@ def report_damage(run: Run) -> OnDamaged:
 
 def _start_again(run: Run) -> None:
     """Begin a run anew that has a record and no checkpoint."""
-    path = run.directory
-    gone = missing_checkpoints(path)
+    path, gone = run.directory, run.missing_checkpoints
     if gone is None:
         begin = "at step 0" if run.job.checkpoint.load is None else "from checkpoint.load"
         run.progress.note(f"{path} has no checkpoint yet: it starts again {begin}")

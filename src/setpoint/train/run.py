@@ -12,10 +12,9 @@ from typing import Any
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
-from setpoint.parallel.device import choose_device
 from setpoint.parallel.hangs import LivenessCheck
 from setpoint.parallel.process_group import joined
-from setpoint.parallel.world import World
+from setpoint.parallel.world import world_of
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.companions import fallback_notes
@@ -24,21 +23,28 @@ from setpoint.train.build.data import planned_in_words, where_in_data
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks, early_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
-from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.finish import finish, run_loop
 from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
-from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.metrics import LossMean
-from setpoint.train.opening import compare, device_line, open_run, progress_of, settings_of
-from setpoint.train.position import Position, is_over
+from setpoint.train.opening import (
+    compare_on_all_ranks,
+    device_line,
+    open_run,
+    place_of,
+    progress_of,
+    settings_of,
+)
+from setpoint.train.position import is_over
 from setpoint.train.provenance import compare_with_record
 from setpoint.train.recording import log_failures, open_record
-from setpoint.train.resume import replica_groups, resume, roll_back
-from setpoint.train.run_name import find_run
+from setpoint.train.resume import (
+    make_states,
+    replica_groups,
+    restore_or_load,
+    resume,
+    roll_back,
+)
 from setpoint.train.session import Run
-from setpoint.train.start_from import load_other
-from setpoint.train.state import restore, states_of
 from setpoint.train.step_errors import explain_oom
 
 
@@ -136,54 +142,55 @@ def rehearse(
 
     The data is read and the model built, and the newest checkpoint of a run is loaded into it.
 
+    Returns:
+        names and values of what would be done, for people.
+
     Raises:
         SetpointError: as `train` does.
         RunError: if all checkpoints are damaged.
     """
-    found = directory if directory is not None or job.seed is None else find_run(job)
-    place = None if found is None else Path(found)
-    rehearsed = [each.rehearsed(job, place) for each in early_callbacks(job)]
-    run = compare(job, directory, accept)
-    job, accepted = run.job, run.accepted
-    damaged: list[str] = []
-    with settings_of(job), ExitStack() as ending:
-        shown = progress_of(job, World(choose_device(job.parallel)))
-        ending.callback(shown.stop)
+    rows: list[tuple[str, str]] = []
+    damaged: list[tuple[str, str]] = []
+    with joined(job.parallel), ExitStack() as ending:
+        world = world_of(job.parallel)
+        place = place_of(job, directory, world)
+        fetched = [callback.rehearsed(job, place) for callback in early_callbacks(job)]
+        run = compare_on_all_ranks(world, job, directory, accept, place)
+        job, run.shown, run.trackers = run.job, progress_of(run.job, world), Trackers()
+        ending.callback(run.shown.stop)
+        ending.enter_context(settings_of(job))
         with explain_oom(job):
-            components = build_components(job, run.begins_anew, shown.work, *run.fallback)
-        if accepted is not None:
-            accepted, _ = compare_with_record(run.files, accepted, components, job, run.accept)
-        newest = CheckpointStore(run.files.checkpoints).load_newest(
-            lambda where, why: damaged.append(f"{where.name}: {why}")
+            run.components = components = build_components(
+                job, run.begins_anew, run.shown.work, *run.fallback, world
+            )
+        if run.accepted is not None:
+            run.accepted, _ = compare_with_record(
+                run.files, run.accepted, components, job, run.accept
+            )
+        make_states(run)
+        checkpoint = CheckpointStore(run.files.checkpoints, world).load_newest(
+            lambda path, reason: damaged.append(("damaged", f"{path.name}: {reason}"))
         )
-        at, loaded = Position(), None
-        best, mean = best_metric_of(job, components), LossMean(job.tracking.metrics.ema)
-        refrozen = accepted is not None and accepted.has("optimizer.frozen")
-        # Other data has been accepted, or refused, by the record.
-        states = states_of(job, components, best, mean, Trackers(), True, refrozen)
-        frozen = FrozenParameters(job, components)
-        if newest is not None:
-            at = restore(job, states, frozen.completed(newest))
-        elif job.checkpoint.load is not None:
-            fetch = Path(ending.enter_context(TemporaryDirectory()))
-            loaded, at = load_other(job, components, states, frozen, into=fetch)
-    rows = [("state", _would(job, at, newest is not None))]
+        folder = Path(world.on_main(lambda: ending.enter_context(TemporaryDirectory())))
+        position, loaded = restore_or_load(
+            job, components, run.states, run.frozen, checkpoint, run.files.events, folder
+        )
+        world.all_of(None)  # before the folder goes
+    begins = "resume" if checkpoint is not None else "start"
+    state = f"would {begins} at step {position.step}"
+    if checkpoint is not None and is_over(job.duration, position):
+        state = f"finished at step {position.step}: nothing would be trained"
+    rows.append(("state", state))
     rows.append(("device", device_line(job, components.device).removeprefix("device: ")))
     rows.append(("data", data_line(job, components).removeprefix("data: ")))
-    rows += [row for row in rehearsed if row is not None]
+    rows += [row for row in fetched if row is not None]
     if planned := planned_in_words(job, components.train):
         rows.append(("planned", planned))
-    if at.step:
+    if position.step:
         rows.append(("data position", where_in_data(job, components.feed.state_dict())))
-    rows += [("duration", str(job.duration))]
-    if accepted is not None:
-        rows += [("changed", line) for line in describe_accepted(accepted)]
+    rows.append(("duration", str(job.duration)))
+    if run.accepted is not None:
+        rows += [("changed", line) for line in describe_accepted(run.accepted)]
     rows += [("loaded", line) for line in (loaded.lines() if loaded else ())]
     rows += [("note", line) for line in fallback_notes(job, run.fallback)]
-    return rows + [("damaged", line) for line in damaged]
-
-
-def _would(job: Job, at: Position, resumes: bool) -> str:
-    if resumes and is_over(job.duration, at):
-        return f"finished at step {at.step}: nothing would be trained"
-    return f"would {'resume' if resumes else 'start'} at step {at.step}"
+    return rows + damaged

@@ -48,20 +48,22 @@ class Run:
         job: with its seed drawn.
         directory: of the run.
         accept: fields and sections of the fingerprint that may differ from the record.
-        accepted: what differs from the record; None for a new run.
         stamp: the record and the checkpoints as they were when they were compared.
         fallback: the files that are read from a checkpoint, as the originals are gone.
-        files: of the run directory, which is not to be written to before `recorded` locks it.
+        files: of the run directory, which is not to be written to before `open_record` locks it.
+        accepted: what differs from the record; None for a new run.
     """
 
     # Set by `open_run`, which compares the job with the record.
     job: Job
     directory: Path
     accept: Sequence[str]
-    accepted: Accepted | None
     stamp: Stamp
     fallback: FallbackFiles
     files: RunDirectory
+    accepted: Accepted | None = None
+    missing_checkpoints: str | None = None
+    """How far a run was whose checkpoints are gone; None if nothing is lost."""
     world: World = field(init=False)
     stop: StopRequest = field(init=False)
     shown: Progress = field(init=False)
@@ -76,7 +78,7 @@ class Run:
     # Set by `build_components`.
     components: Components = field(init=False)
 
-    # Set by `recorded`, which locks the directory.
+    # Set by `open_record`, which locks the directory.
     record: Mapping[str, str] = field(init=False)
     """The files that record the job; making them takes several ms."""
     store: CheckpointStore = field(init=False)
@@ -86,8 +88,6 @@ class Run:
     environment: dict[str, Any] = field(init=False)
     """Differences from the environment that the record names."""
     utilization: Utilization = field(init=False)
-    frozen: FrozenParameters = field(init=False)
-    """The parameters that checkpoints may leave out."""
 
     # Set by `resume`.
     started: Position = field(init=False)
@@ -96,6 +96,8 @@ class Run:
     identity: Job = field(init=False)
     """The job of the weights: `job`, or the recorded one where nothing is left to train, so that
     what was accepted has no effect."""
+    frozen: FrozenParameters = field(init=False)
+    """The parameters that checkpoints may leave out."""
     best: BestMetric = field(init=False)
     mean: LossMean = field(init=False)
     metrics: MetricLog = field(init=False)

@@ -27,7 +27,7 @@ from setpoint.config import (
 from setpoint.files.atomic import digest_file
 from setpoint.hub.urls import is_url
 from setpoint.track.jsonl import read_jsonl
-from setpoint.train.contract import moved_rows, other_division
+from setpoint.train.contract import moved_rows, recorded_job, refuse_resharding
 from setpoint.train.evaluation.scores import TRAINING
 from setpoint.train.position import Position, is_over
 from setpoint.train.refusal import other_rows, plain
@@ -252,8 +252,8 @@ def _select(
             f"it holds the state of {saved.state['optimizer']['type']}, and the optimizer is "
             f"{kind}.\nTo begin with a new state: --checkpoint.exclude.append optimizer"
         )
-    if job.checkpoint.resharding == "refuse" and (others := other_division(str(path), job)):
-        raise SetpointError(others)
+    if job.checkpoint.resharding == "refuse":
+        refuse_resharding(str(path), job)
     if "loader" not in entries:
         _refuse_rows(job, path, differences)
     left = _left_weights(job, components, saved)
@@ -290,7 +290,7 @@ def _select(
 
 def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
     identity = [item for item in differences if item.role is IDENTITY]
-    moved = moved_rows(str(folder), job, identity) if identity else []
+    moved = moved_rows(recorded_job(str(folder)), job, identity) if identity else []
     if moved:
         raise SetpointError(
             f"it is a checkpoint {other_rows(moved)}.\nValid: {' and '.join(moved)} as there, or "
