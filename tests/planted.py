@@ -439,7 +439,7 @@ BREAKS = [
         "track train/test_killed_anywhere.py",
     ),
     Break(
-        "precision/scaler.py",
+        "precision/mixed_precision.py",
         'self.skipped = state_dict.get("skipped", 0)',
         "self.skipped = 0",
         "precision train/test_formats.py",

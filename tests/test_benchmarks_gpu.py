@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from setpoint.model.flops import training_flops
 from setpoint.model.initialize import initialize
-from setpoint.profile.quiet import without_chatter
+from setpoint.profile.profiler import without_chatter
 
 from .forks import Forks
 

@@ -57,7 +57,10 @@ SLOW = (
     "zipfile",
 )
 # Modules of the packages below that need torch when they are imported, and why.
-NEEDS_TORCH: dict[str, str] = {}
+NEEDS_TORCH: dict[str, str] = {
+    "setpoint.plan.dry_run": "takes the step of training",
+    "setpoint.plan.meter": "sees operators",
+}
 
 # Imports modules one after the other and prints which heavy packages were there after which.
 IMPORT = """

@@ -41,7 +41,7 @@ LAYERS = (
     {"train", "infer"},
     {"ops"},
     {"plan", "sweep"},
-    {"runs", "dry_run"},
+    {"runs"},
     {"presets"},
     {"interop"},
     {"cli"},
@@ -79,7 +79,7 @@ LATER = {
 
 # What one training needs; it knows no operations of runs, planner, or files of other frameworks.
 CORE = set().union(*LAYERS[: next(n for n, layer in enumerate(LAYERS) if "train" in layer) + 1])
-ADD_ONS = {"ops", "plan", "dry_run", "interop"}
+ADD_ONS = {"ops", "plan", "interop"}
 
 # What the root offers to users.
 ROOT = {"config", "units", "editor_schema"}

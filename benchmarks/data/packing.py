@@ -32,7 +32,7 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.packed import PackedSampler, PackedSequences, build_packed
-from setpoint.memory.heap import keep_freed
+from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.shapes.batch import IGNORE_INDEX
 
 ROUNDS = 3
@@ -192,7 +192,7 @@ def main() -> int:
     total = int(lengths.sum())
     rows: list[tuple[str, ...]] = []
     passed = True
-    with tempfile.TemporaryDirectory() as folder, keep_freed(True):  # as training does
+    with tempfile.TemporaryDirectory() as folder, retain_freed_memory():  # as training does
         flat = pa.array(corpus.tokens[:-1].astype(np.int32))
         offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
         made = pa.table({"input_ids": pa.ListArray.from_arrays(offsets, flat)})

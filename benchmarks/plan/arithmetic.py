@@ -83,15 +83,14 @@ def compare(flags: tuple[str, ...]) -> tuple[int, str, int]:
             del rank, store
             import setpoint.presets  # noqa: F401 - registers the presets
             from setpoint.config.composition import compose
-            from setpoint.dry_run.step import dry_run
-            from setpoint.plan.groups import vocabulary_of
+            from setpoint.plan.dry_run import dry_run
             from setpoint.plan.memory import rank_memory
             from setpoint.plan.topology import Topology
             from setpoint.plan.workload import Workload
             from setpoint.train.config import Job
 
             job = compose(Job, "tiny", flags=list(flags)).resolve()
-            memory = rank_memory(Workload.of(job, vocabulary_of(job)), Topology.of(job))
+            memory = rank_memory(Workload.of(job), Topology.of(job))
             found = (memory.total, memory.moment, dry_run(job).peak.total)
             path.write_text(json.dumps(found))
 

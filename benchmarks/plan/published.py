@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
-from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.machines import machine_named
 from setpoint.plan.part_time import Kernels
 from setpoint.plan.step_time import StepTime, palm_flops, step_time
@@ -239,7 +238,7 @@ def compared(run: Run) -> Compared:
     float8 = ("parallel.device=cuda", "precision.float8={}") if run.float8 else ()
     flags = [*BASE, *run.flags, *float8, f"parallel.world_size={run.ranks}"]
     job = compose(Job, run.preset, flags=flags).resolve()
-    workload = Workload.of(job, vocabulary_of(job))
+    workload = Workload.of(job)
     workload = workload._replace(formats=workload.formats._replace(reduce=run.reduce))
     machine, network = machine_named(run.gpu, str(OWN))
     kernels = Kernels(run.compiled)

@@ -24,7 +24,6 @@ from torch import Tensor, nn  # noqa: E402
 from setpoint.cli.style import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.loss.config import ChunkedCrossEntropy  # noqa: E402
-from setpoint.memory.apply import save_activations  # noqa: E402
 from setpoint.memory.config import (  # noqa: E402
     ActivationOffload,
     Full,
@@ -87,7 +86,11 @@ class Side:
         self.model: nn.Module = resolve(config).build(vocab_size=vocabulary)
         initialize(self.model, 1)
         self.model.to(device)
-        save_activations(resolve(memory), self.model, layers_of(self.model), device)
+        memory = resolve(memory)
+        if memory.activation_checkpointing is not None:
+            memory.activation_checkpointing.build(layers=layers_of(self.model))
+        if memory.activation_offload is not None:
+            memory.activation_offload.build(model=self.model, device=device)
         self.objective = Objective(self.model, resolve(ChunkedCrossEntropy()).build())
         generator = torch.Generator().manual_seed(1)
         tokens = torch.randint(vocabulary, (2, batch, length), generator=generator).to(device)

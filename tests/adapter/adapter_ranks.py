@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.parallel.tensor import summed_gradients
-from setpoint.plan.shards import shards_of
-from setpoint.plan.topology import Topology
+from setpoint.plan.topology import Topology, shards_of
 from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import part_here

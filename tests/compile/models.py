@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.compile.apply import Compiled
+from setpoint.compile.apply import Compiled, compiling
 from setpoint.compile.config import Compile
-from setpoint.compile.settings import compiling
 from setpoint.config import resolve
 
 SETTINGS = ExitStack()

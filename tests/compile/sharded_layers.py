@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from setpoint.compile.apply import compile_model
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
-from setpoint.memory.recompute import recompute
+from setpoint.memory.checkpointing import recompute
 
 from ..ranks import fork
 from .models import stack, train_on

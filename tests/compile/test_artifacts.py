@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.compile.artifacts import Artifacts
+from setpoint.compile.apply import Artifacts
 
 CPU = torch.device("cpu")
 

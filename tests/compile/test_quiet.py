@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from setpoint.compile.settings import LOGGERS, is_repeated, quiet_compiler
+from setpoint.compile.apply import LOGGERS, is_repeated, quiet_compiler
 
 from .models import SETTINGS, Asking, compiled, stack, train_on
 

@@ -7,10 +7,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from setpoint.config import resolve
-from setpoint.memory.apply import offload_activations
+from setpoint.memory.activation_offload import (
+    Offload,
+    SavedTensors,
+    offload_activations,
+)
 from setpoint.memory.config import ActivationOffload, CheckpointingConfig, Full, Operators, Parts
-from setpoint.memory.host import PlainOffload, offload_for
-from setpoint.memory.saved import SavedTensors
 from setpoint.model.layers import layers_of
 from setpoint.units import ByteSize
 
@@ -22,7 +24,7 @@ from .passes import CASES, DROPOUT, assert_same, run
 CPU = torch.device("cpu")
 
 
-class Counting(PlainOffload):
+class Counting(Offload):
     """Knows what travelled."""
 
     def __init__(self) -> None:
@@ -170,7 +172,7 @@ def test_nothing_is_left_after_the_backward_pass() -> None:
     run(model, metered=False)
     assert not saved.known
     saved.start([])
-    assert not saved.here and saved.bytes_here == 0
+    assert not saved.on_device and saved.bytes_on_device == 0
 
 
 def test_without_gradients_nothing_travels() -> None:
@@ -183,7 +185,7 @@ def test_without_gradients_nothing_travels() -> None:
 
 
 def test_the_way_between() -> None:
-    offload = offload_for(CPU)
+    offload = Offload(CPU)
     data = torch.arange(5)
     host = offload.to_host(data)
     back, ready = offload.prefetch(host)

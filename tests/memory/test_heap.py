@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from setpoint.memory import heap
-from setpoint.memory.heap import keep_freed
+from setpoint.memory import host_memory
+from setpoint.memory.host_memory import retain_freed_memory
 
 # Prints the MiB that stay resident after 120 were taken and freed: within the context and after.
 PROGRAM = """
 import ctypes, os, sys
-from setpoint.memory.heap import keep_freed
+from contextlib import nullcontext
+from setpoint.memory.host_memory import retain_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
@@ -24,7 +25,7 @@ libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
 size, before = 30 * 2**20, resident()
-with keep_freed(sys.argv[1] == "true"):
+with retain_freed_memory() if sys.argv[1] == "true" else nullcontext():
     blocks = [libc.malloc(size) for _ in range(4)]
     for block in blocks:
         libc.memset(block, 1, size)
@@ -42,7 +43,7 @@ def left_after(wanted: str, **variables: str) -> list[int]:
     return [int(line) for line in done.stdout.split()]
 
 
-@pytest.mark.skipif(heap._glibc() is None, reason="the C library is not glibc")
+@pytest.mark.skipif(host_memory._glibc() is None, reason="the C library is not glibc")
 def test_freed_memory_stays_until_the_end_and_goes_back_then() -> None:
     kept, after = left_after("true")
     assert kept >= 119 and after < 10
@@ -55,23 +56,23 @@ def test_freed_memory_stays_until_the_end_and_goes_back_then() -> None:
 )
 def test_settings_of_the_user_hold(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    monkeypatch.setattr(heap, "_glibc", lambda: pytest.fail("the C library was looked for"))
-    with keep_freed(True):
+    monkeypatch.setattr(host_memory, "_glibc", lambda: pytest.fail("the C library was looked for"))
+    with retain_freed_memory():
         pass
 
 
-@pytest.mark.parametrize("names", [{}, {heap.GLIBC: 2}])
+@pytest.mark.parametrize("names", [{}, {host_memory.GLIBC: 2}])
 def test_another_c_library_is_left_alone(
     names: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*_: Any) -> Any:
         raise OSError("there is none of that name")
 
-    for variable in (*heap.VARIABLES, "GLIBC_TUNABLES"):
+    for variable in (*host_memory.VARIABLES, "GLIBC_TUNABLES"):
         monkeypatch.delenv(variable, raising=False)
     # macOS and musl do not know the name, or have no value for it.
     monkeypatch.setattr(os, "confstr_names", names)
     monkeypatch.setattr(os, "confstr", lambda name: None)
     monkeypatch.setattr(ctypes, "CDLL", load)
-    with keep_freed(True):
+    with retain_freed_memory():
         pass

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
-from setpoint.memory import operators
-from setpoint.memory.operators import ATTENTION, MATMUL, contexts
+from setpoint.memory import checkpointing
+from setpoint.memory.checkpointing import ATTENTION, MATMUL, contexts
 
 ATEN = torch.ops.aten
 KEPT, AGAIN = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
@@ -21,7 +21,8 @@ def policies(
     context = SelectiveCheckpointContext(is_recompute=recompute)
     counts = [0, 0] if counts is None else counts
     return [
-        operators._policy(save, every, counts, context, operator, *args) for operator, args in given
+        checkpointing._policy(save, every, counts, context, operator, *args)
+        for operator, args in given
     ]
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setpoint.memory.recompute import recompute
+from setpoint.memory.checkpointing import recompute
 
 
 class Scaled(nn.Module):

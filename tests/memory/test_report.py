@@ -1,8 +1,7 @@
 import torch
 from torch import nn
 
-from setpoint.memory.optimizer_offload import StateOnHost
-from setpoint.memory.report import MemoryReport, begin, measure, process_peak
+from setpoint.memory.usage import MemoryReport, begin, measure, process_peak
 
 CPU = torch.device("cpu")
 
@@ -36,15 +35,6 @@ def test_masters_lie_apart_and_other_parameters_over_the_same_memory_do_not() ->
     assert report.gradients == 8 * 44
     held = {name: nn.Parameter(p.detach()) for name, p in model.named_parameters()}
     assert measure(model, held, optimizer, CPU).masters == 0
-
-
-def test_state_on_the_host_counts() -> None:
-    model, optimizer = trained()
-    here = StateOnHost(optimizer, 0, CPU)
-    model(torch.randn(3, 8)).sum().backward()
-    here.step()
-    report = measure(model, dict(model.named_parameters()), optimizer, CPU)
-    assert report.optimizer_state == 4 * (2 * 12 + 3)
 
 
 def test_the_line() -> None:

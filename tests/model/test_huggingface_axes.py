@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.dry_run.step import dry_run
+from setpoint.plan.dry_run import dry_run
 from setpoint.train.rules.parallel import family_problems
 
 from ..forks import ENVIRONMENT, forked

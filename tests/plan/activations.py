@@ -30,16 +30,16 @@ from torch.nn import functional  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the presets
 from setpoint.config.composition import compose  # noqa: E402
-from setpoint.dry_run.meter import Meter, metering  # noqa: E402
-from setpoint.memory.operators import ATTENTION, MATMUL  # noqa: E402
+from setpoint.memory.checkpointing import ATTENTION, MATMUL  # noqa: E402
 from setpoint.model.attention.backend import SHARE_NO_HEADS  # noqa: E402
 from setpoint.model.attention.context import attention_context  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
 from setpoint.model.norm.norms import FUSED, build_norm  # noqa: E402
 from setpoint.model.transformer import Transformer  # noqa: E402
-from setpoint.plan.activations import TABLE, value_of  # noqa: E402
+from setpoint.plan.memory import TABLE, value_of  # noqa: E402
+from setpoint.plan.meter import Meter, metering  # noqa: E402
 from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces  # noqa: E402
-from setpoint.precision.autocast import compute_in  # noqa: E402
+from setpoint.precision.mixed_precision import compute_in  # noqa: E402
 from setpoint.shapes.batch import (  # noqa: E402
     Batch,
     ContextGroups,

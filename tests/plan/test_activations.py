@@ -11,8 +11,14 @@ import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.model.config import Transformer
-from setpoint.plan.activations import known_keys, missing, peak_of, value_of
-from setpoint.plan.memory import kept_for_backward, rank_memory
+from setpoint.plan.memory import (
+    kept_for_backward,
+    known_keys,
+    missing,
+    peak_of,
+    rank_memory,
+    value_of,
+)
 from setpoint.plan.pieces import layer_pieces, outer_pieces
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload

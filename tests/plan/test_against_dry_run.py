@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.dry_run.step import dry_run
+from setpoint.plan.dry_run import dry_run
 from setpoint.plan.memory import rank_memory
 from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import Traffic, traffic

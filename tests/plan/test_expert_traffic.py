@@ -86,7 +86,7 @@ def test_saved_exchanges_are_not_repeated(tmp_path: Path) -> None:
     [each if each == "experts 2" else pytest.param(each, marks=pytest.mark.slow) for each in JOBS],
 )
 def test_a_dry_run_sends_as_much(tmp_path: Path, name: str) -> None:
-    from setpoint.dry_run.step import dry_run
+    from setpoint.plan.dry_run import dry_run
 
     job, last = job_of(tmp_path, name), JOBS[name][0] - 1
 
@@ -116,7 +116,7 @@ def test_real_ranks_send_as_much(tmp_path: Path, name: str) -> None:
 
     from setpoint.parallel.world import world_of
 
-    from ..dry_run.measured import measured_run
+    from .measured import measured_run
 
     ranks, job = JOBS[name][0], job_of(tmp_path, name)
 

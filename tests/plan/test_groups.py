@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from setpoint.cli.check_plan import make_plan
 from setpoint.config import SetpointError, verify
 from setpoint.config.values.user_code import allow_imports
-from setpoint.plan.groups import planned_groups
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.build.parameters import rows_of, trained
@@ -62,7 +62,7 @@ def job_of(folder: Path, *flags: str) -> Job:
 )
 def test_the_plan_is_what_the_optimizer_gets(tmp_path: Path, flags: tuple[str, ...]) -> None:
     job = job_of(tmp_path, *flags)
-    rows = planned_groups(job)
+    rows = make_plan(job).groups
     assert rows == rows_of(job.optimizer, build_components(job).model)
     assert sum(row.tensors for row in rows) == len(trained(job, 257))
 
@@ -70,7 +70,7 @@ def test_the_plan_is_what_the_optimizer_gets(tmp_path: Path, flags: tuple[str, .
 def test_the_vocabulary_must_be_known(tmp_path: Path) -> None:
     job = job_of(tmp_path, "tokenizer={type=huggingface, path=some/where}")
     with pytest.raises(SetpointError, match="vocabulary of the tokenizer"):
-        planned_groups(job)
+        make_plan(job)
 
 
 @pytest.mark.parametrize("model", [GPT2, TABLE], ids=["transformers", "imported"])

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.plan.links import CALL, Group, Links, group_of
-from setpoint.plan.machines import machine_named, machines
+from setpoint.plan.machines import CALL, Group, Links, group_of, machine_named, machines
 from setpoint.track.accelerators import peak_of
 
 DRIVER = {

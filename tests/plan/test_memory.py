@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from setpoint.config.values.user_code import allow_imports
-from setpoint.memory.report import measure
+from setpoint.memory.usage import measure
 from setpoint.plan.memory import RankMemory, rank_memory, update_memory
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
@@ -106,11 +106,12 @@ def planned(job: Job) -> RankMemory:
     return rank_memory(Workload.of(job, 257), Topology.of(job))
 
 
-def test_state_on_the_host_is_not_on_the_device(tmp_path: Path) -> None:
-    plain = planned(small_job(tmp_path))
-    flags = ("memory.optimizer_offload.limit=10 KiB",)
-    offloaded = planned(small_job(tmp_path, *flags))
-    assert offloaded.on_host == plain.optimizer - 10 * 1024
+def test_weights_on_the_host_are_not_on_the_device(tmp_path: Path) -> None:
+    job = small_job(tmp_path)
+    plain = planned(job)
+    workload = Workload.of(job, 257)._replace(weights_on_host=True)
+    offloaded = rank_memory(workload, Topology.of(job))
+    assert offloaded.on_host == plain.weights + plain.masters + plain.optimizer
     assert plain.total - offloaded.total == offloaded.on_host
 
 

@@ -9,7 +9,7 @@ import torch
 
 from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
-from setpoint.memory import machine
+from setpoint.memory import host_memory
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -21,7 +21,7 @@ ROWS = ("model.dim=64", "batch.micro_size=2048", "batch.sequence_length=1024")
 
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "machine_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 4 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 

@@ -9,9 +9,15 @@ import pytest
 from setpoint.model.config import Transformer
 from setpoint.model.size import estimate_size
 from setpoint.plan.memory import rank_memory
-from setpoint.plan.mesh import coordinates, draw, index_along, members
-from setpoint.plan.shards import shards_of
-from setpoint.plan.topology import Topology, stages_of
+from setpoint.plan.topology import (
+    Topology,
+    coordinates,
+    draw,
+    index_along,
+    members,
+    shards_of,
+    stages_of,
+)
 from setpoint.plan.workload import Workload
 
 from ..train.small import small_job

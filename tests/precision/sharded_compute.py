@@ -16,9 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from setpoint.config import resolve
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.gather import set_dtypes
-from setpoint.precision.autocast import compute_in
-from setpoint.precision.build import shard_dtypes, sharding_policy
 from setpoint.precision.config import Precision
+from setpoint.precision.mixed_precision import compute_in, shard_dtypes, sharding_policy
 
 from ..model.families import FAMILIES
 from ..model.small import VOCAB, small_model

@@ -17,9 +17,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from setpoint.config import resolve
 from setpoint.parallel.gather import set_dtypes
-from setpoint.precision.build import build_weights, shard_dtypes, sharding_policy, store_in
 from setpoint.precision.config import Precision
-from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
+from setpoint.precision.mixed_precision import (
+    MasterWeights,
+    OptimizerParams,
+    build_weights,
+    cast_parameters,
+    shard_dtypes,
+    sharding_policy,
+    store_in,
+)
 
 from ..ranks import fork
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.precision.autocast import compute_in
+from setpoint.precision.mixed_precision import compute_in
 
 CPU = torch.device("cpu")
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -10,15 +10,16 @@ import torch
 from torch import nn
 
 from setpoint.config import resolve
-from setpoint.precision.build import (
+from setpoint.precision.config import LossScale, Precision
+from setpoint.precision.mixed_precision import (
+    MasterWeights,
+    OptimizerParams,
     build_scaler,
     build_weights,
     convert_state,
     state_dtype,
     store_in,
 )
-from setpoint.precision.config import LossScale, Precision
-from setpoint.precision.weights import MasterWeights, OptimizerParams
 
 BF16: dict[str, Any] = {"params": "bf16", "compute": "bf16"}
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import resolve
-from setpoint.precision.checks import converted, fp16_problems, layer_problems
-from setpoint.precision.config import ON_A_GPU, Float8
+from setpoint.precision.config import ON_A_GPU, Float8, converted, fp16_problems, layer_problems
 
 LAYERS = {"output": (256, 32), "layers.0.up": (48, 32), "layers.0.router.up": (40, 32)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,19 +12,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError, resolve
-from setpoint.precision.checks import converted
-from setpoint.precision.config import Float8
+from setpoint.precision.config import Float8, converted
 from setpoint.precision.float8 import (
     Float8Product,
-    compiled_as_eager,
+    grouped_products,
     require_float8,
     use_float8,
     why_not,
 )
-from setpoint.precision.float8_experts import grouped_products
+from setpoint.train.opening import settings_of
 
 from ..forks import forked
 from ..model.small import small_model
+from ..train.small import small_job
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 torchao = pytest.mark.skipif(
@@ -181,12 +182,13 @@ def test_what_does_not_fit_is_refused() -> None:
         use_float8(section(skip_small=True), model_of())
 
 
-def test_compiled_rows_are_rounded_as_eager_ones() -> None:
+def test_compiled_rows_are_rounded_as_eager_ones(tmp_path: Path) -> None:
     from torch._inductor import config
 
-    for recipe, compiles in (("rowwise", True), ("rowwise", False), ("tensorwise", True)):
-        with compiled_as_eager(section(recipe=recipe), compiles):
-            assert config.emulate_precision_casts is (recipe == "rowwise" and compiles)
+    for recipe in ("rowwise", "tensorwise"):
+        float8 = f"precision.float8={{recipe={recipe}, emulate=true}}"
+        with settings_of(small_job(tmp_path, float8, "precision.compute=bf16", "compile={}")):
+            assert config.emulate_precision_casts is (recipe == "rowwise")
 
 
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

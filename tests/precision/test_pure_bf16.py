@@ -14,7 +14,7 @@ from setpoint.config import resolve
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.model import load_pretrained
-from setpoint.precision.weights import cast_parameters
+from setpoint.precision.mixed_precision import cast_parameters
 from setpoint.train.objective import Objective
 
 from ..batches import make_batch

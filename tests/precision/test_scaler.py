@@ -10,7 +10,7 @@ from torch import nn
 
 from setpoint.config import RunError, resolve
 from setpoint.precision.config import LossScale
-from setpoint.precision.scaler import LEAST, LossScaler
+from setpoint.precision.mixed_precision import LEAST, LossScaler
 
 
 def update(scaler: LossScaler, factor: float = 1.0) -> tuple[bool, torch.Tensor]:

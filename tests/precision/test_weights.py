@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError
-from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
+from setpoint.precision.mixed_precision import MasterWeights, OptimizerParams, cast_parameters
 
 FP32, BF16 = torch.float32, torch.bfloat16
 

@@ -9,7 +9,6 @@ import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.memory.config import CheckpointingConfig
-from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.machines import machine_named
 from setpoint.plan.memory import rank_memory
 from setpoint.plan.topology import Topology
@@ -34,7 +33,7 @@ def test_a_preset_fits_the_gpus_that_are_documented(name: str) -> None:
     size, path, value = DOCUMENTED[name]
     flags = [f"parallel.world_size={size}", "parallel.device=cuda"]
     job = compose(Job, name, flags=[*flags, *([f"{path}={value}"] if path else [])]).resolve()
-    memory = rank_memory(Workload.of(job, vocabulary_of(job)), Topology.of(job))
+    memory = rank_memory(Workload.of(job), Topology.of(job))
     assert not memory.unknown
     assert memory.total <= machine_named("h100")[0].usable
     assert job.loss.from_hidden and job.compile is not None and job.data.loader.workers

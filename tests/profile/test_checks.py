@@ -6,8 +6,7 @@ import pytest
 
 from setpoint.config import resolve
 from setpoint.parallel.config import Parallel
-from setpoint.profile.checks import rank_problems, snapshot_problem
-from setpoint.profile.config import Profiling
+from setpoint.profile.config import Profiling, rank_problems, snapshot_problem
 
 
 @pytest.mark.parametrize(

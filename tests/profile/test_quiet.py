@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from setpoint.profile.quiet import CHATTER, without_chatter
+from setpoint.profile.profiler import CHATTER, without_chatter
 
 
 def test_only_the_profilers_lines_are_dropped(capfd: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +30,7 @@ def test_what_was_printed_is_there_after_an_error(capfd: pytest.CaptureFixture[s
 
 def test_without_standard_error() -> None:
     code = (
-        "import os\nfrom setpoint.profile.quiet import without_chatter\nos.close(2)\n"
+        "import os\nfrom setpoint.profile.profiler import without_chatter\nos.close(2)\n"
         "with without_chatter():\n    print('ran')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

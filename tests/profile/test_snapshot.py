@@ -14,7 +14,7 @@ import torch
 
 from setpoint.config import resolve
 from setpoint.profile.config import Profiling
-from setpoint.profile.snapshot import begin_snapshot, end_snapshot, write_snapshot
+from setpoint.profile.profiler import begin_snapshot, end_snapshot, write_snapshot
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 

@@ -10,7 +10,7 @@ from torch.profiler import profile, record_function
 
 from setpoint.config import resolve
 from setpoint.profile.config import Profiling
-from setpoint.profile.table import operator_table
+from setpoint.profile.profiler import operator_table
 
 
 def table(count: int = 3, **fields: Any) -> list[str]:

@@ -11,9 +11,9 @@ import torch
 from torch.profiler import profile
 
 from setpoint.config import resolve
-from setpoint.profile import trace
+from setpoint.profile import profiler
 from setpoint.profile.config import Profiling
-from setpoint.profile.trace import drop_staged, traces_of, write_trace
+from setpoint.profile.profiler import drop_staged, traces_of, write_trace
 
 from .traces import read_trace
 
@@ -36,7 +36,7 @@ def test_what_torch_has_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: int
 ) -> None:
     seen: Any = product()
-    monkeypatch.setattr(trace, "HEAD", head)
+    monkeypatch.setattr(profiler, "HEAD", head)
     found = read_trace(write_trace(seen, tmp_path / "steps-1-1.json.gz", memory=False))
     assert [event["name"] for event in found].count("aten::mm") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["steps-1-1.json.gz"]
@@ -45,7 +45,7 @@ def test_what_torch_has_recorded(
 def test_allocations_are_curves(tmp_path: Path) -> None:
     found = read_trace(write_trace(product(True), tmp_path / "a.json.gz", memory=True))
     curve = [event for event in found if event["ph"] == "C"]
-    assert {event["name"] for event in curve} == {f"cpu bytes {trace.COUNTER}"}
+    assert {event["name"] for event in curve} == {f"cpu bytes {profiler.COUNTER}"}
     # The same as torch's own instants, whose total also counts what was there before.
     instants = [event for event in found if event["name"] == "[memory]"]
     assert len(curve) == len(instants)
@@ -60,7 +60,7 @@ def test_half_a_trace_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def breaks(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(trace.shutil, "copyfileobj", breaks)
+    monkeypatch.setattr(profiler.shutil, "copyfileobj", breaks)
     with pytest.raises(OSError, match="No space"):
         write_trace(product(), tmp_path / "steps-1-1.json.gz", memory=False)
     assert list(tmp_path.iterdir()) == []

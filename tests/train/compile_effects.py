@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
+from setpoint.compile.apply import CACHE
 from setpoint.compile.internals import dynamo_config
-from setpoint.compile.settings import CACHE
 from setpoint.compile.watch import Watch
 from setpoint.config.values.user_code import allow_imports
 from setpoint.track.jsonl import NoEvents

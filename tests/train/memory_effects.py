@@ -14,9 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.memory import allocator, heap, recompute
-from setpoint.memory.host import PlainOffload
-from setpoint.memory.optimizer_offload import StateOnHost
+from setpoint.memory import checkpointing, host_memory, usage
+from setpoint.memory.activation_offload import Offload
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.profile import EmptyCacheCallback
@@ -44,15 +43,15 @@ def implementation(job: Job) -> set[str]:
     """Which of PyTorch's two implementations ran."""
     seen: set[str] = set()
 
-    def reentrant(*args: Any, real: Any = recompute._reentrant) -> Any:
+    def reentrant(*args: Any, real: Any = checkpointing._reentrant) -> Any:
         seen.add("reentrant")
         return real(*args)
 
-    recompute._again_class.cache_clear()
+    checkpointing._recomputed_class.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recompute, "_reentrant", reentrant)
+        patch.setattr(checkpointing, "_reentrant", reentrant)
         computed(job)
-    recompute._again_class.cache_clear()
+    checkpointing._recomputed_class.cache_clear()
     return seen
 
 
@@ -60,30 +59,13 @@ def moved(job: Job) -> list[int]:
     """The sizes of the activations that went to the host in an update."""
     sizes: list[int] = []
 
-    def to_host(self: PlainOffload, data: Tensor, real: Any = PlainOffload.to_host) -> Tensor:
+    def to_host(self: Offload, data: Tensor, real: Any = Offload.to_host) -> Tensor:
         sizes.append(data.numel())
         return real(self, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PlainOffload, "to_host", to_host)
+        patch.setattr(Offload, "to_host", to_host)
         computed(job)
-    return sizes
-
-
-def at_once(job: Job) -> list[int]:
-    """How many parameters each part of a second update has."""
-    components = build_components(job)
-    loop = Loop(job, components, [], StopRequest(), Position())
-    loop.step()
-    sizes: list[int] = []
-
-    def update(self: StateOnHost, some: list[Tensor], real: Any = StateOnHost._update) -> None:
-        sizes.append(len(some))
-        real(self, some)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StateOnHost, "_update", update)
-        loop.step()
     return sizes
 
 
@@ -120,9 +102,9 @@ def kept(job: Job) -> list[tuple[int, int]]:
     """What glibc is told to keep while the job runs."""
     library = Library()
     with pytest.MonkeyPatch.context() as patch:
-        for variable in (*heap.VARIABLES, "GLIBC_TUNABLES"):
+        for variable in (*host_memory.VARIABLES, "GLIBC_TUNABLES"):
             patch.delenv(variable, raising=False)
-        patch.setattr(heap, "_glibc", lambda: library)
+        patch.setattr(host_memory, "_glibc", lambda: library)
         with settings_of(job):
             return [*library.seen]
 
@@ -133,7 +115,7 @@ def segments(job: Job) -> tuple[str, str]:
     if read is None:
         pytest.skip("this torch does not tell them")
     with pytest.MonkeyPatch.context() as patch:
-        for variable in allocator.VARIABLES:
+        for variable in usage.VARIABLES:
             patch.delenv(variable, raising=False)
         with settings_of(job):
             alone = read()
@@ -149,15 +131,13 @@ BELOW = "memory.activation_checkpointing"
 TWO = ("model.layers=2",)
 FULL, PARTS, OPERATORS = ((*TWO, f"{BELOW}={name}") for name in ("full", "parts", "operators"))
 ACTIVATIONS = (*TWO, "memory.activation_offload.limit=0", "memory.activation_offload.smallest=0")
-STATE = ("memory.optimizer_offload.limit=0",)
 # By the name of a field: the change, where it is seen, and what is set on both sides.
 ROWS: dict[str, tuple[str, See, tuple[str, ...]]] = {
     "Memory.activation_checkpointing": (f"{BELOW}=full", computed, TWO),
     "Memory.activation_offload": (ACTIVATIONS[-1], moved, ()),
-    "Memory.optimizer_offload": (STATE[0], at_once, ()),
     "Memory.empty_cache": ("memory.empty_cache=2 steps", emptied, ()),
     "Memory.expandable_segments": ("memory.expandable_segments=false", segments, ()),
-    "Memory.keep_freed": ("memory.keep_freed=false", kept, ()),
+    "Memory.malloc_retain": ("memory.malloc_retain=false", kept, ()),
     "Full.every": (f"{BELOW}.every=2", computed, FULL),
     "Full.reentrant": (f"{BELOW}.reentrant=true", implementation, FULL),
     "Parts.every": (f"{BELOW}.every=2", computed, PARTS),
@@ -168,5 +148,4 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...]]] = {
     "Operators.matmul_every": (f"{BELOW}.matmul_every=2", computed, OPERATORS),
     "ActivationOffload.limit": ("memory.activation_offload.limit=20 KiB", moved, ACTIVATIONS),
     "ActivationOffload.smallest": ("memory.activation_offload.smallest=4 KiB", moved, ACTIVATIONS),
-    "OptimizerOffload.limit": ("memory.optimizer_offload.limit=1 GiB", at_once, STATE),
 }

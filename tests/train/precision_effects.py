@@ -13,9 +13,9 @@ import torch
 
 from setpoint.model.config import Transformer
 from setpoint.model.skeleton import skeleton
-from setpoint.precision.build import shard_dtypes
-from setpoint.precision.checks import converted
+from setpoint.precision.config import converted
 from setpoint.precision.float8 import why_not
+from setpoint.precision.mixed_precision import shard_dtypes
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import ShardedWeight
 from setpoint.train.build.components import Components, build_components

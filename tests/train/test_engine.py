@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.config import resolve
 from setpoint.precision.config import LossScale
-from setpoint.precision.scaler import LossScaler
+from setpoint.precision.mixed_precision import LossScaler
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.engine import Engine, Rates
 from setpoint.train.verdict import StepResult, Verdict

@@ -79,7 +79,6 @@ JOBS: dict[str, tuple[str, ...]] = {
         "optimizer={type=sgd, nesterov=true}",
         "memory.activation_checkpointing=full",
         "memory.activation_offload.limit=0",
-        "memory.optimizer_offload.limit=0",
         "memory.empty_cache=2 steps",
     ),
     "conversations, linear, lion, mup, parts again": (

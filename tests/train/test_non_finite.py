@@ -13,7 +13,7 @@ import pytest
 
 from setpoint.config import ConfigError, RunError, resolve
 from setpoint.precision.config import LossScale
-from setpoint.precision.scaler import LossScaler
+from setpoint.precision.mixed_precision import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import EventLog
 from setpoint.track.trackers import Trackers

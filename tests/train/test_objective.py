@@ -17,7 +17,7 @@ from setpoint.loss.config import CrossEntropy
 from setpoint.loss.forms import LossOutput
 from setpoint.loss.weighing import Weigher
 from setpoint.precision.config import LossScale
-from setpoint.precision.scaler import LossScaler
+from setpoint.precision.mixed_precision import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, StepBatch, total_count
 from setpoint.shapes.outcome import Outcome, Projection, Routing

@@ -23,10 +23,10 @@ from torch import Tensor
 from setpoint.cli.check_plan import make_plan
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
-from setpoint.dry_run.step import dry_run
 from setpoint.model.attention.selection import missing
 from setpoint.model.attention.support import BACKENDS, LIMITS, able, unplaced
 from setpoint.model.config import Transformer
+from setpoint.plan.dry_run import dry_run
 from setpoint.precision.config import Float8, Float8Recipe
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop, StepResult

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setpoint.config import resolve
 from setpoint.precision.config import LossScale
-from setpoint.precision.scaler import LossScaler
+from setpoint.precision.mixed_precision import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

@@ -22,7 +22,6 @@ BELOW = "memory.activation_checkpointing"
 ALL = (
     f"{BELOW}=full",
     "memory.activation_offload={limit=4 KiB, smallest=0}",
-    "memory.optimizer_offload.limit=8 KiB",
 )
 WAYS: dict[str, tuple[str, ...]] = {
     "full": (f"{BELOW}=full",),

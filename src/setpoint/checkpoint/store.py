@@ -21,7 +21,7 @@ from torch import Tensor
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import Written, sync_directory, write_file
 from setpoint.files.threads import Worker
-from setpoint.memory.allocator import is_out_of_memory
+from setpoint.memory.usage import is_out_of_memory
 from setpoint.parallel.process_group import first_line
 from setpoint.parallel.world import RemoteRankError, World, described
 from setpoint.units import Period

@@ -44,7 +44,7 @@ from setpoint.train.run_name import find_run
 if TYPE_CHECKING:
     from setpoint.cli.check_plan import Plan
     from setpoint.cli.expected import Expected
-    from setpoint.dry_run.step import DryRun
+    from setpoint.plan.dry_run import DryRun
 
 USING = Option(
     "--using",
@@ -255,7 +255,7 @@ def _of_gpu(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> lis
 
 def _dry_run(config: Config, rank: int) -> DryRun:
     job = _trained(config, DRY_RUN)
-    from setpoint.dry_run.step import dry_run
+    from setpoint.plan.dry_run import dry_run
 
     return dry_run(job, rank)
 

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.style import bold, table
 from setpoint.config import SetpointError
-from setpoint.optim.grouping import GroupRow
+from setpoint.optim.grouping import GroupRow, gather, group_rows
 from setpoint.parallel.engines import zero_settings
-from setpoint.plan.groups import planned_groups, vocabulary_of
 from setpoint.plan.memory import RankMemory, rank_memory
-from setpoint.plan.mesh import coordinates, draw
-from setpoint.plan.shards import shards_of
-from setpoint.plan.topology import Topology
+from setpoint.plan.topology import Topology, coordinates, draw, shards_of
 from setpoint.plan.traffic import Traffic, traffic
-from setpoint.plan.workload import Workload
+from setpoint.plan.workload import Workload, vocabulary_of
+from setpoint.train.build.parameters import trained
 from setpoint.train.config import Job
 from setpoint.units.size import in_units
 
 if TYPE_CHECKING:
-    from setpoint.dry_run.step import DryRun
+    from setpoint.plan.dry_run import DryRun
 
 PARTS = {
     "weights": "parameters",
@@ -140,12 +138,14 @@ def make_plan(job: Job, rank: int = 0) -> Plan:
             f"there is no rank {rank}: the job has {topology.world_size}\n"
             f"Valid: 0 to {topology.world_size - 1}"
         )
-    workload = Workload.of(job, vocabulary_of(job))
+    vocabulary = vocabulary_of(job)
+    workload = Workload.of(job, vocabulary)
+    groups = group_rows(gather(job.optimizer, trained(job, vocabulary)), job.optimizer.lr)
     deepspeed = zero_settings(job)
     memory, sent = None, list[Traffic]()
     if not job.parallel.uses_deepspeed:
         memory, sent = rank_memory(workload, topology, rank), traffic(workload, topology, rank)
-    return Plan(planned_groups(job), workload, topology, rank, memory, sent, deepspeed)
+    return Plan(groups, workload, topology, rank, memory, sent, deepspeed)
 
 
 def _title(degrees: dict[str, int], rank: int, what: str = "") -> str:

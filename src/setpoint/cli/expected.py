@@ -20,8 +20,7 @@ from setpoint.config import SetpointError
 from setpoint.units.size import in_units
 
 if TYPE_CHECKING:
-    from setpoint.plan.cost import Cost
-    from setpoint.plan.machines import Machine, Network
+    from setpoint.plan.machines import Cost, Machine, Network
     from setpoint.plan.memory import RankMemory
     from setpoint.plan.step_time import StepTime
     from setpoint.plan.topology import Topology
@@ -190,7 +189,7 @@ def expect(
         SetpointError: the machine has no peak for the format, or the run ends before its first
             step.
     """
-    from setpoint.plan.cost import cost_of
+    from setpoint.plan.machines import cost_of
     from setpoint.plan.part_time import Kernels
     from setpoint.plan.step_time import step_time
     from setpoint.train.batch import limits_of

@@ -13,7 +13,6 @@ from setpoint.loss.config import CrossEntropy
 from setpoint.memory.config import Full
 from setpoint.model.attention.support import HARDWARE
 from setpoint.model.config import Transformer
-from setpoint.plan.groups import vocabulary_of
 from setpoint.plan.machines import Machine, usable
 from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.topology import Topology
@@ -51,7 +50,7 @@ def gpu_of(machine: Machine | None, name: str, job: Job) -> Gpu | None:
 
 def memory_of(job: Job, rank: int = 0) -> RankMemory:
     """The planned memory of a rank."""
-    return rank_memory(Workload.of(job, vocabulary_of(job)), Topology.of(job), rank)
+    return rank_memory(Workload.of(job), Topology.of(job), rank)
 
 
 def memory_caution(
@@ -162,7 +161,7 @@ def ranks_that_fit(
         if _total(tried, change) is not None:
             texts = tried
     ways = [(job, list[str]()), (change(texts), texts)]
-    planned = [(Workload.of(each, vocabulary_of(each)), Topology.of(each), t) for each, t in ways]
+    planned = [(Workload.of(each), Topology.of(each), t) for each, t in ways]
     times = 2
     while planned[0][1].world_size * times <= MOST_RANKS:
         for workload, topology, settings in planned:

@@ -124,7 +124,6 @@ def _limit(arguments: Arguments, asked: Asked) -> int:
 def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job, Space]:
     """The job on one rank, and what is searched."""
     from setpoint.parallel.config import AXES, REST, Parallel
-    from setpoint.plan.groups import vocabulary_of
     from setpoint.plan.search import Space
     from setpoint.plan.step_time import Kernels
     from setpoint.plan.topology import Topology, policy_of
@@ -177,7 +176,7 @@ def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job
     if "recompute" not in fixed:
         draft.memory.activation_checkpointing = None
     job = composition.resolve()
-    workload = Workload.of(job, vocabulary_of(job))._replace(weights_on_host=offload)
+    workload = Workload.of(job)._replace(weights_on_host=offload)
     if workload.unknown:
         raise SetpointError(
             f"the memory of a step is not known here: {workload.unknown}\n"
@@ -304,8 +303,7 @@ def _too_large(space: Space, topology: Any, memory: Any, ranks: int | None) -> s
     largest = max(parts, key=lambda name: parts[name])
     helps = {
         "weights": "precision.params = bf16",
-        "master weights and optimizer state": "an optimizer with a smaller state, or "
-        "memory.optimizer_offload",
+        "master weights and optimizer state": "an optimizer with a smaller state",
         "gradients": "precision.params = bf16",
         "activations": "a smaller batch.sequence_length",
         "logits": "loss.type = chunked_cross_entropy or linear_cross_entropy",

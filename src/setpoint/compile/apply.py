@@ -1,19 +1,31 @@
-"""torch.compile of a model or its layers, in place: names of parameters stay as they are."""
+"""torch.compile of a model or its layers, in place: settings of the process, modules, artifacts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import hashlib
+import logging
+import os
+import platform
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from types import FunctionType
 from typing import Any, SupportsIndex
 
 import torch
 from torch import nn
 
-from setpoint.compile.checks import flatten
+from setpoint.compile.checks import flatten, make_folder
 from setpoint.compile.config import Compile
-from setpoint.compile.internals import inductor_options
-from setpoint.compile.split_backward import SPLIT, splitting
+from setpoint.compile.internals import (
+    dynamo_config,
+    forget_compiled,
+    inductor_config,
+    inductor_options,
+    more_records,
+)
+from setpoint.compile.split_backward import SPLIT, kept_for_two_passes, splitting
 from setpoint.config import SetpointError
 from setpoint.shapes.logged import keep_out_of_graphs
 
@@ -202,3 +214,181 @@ def _shapes(module: nn.Module) -> Hashable:
         (name, tuple(parameter.shape), parameter.requires_grad)
         for name, parameter in module.named_parameters(recurse=False)
     )
+
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+KERNELS = "TRITON_CACHE_DIR"
+LOGGERS = (
+    "torch._dynamo.convert_frame",
+    "torch._dynamo.variables.tensor",
+    "torch._higher_order_ops.wrap",
+)
+BEGINNINGS = ("torch._dynamo hit config.", "Graph break")
+"""Of the limit of recompilation and of what ends a graph, both of which `Watch` finds."""
+KEPT = "Detected that context_fn is passed to torch.utils.checkpoint under torch.compile"
+"""Compilers write operations in place as others, which a policy that names those in place would not
+see. Ours names products and attention (`memory/checkpointing.py`), and gradients are right."""
+
+
+@contextmanager
+def compiling(
+    config: Compile,
+    splits_backward: bool = False,
+    fuses_messages: bool = False,
+    rounds_as_eager: bool = False,
+) -> Iterator[None]:
+    """Set what the code of a job is compiled under.
+
+    PyTorch compiles when a function is first called, and its backward pass when that is, so that
+    the context stays open until the job has ended.
+
+    Arguments:
+        splits_backward: gradients of inputs are computed apart from those of weights.
+        fuses_messages: inductor fuses messages of tensor parallelism with products.
+        rounds_as_eager: inductor rounds where eager does, which scales per row need
+            (pytorch#150859): else backward takes them from values never rounded to bf16.
+
+    Returns:
+        a context, after which all is as it was before and what was compiled is forgotten.
+
+    Raises:
+        SetpointError: a folder for compiled code cannot be made or written to.
+    """
+    if config.cache is not None:
+        make_folder(config.cache)
+    if config.artifacts is not None:
+        make_folder(config.artifacts, "artifacts")
+    settings: Any = torch.compiler.config
+    with ExitStack() as stack:
+        # What other jobs of this process compiled would count towards the limit of this one.
+        torch.compiler.reset()
+        stack.callback(torch.compiler.reset)
+        stack.enter_context(more_records())
+        limit = config.recompile_limit
+        together = max(limit, settings.accumulated_recompile_limit)
+        patch = settings.patch(recompile_limit=limit, accumulated_recompile_limit=together)
+        stack.enter_context(patch)
+        stack.enter_context(dynamo_config().patch(optimize_ddp=config.optimize_ddp))
+        stack.enter_context(quiet_compiler())
+        if fuses_messages:
+            stack.enter_context(inductor_config().patch(_micro_pipeline_tp=True))
+        if rounds_as_eager:
+            stack.enter_context(inductor_config().patch(emulate_precision_casts=True))
+        if splits_backward:
+            stack.enter_context(kept_for_two_passes())
+        if config.cache is not None:
+            stack.enter_context(cached_in(config.cache))
+        yield
+
+
+def is_repeated(record: logging.LogRecord) -> bool:
+    """Say whether a line of PyTorch's log repeats what `Watch` reports, or warns of no harm."""
+    repeated = record.levelno == logging.WARNING and str(record.msg).startswith(BEGINNINGS)
+    return repeated or KEPT in record.getMessage()
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    """Keep PyTorch's own warnings about graphs and limits, 5 to 20 lines each, from the terminal.
+
+    Whoever sets TORCH_LOGS gets what is asked for.
+
+    Returns:
+        a context, after which the loggers are as before.
+    """
+    if os.environ.get("TORCH_LOGS"):
+        yield
+        return
+
+    def passes(record: logging.LogRecord) -> bool:
+        return not is_repeated(record)
+
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    for logger in loggers:
+        logger.addFilter(passes)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(passes)
+
+
+@contextmanager
+def cached_in(folder: Path) -> Iterator[None]:
+    """Keep compiled code in a folder, although torch has been imported already."""
+    path = str(folder.absolute())
+    before = {name: os.environ.get(name) for name in (CACHE, KERNELS)}
+    os.environ.update({CACHE: path, KERNELS: os.path.join(path, "triton")})
+    # What is kept in memory points into the folder of before.
+    forget_compiled()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        forget_compiled()
+
+
+DIGEST = 32
+"""Bytes at the beginning of a file: SHA-256 of the rest, which PyTorch itself does not check."""
+
+
+class Artifacts:
+    """The file of a job on one kind of machine.
+
+    PyTorch looks up each graph in it by what it was compiled from, so that a file of another
+    configuration is of no use and does no harm.
+
+    Arguments:
+        key: of the job; the file is also named after what compiled code depends on and PyTorch's
+            own keys leave out, such as the instruction set of a CPU.
+    """
+
+    def __init__(self, folder: Path, key: str, device: torch.device) -> None:
+        self.path = folder / f"{key}-{machine_key(device)}.bin"
+
+    def load(self) -> int | None:
+        """Put the artifacts into inductor's cache.
+
+        Returns:
+            how many; 0 where there is no file; None if it is damaged.
+        """
+        if not self.path.is_file():
+            return 0
+        content = self.path.read_bytes()
+        digest, artifacts = content[:DIGEST], content[DIGEST:]
+        if hashlib.sha256(artifacts).digest() != digest:
+            return None
+        found = torch.compiler.load_cache_artifacts(artifacts)
+        return None if found is None else sum(len(each) for each in found.artifacts.values())
+
+    def save(self) -> bool:
+        """Write what was compiled or loaded so far; the file is there whole or as before.
+
+        Returns:
+            whether there was anything.
+        """
+        found = torch.compiler.save_cache_artifacts()
+        if found is None:
+            return False
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            beside.write_bytes(hashlib.sha256(found[0]).digest() + found[0])
+            beside.replace(self.path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return True
+
+
+def machine_key(device: torch.device) -> str:
+    """Twelve digits that stand for PyTorch, Python and the device."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = torch.backends.cpu.get_cpu_capability()
+    facts = (torch.__version__, platform.python_version(), platform.machine(), device.type, name)
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]

@@ -35,7 +35,7 @@ from setpoint.model.skeleton import move_buffers
 from setpoint.parallel.apply import reader_of
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.world import World
-from setpoint.precision.autocast import compute_in
+from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.config import Job
 from setpoint.units.dtype import DType

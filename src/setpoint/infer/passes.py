@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.profile.profiler import Cycle, StepProfiler
-from setpoint.profile.trace import traces_of
+from setpoint.profile.profiler import Cycle, StepProfiler, traces_of
 from setpoint.resilience.gc import PacedCollection
 
 if TYPE_CHECKING:

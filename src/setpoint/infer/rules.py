@@ -13,8 +13,8 @@ from setpoint.model.attention.support import determinism_problems, placement_pro
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.locate import is_on_hub, locate_here
 from setpoint.model.vocabulary import misfit
-from setpoint.precision.checks import fp16_problems
-from setpoint.profile.checks import rank_problems, snapshot_problem
+from setpoint.precision.config import fp16_problems
+from setpoint.profile.config import rank_problems, snapshot_problem
 
 OTHER_VALUES = {"tokenizer": tokenizer_value}
 """Answers to values that a section cannot take; see `setpoint.config.other_names`."""

@@ -85,7 +85,9 @@ class Operators(
             )
 
 
-class ActivationOffload(Config, role=RUNTIME):
+class ActivationOffload(
+    Config, owner="setpoint.memory.activation_offload:offload_activations", role=RUNTIME
+):
     """Activation offload: keep saved activations in CPU memory until backward."""
 
     limit: ByteSize = field(default=ByteSize(0), also_called=("activation_gpu_limit", "gpu_limit"))
@@ -93,13 +95,6 @@ class ActivationOffload(Config, role=RUNTIME):
 
     smallest: ByteSize = field(default=ByteSize(2**20))
     """Minimum tensor size to offload, in bytes; smaller tensors stay on the device."""
-
-
-class OptimizerOffload(Config, role=RUNTIME):
-    """Optimizer state offload to CPU memory; pieces move to the device in the optimizer step."""
-
-    limit: ByteSize = field(default=ByteSize(2**30))
-    """Maximum optimizer state on the device at once, in bytes; at least that of one parameter."""
 
 
 class Memory(Config, role=RUNTIME):
@@ -122,11 +117,6 @@ class Memory(Config, role=RUNTIME):
     )
     """Activation offload to CPU memory; null: all on the device."""
 
-    optimizer_offload: OptimizerOffload | None = field(
-        default=None, also_called=("offload_optimizer", "cpu_offload_optimizer", "cpu_offload")
-    )
-    """Optimizer state offload to CPU memory; null: all on the device."""
-
     empty_cache: Period = field(
         default=Period("never"), also_called=("empty_cache_steps", "torch_empty_cache_steps")
     )
@@ -138,6 +128,6 @@ class Memory(Config, role=RUNTIME):
     """Growing segments of PyTorch's GPU memory allocator (expandable_segments), for less
     fragmentation; PYTORCH_ALLOC_CONF in the environment takes its place. No effect on a CPU."""
 
-    keep_freed: bool = True
+    malloc_retain: bool = True
     """Keep freed CPU memory in the process, for fewer page faults (malloc trim and mmap thresholds
     of glibc; others: no effect); false: return it to the system."""

@@ -265,8 +265,6 @@ class ScheduleFreeAdamW(
 ):
     """Schedule-free AdamW (Defazio et al., 2024); evaluated and saved at the averaged point."""
 
-    by_parameter: ClassVar[bool] = False
-
     weight_decay: float = field(default=0.1, ge=0, lt=inf)
     """Decoupled weight decay at the point y where gradients are computed: lr * weight_decay * y is
     subtracted at each step."""
@@ -350,7 +348,6 @@ class ImportedOptimizer(
 
     trusts = ("torch.optim",)
     handed = ("*",)
-    by_parameter: ClassVar[bool] = False
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
     """Weight decay, passed to the target, which defines it: decoupled or added to the gradient."""

@@ -116,10 +116,6 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     draws: ClassVar[bool] = False
     """Whether it draws random numbers, and takes a `seed` for them, the same on all ranks."""
 
-    by_parameter: ClassVar[bool] = True
-    """Whether a step of one parameter needs nothing of the others, so that it can be made for
-    some of them at a time."""
-
     patterns: ClassVar[dict[str, tuple[Kind, ...] | None]] = {"no_decay_patterns": None}
     """The fields that hold patterns on names, apart from groups, with the kinds of parameters that
     they choose among; None: all."""

@@ -126,7 +126,9 @@ class Sharding(Config, role=RUNTIME):
     this rank's part; unsharded: whole ones are added up on each rank and reduce-scattered once,
     as stages of a pipeline do. In the dtype precision.reduce."""
 
-    offload: bool = field(default=False, also_called=("offload_policy", "fsdp_offload_params"))
+    offload: bool = field(
+        default=False, also_called=("offload_policy", "fsdp_offload_params", "cpu_offload")
+    )
     """Keep this rank's part of weights, gradients and optimizer state in host memory (FSDP2's
     CPUOffloadPolicy): weights are copied to the device when they are gathered, and the optimizer
     steps on the CPU."""

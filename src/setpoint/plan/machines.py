@@ -1,16 +1,22 @@
-"""GPUs and networks by name, with what of their peaks is assumed to be reached.
+"""GPUs, nodes and networks by name: peaks, time of collectives, and the cost of a run.
 
 The table is `machines.toml`, beside this file. A file of the user's has the same form: its entries
-are added, or change fields of those that are there; `like` starts an entry from another one.
+are added, or change fields of existing ones; `like` starts an entry from another one.
+
+A collective of n ranks in a ring sends (n - 1) / n of its message from each rank, an all-reduce
+twice that, in as many steps of one latency each (Thakur, Rabenseifner and Gropp, 2005; NCCL's rings
+are these). Where a group spans nodes, its ranks within a node share what goes between nodes, each
+over its own network card, while the links of the node pass it round: the slower of both decides. An
+all-reduce takes a tree between nodes where that has fewer latencies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from math import inf
+from math import ceil, inf, log2
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from setpoint.config import (
     RUNTIME,
@@ -24,10 +30,103 @@ from setpoint.config import (
     is_mapping,
     read_file,
 )
+from setpoint.plan.topology import stride
 from setpoint.units import ByteSize
 
 if TYPE_CHECKING:
     from setpoint.config import Document
+
+
+CALL = 8.4e-6
+"""Seconds that a collective takes to begin (NCCL, src/graph/tuning.cc, rings and trees)."""
+
+
+class Group(NamedTuple):
+    """Ranks that communicate.
+
+    Arguments:
+        local: of them in one node.
+    """
+
+    ranks: int
+    local: int
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes they lie in."""
+        return ceil(self.ranks / self.local)
+
+
+def group_of(degrees: Mapping[str, int], axes: str, ranks: int, node: int) -> Group:
+    """Place the ranks that axes join on nodes.
+
+    Arguments:
+        degrees: of all axes, the outermost first.
+        axes: joined by "+".
+        node: ranks of a node, which hold neighbouring numbers.
+    """
+    local = 1
+    for axis in axes.split("+"):
+        if axis in degrees:
+            local *= min(degrees[axis], max(1, node // stride(degrees, axis)))
+    return Group(ranks, max(1, min(ranks, local, node)))
+
+
+class Links(NamedTuple):
+    """The links of a GPU: to those of its node, and to other nodes.
+
+    Arguments:
+        fast, slow: bytes per second that collectives reach in one direction.
+        near, far: seconds of a step of a ring.
+    """
+
+    node: int
+    fast: float
+    slow: float
+    near: float
+    far: float
+
+    @classmethod
+    def of(cls, machine: Machine, network: Network) -> Links:
+        """The links of a machine, as far as they are assumed to be used."""
+        inside = machine.node
+        return cls(
+            inside.ranks,
+            inside.bandwidth * inside.achieved,
+            network.bandwidth * network.achieved,
+            inside.latency,
+            network.latency,
+        )
+
+    def seconds(self, kind: str, group: Group, calls: int, size: float) -> float:
+        """How long messages of one kind take, one after another.
+
+        Arguments:
+            kind: as the rows of `setpoint.plan.traffic` have it.
+            size: bytes of all whole messages together.
+        """
+        ranks, local, nodes = group.ranks, group.local, group.nodes
+        if ranks < 2 or not calls:
+            return 0.0
+        if kind == "send":
+            bandwidth, latency = (self.fast, self.near) if nodes == 1 else (self.slow, self.far)
+            return calls * latency + size / bandwidth
+        if kind == "all_to_all":
+            # Of each rank's message a part goes to every other rank, in any order.
+            near, far = size * (local - 1) / ranks, size * (ranks - local) / ranks
+            latency = self.near if nodes == 1 else self.far
+            return calls * (CALL + latency) + max(near / self.fast, far / self.slow)
+        latency = (ranks - nodes) * self.near + (nodes - 1) * self.far
+        times = 2 if kind == "all_reduce" else 1
+        if times == 2:
+            tree = (local - 1) * self.near + ceil(log2(nodes)) * self.far
+            latency = 2 * min(latency, tree)
+        share = 1.0 if kind == "broadcast" else times * (ranks - 1) / ranks
+        across = 1.0 if kind == "broadcast" else times * (nodes - 1) / nodes
+        near = share * size / self.fast if local > 1 else 0.0
+        far = across * size / (local * self.slow) if nodes > 1 else 0.0
+        return calls * (CALL + latency) + max(near, far)
+
 
 KNOWN = Path(__file__).with_name("machines.toml")
 FORMATS = ("bf16", "fp16", "fp8", "tf32", "fp32")
@@ -246,3 +345,67 @@ def machine_named(name: str, file: str | None = None) -> tuple[Machine, Network]
             f'like = "h100" and what differs'
         )
     return machine, found.networks[machine.network]
+
+
+HOUR = 3600.0
+PUE = 1.0
+"""Energy of a data center by that of its computers; 1: cooling and losses are not counted."""
+
+
+class Cost(NamedTuple):
+    """What a run takes of all its GPUs.
+
+    Arguments:
+        steps: that it is expected to take.
+        money: in the currency of the price; None without a price.
+        kilowatt_hours: of the GPUs alone; None where their power is not known.
+    """
+
+    steps: int
+    seconds: float
+    gpu_hours: float
+    money: float | None
+    kilowatt_hours: float | None
+
+
+def cost_of(
+    limits: Mapping[str, float],
+    step: float,
+    ranks: int,
+    price: float | None = None,
+    power: float | None = None,
+) -> Cost | None:
+    """Compute what a run takes until the first of its limits.
+
+    Arguments:
+        limits: of the duration, in steps and seconds; others are left out.
+        step: expected seconds of one.
+        price: of a GPU for an hour.
+        power: watts of a GPU.
+
+    Returns:
+        None where neither steps nor seconds limit the run.
+
+    Raises:
+        SetpointError: the time is up before the first step has ended.
+    """
+    seconds, steps = limits.get("seconds"), limits.get("steps")
+    if seconds is not None and seconds < step:
+        raise SetpointError(
+            f"duration = {seconds:g} s ends before the first step, which is expected to take "
+            f"{step:.3g} s\nValid: {_rounded_up(step)} s or more, or a duration in steps"
+        )
+    counts = [] if steps is None else [int(steps)]
+    if seconds is not None:
+        counts.append(int(seconds // step))
+    if not counts:
+        return None
+    count = min(counts)
+    whole = count * step
+    hours = whole / HOUR * ranks
+    energy = None if power is None else hours * power * PUE / 1000
+    return Cost(count, whole, hours, None if price is None else hours * price, energy)
+
+
+def _rounded_up(seconds: float) -> int:
+    return int(-(-seconds // 1))

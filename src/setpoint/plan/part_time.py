@@ -2,7 +2,7 @@
 
 Matrix products and attention take their FLOPs over what of the peak a machine is assumed to reach,
 all other operators the bytes that they move over the bandwidth of its memory, and messages what
-`setpoint.plan.links` says of them.
+`setpoint.plan.machines` says of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.data.prepared.names import is_prepared
 from setpoint.data.sources.config import Tokens
-from setpoint.plan.links import Links, group_of
-from setpoint.plan.machines import FORMATS, Machine, Network
+from setpoint.plan.machines import FORMATS, Links, Machine, Network, group_of
 from setpoint.plan.pieces import COMPOSED
 from setpoint.plan.topology import Topology, tokens_of
 from setpoint.plan.traffic import (

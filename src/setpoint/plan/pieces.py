@@ -1,7 +1,7 @@
 """The pieces of a model whose activations add up: what decides what each keeps, and its sizes.
 
 A piece has a key, which names all that decides which tensors its code keeps for the backward pass,
-and sizes, which decide how large these are. The table of `setpoint.plan.activations` knows keys.
+and sizes, which decide how large these are. The table of `setpoint.plan.memory` knows keys.
 """
 
 from __future__ import annotations

@@ -1,11 +1,19 @@
-"""The checks and the arithmetic that need a resolved job, but neither torch nor a device."""
+"""Checks and arithmetic of a resolved job that need neither torch nor a device."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import COMMAND_LINE, ENVIRONMENT, FILE, Need, Verification, chain_of, verify
+from setpoint.config import (
+    COMMAND_LINE,
+    ENVIRONMENT,
+    FILE,
+    Need,
+    Verification,
+    chain_of,
+    verify,
+)
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size

@@ -18,12 +18,10 @@ from typing import Any, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.parallel.config import AXES
 from setpoint.parallel.pipelining import FILLED, SCHEDULES
-from setpoint.plan.links import Links, group_of
-from setpoint.plan.machines import Machine, Network
+from setpoint.plan.machines import Links, Machine, Network, group_of
 from setpoint.plan.memory import RankMemory, rank_memory
-from setpoint.plan.mesh import stride
 from setpoint.plan.step_time import Kernels, StepTime, seconds_of_passes, step_time
-from setpoint.plan.topology import Topology
+from setpoint.plan.topology import Topology, stride
 from setpoint.plan.traffic import weight_turns
 from setpoint.plan.workload import Workload
 
@@ -372,7 +370,7 @@ class _Bounds:
         self.active: dict[Topology, float] = {}
         """Bytes of activations for each sequence of a micro-batch, of topologies that differ in
         its size and in what divides weights only."""
-        kept = w.state_on_device is None and not w.weights_on_host
+        kept = not w.weights_on_host
         self.fixed = sum(
             each.times * (each.sharded + each.is_trained * each.numbers * kept * each.state[0])
             for each in held

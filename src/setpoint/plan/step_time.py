@@ -15,13 +15,10 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from setpoint.plan.links import group_of
-from setpoint.plan.machines import Machine, Network
-from setpoint.plan.mesh import stride
+from setpoint.plan.machines import Machine, Network, group_of
 from setpoint.plan.part_time import Kernels, Part, PartTimes, Spent, WeightMessages
 from setpoint.plan.schedules import StageTimes, pipeline_seconds, simulate
-from setpoint.plan.shards import Place, Shards, Unit, shards_of
-from setpoint.plan.topology import Topology, stages_of
+from setpoint.plan.topology import Place, Shards, Topology, Unit, shards_of, stages_of, stride
 from setpoint.plan.traffic import expert_turns, weight_turns
 from setpoint.plan.workload import Workload
 
@@ -492,7 +489,7 @@ class _Step(PartTimes):
             )
         if self.workload.optimizer == "Muon":
             found.append("without the matrix products of Muon's orthogonalization")
-        if self.workload.weights_on_host or self.workload.state_on_device is not None:
+        if self.workload.weights_on_host:
             found.append("as if nothing were copied to and from host memory")
         return found
 

@@ -20,7 +20,7 @@ SURE = 0.9
 @check(needs=memory_needs, when=may_be_large)
 def memory_problems(job: Job) -> Iterator[Problem]:
     """A job without a GPU that takes more memory than this machine has."""
-    from setpoint.memory.machine import machine_memory
+    from setpoint.memory.host_memory import machine_memory
     from setpoint.plan.memory import kept_for_backward, update_memory
     from setpoint.plan.topology import Topology
     from setpoint.plan.workload import Workload

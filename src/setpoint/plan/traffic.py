@@ -9,9 +9,17 @@ from typing import NamedTuple
 
 from setpoint.parallel.config import AXES
 from setpoint.parallel.pipelining import SCHEDULES, ranks_of_stages
-from setpoint.plan.mesh import coordinates
-from setpoint.plan.shards import Place, Shards, local_shape, shards_of
-from setpoint.plan.topology import Topology, saves_exchange, stages_of, tokens_of
+from setpoint.plan.topology import (
+    Place,
+    Shards,
+    Topology,
+    coordinates,
+    local_shape,
+    saves_exchange,
+    shards_of,
+    stages_of,
+    tokens_of,
+)
 from setpoint.plan.workload import Kind, Workload
 
 CHOICE = 4

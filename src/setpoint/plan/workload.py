@@ -1,4 +1,4 @@
-"""What a job computes, in numbers, whatever its topology.
+"""The work of a job in numbers, whatever its topology: its parts, parameters and formats.
 
 The arithmetic of `setpoint.plan` reads this small value and a `Topology`, and no configuration, so
 that a search goes through thousands of topologies of one job without resolving any.
@@ -6,11 +6,13 @@ that a search goes through thousands of topologies of one job without resolving 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from setpoint.config import SetpointError
 from setpoint.model.attention.support import kind_of
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
@@ -18,18 +20,191 @@ from setpoint.model.parts import part_of, part_sizes
 from setpoint.model.size import pair_size, window_of
 from setpoint.model.vocabulary import predicted_tokens
 from setpoint.optim.config import (
+    SGD,
+    Adafactor,
+    AdamW,
+    AnyPrecisionAdamW,
     ImportedOptimizer,
+    Lion,
+    Muon,
     ScheduleFreeAdamW,
 )
 from setpoint.optim.frozen import is_frozen
 from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces
-from setpoint.plan.weight import Weight, in_float8, weight_of
+from setpoint.precision.config import converted, skips
 from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.protocols import Part as Size
 from setpoint.train.build.parameters import WIDTHS, adapted, described
+from setpoint.train.rules.model import known_vocabulary
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
+
+
+STEP = 4
+"""Bytes of the count of steps that some optimizers keep for each parameter, in fp32."""
+
+Division = Literal["whole", "rows", "columns", "vocabulary", "heads", "experts"]
+"""How the ranks of the axis `tensor` divide a weight: not at all, along its first dimension, along
+its second one, by rows of a vocabulary (the last rank may have fewer), by heads where these come
+out even and else not at all; `experts` have axes of their own."""
+
+
+class Weight(NamedTuple):
+    """Parameters of one shape that are held alike.
+
+    Arguments:
+        shape: whole, of one of `times`.
+        heads: of projections one above the other, by which `heads` are divided: their number, and
+            whether several ranks may share one.
+        inner: of packed experts, the dimension of their inner width; 0: it has none.
+        stored: bytes of one of them on a rank that has it whole; `sharded` of what FSDP2 divides,
+            and `gathered` of what it gathers.
+        state: bytes that the optimizer keeps for each number, and for each tensor; those of a
+            factored state are counted from the shape instead, in bytes of a number.
+        is_replicated: whether FSDP2 leaves it whole, as `parallel.sharding.replicated` says.
+    """
+
+    shape: tuple[int, ...]
+    times: int
+    division: Division
+    heads: tuple[tuple[int, bool], ...]
+    inner: int
+    is_trained: bool
+    stored: int
+    sharded: int
+    gathered: int
+    state: tuple[int, int]
+    is_factored: bool
+    is_replicated: bool
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers one of them has."""
+        return prod(self.shape)
+
+
+def weight_of(
+    job: Job,
+    model: Transformer | None,
+    each: Parameter,
+    is_trained: bool,
+    quantized: Mapping[str, int],
+) -> Weight:
+    """How a parameter is held.
+
+    Arguments:
+        model: None where its parts are not known.
+        quantized: bytes of those that are, by their names.
+    """
+    numbers = prod(each.shape)
+    division, heads, inner = ("whole", (), 0) if model is None else _division(model, each)
+    state, is_factored = _state(job, each) if is_trained else ((0, 0), False)
+    formats = job.precision
+    stored = sharded = gathered = quantized.get(each.name, numbers * WIDTHS[formats.params])
+    if each.name not in quantized:
+        if is_trained:
+            sharded = numbers * WIDTHS[formats.sharded(is_sharded=True)]
+        if each.kind in ("matrix", "output") and ".adapter." not in each.name:
+            gathered = numbers * (
+                1 if _gathered_in_float8(job, each) else WIDTHS[formats.gathered(is_sharded=True)]
+            )
+    return Weight(
+        each.shape, 1, division, heads, inner, is_trained,
+        stored, sharded, gathered, state, is_factored,
+        any(re.search(pattern, each.name) for pattern in job.parallel.sharding.replicated),
+    )  # fmt: skip
+
+
+def in_float8(job: Job, each: Parameter) -> bool:
+    """Whether products with a parameter are computed in float8."""
+    float8, name = job.precision.float8, each.name.removesuffix(".weight")
+    if float8 is None or ".adapter." in name:
+        return False
+    if len(each.shape) != 2:
+        packed, found, _ = name.rpartition(".experts.")
+        return float8.experts and bool(found) and not skips(float8, f"{packed}.experts")
+    return bool(converted(float8, {name: (each.shape[0], each.shape[1])}))
+
+
+def _gathered_in_float8(job: Job, each: Parameter) -> bool:
+    float8 = job.precision.float8
+    return float8 is not None and float8.gathers(job.parallel.reshard) and in_float8(job, each)
+
+
+def _state(job: Job, each: Parameter) -> tuple[tuple[int, int], bool]:
+    """Bytes that the optimizer keeps for each number and for the tensor; whether it factors."""
+    optimizer = job.optimizer
+    held = WIDTHS[job.precision.master or job.precision.params]
+    size = WIDTHS[job.precision.optimizer_state or job.precision.master or job.precision.params]
+    match optimizer:
+        case AdamW():
+            return ((3 if optimizer.amsgrad else 2) * held, STEP), False
+        case AnyPrecisionAdamW():
+            return (2 * size, STEP), False
+        case ScheduleFreeAdamW():
+            return (2 * held, 0), False
+        case SGD():
+            return (held * bool(optimizer.momentum), 0), False
+        case Lion():
+            return (size, 0), False
+        case Muon():
+            is_muon = optimizer.treatment(each)["algorithm"] == "muon"
+            return ((size, 0) if is_muon else (2 * size, STEP)), False
+        case Adafactor():
+            return (held, STEP), True
+        case _:
+            return (0, 0), False
+
+
+def _division(
+    c: Transformer, each: Parameter
+) -> tuple[Division, tuple[tuple[int, bool], ...], int]:
+    """How the ranks of `tensor` divide a parameter; see `tensor_plan` of the modules."""
+    name = re.sub(r"^layers\.\d+\.", "", each.name)
+    path, _, own = name.rpartition(".")
+    if path.endswith(".adapter") or path == "embedding.adapter":
+        division, heads, _ = _division(
+            c, each._replace(name=f"layers.0.{path.removesuffix('.adapter')}.weight")
+        )
+        if division == "columns":
+            return ("columns" if own == "a" else "whole"), (), 0
+        if division == "vocabulary":
+            return (
+                ("vocabulary" if (own == "a") == (path == "embedding.adapter") else "whole"),
+                (),
+                0,
+            )
+        return (division, heads, 0) if own in ("b", "magnitude") else ("whole", (), 0)
+    if path in ("embedding", "output"):
+        return "vocabulary", (), 0
+    if path.startswith("attention."):
+        query, shared = ((c.heads, False),), ((c.kv_heads, True),)
+        pieces = {
+            "query": query, "query_up": query, "key_value_up": query,
+            "key": shared, "value": shared,
+            "query_key_value": (*query, *shared, *shared),
+        }.get(path.removeprefix("attention."))  # fmt: skip
+        if path == "attention.query" and c.mla is not None and c.mla.query_rank is not None:
+            pieces = None
+        if pieces is not None:
+            return "heads", pieces, 0
+        return ("columns", (), 0) if name == "attention.output.weight" else ("whole", (), 0)
+    if path == "feed_forward.experts":
+        return "experts", (), 1 if own == "down" else 2
+    if path.startswith("feed_forward.experts.adapter."):
+        # A of what runs from the inner width, B and magnitude of what runs to it.
+        if (own == "a") != path.endswith(".down"):
+            return "experts", (), 0
+        return "experts", (), 2 if own == "b" else 1
+    if path.startswith("feed_forward.experts."):
+        return "whole", (), 0
+    if name in ("feed_forward.down.weight", "feed_forward.shared.down.weight"):
+        return "columns", (), 0
+    last = path.rpartition(".")[2]
+    if path.startswith("feed_forward.") and last in ("gate", "up"):
+        return "rows", (), 0
+    return "whole", (), 0
 
 
 class Kind(NamedTuple):
@@ -116,7 +291,6 @@ class Workload(NamedTuple):
         computes: the format of matrix products, as `precision.compute`.
         from_hidden: whether the loss never holds all logits.
         takes_columns: whether the loss computes with the logits of a part of the vocabulary.
-        state_on_device: bytes of optimizer state that stay on the device; None: all.
         weights_on_host: whether weights, gradients and optimizer state lie in host memory.
         averaged: bytes of a number of the copy that is made while averaged weights are evaluated.
         unknown: why what is kept for the backward pass is not known; empty where it is.
@@ -139,7 +313,6 @@ class Workload(NamedTuple):
     takes_columns: bool
     optimizer: str
     state_is_known: bool
-    state_on_device: int | None
     weights_on_host: bool
     averaged: int
     unknown: str
@@ -176,16 +349,16 @@ class Workload(NamedTuple):
         return 3 * sum(self.kinds[each].forward_flops for each in self.order)
 
     @classmethod
-    def of(cls, job: Job, vocabulary: int) -> Workload:
+    def of(cls, job: Job, vocabulary: int | None = None) -> Workload:
         """Count a job.
 
         Arguments:
-            vocabulary: how many tokens there are.
+            vocabulary: its size; None: see `vocabulary_of`.
 
         Raises:
             SetpointError: only building the model tells its parameters, and that fails.
         """
-        return _workload_of(job, vocabulary)
+        return _workload_of(job, vocabulary_of(job) if vocabulary is None else vocabulary)
 
 
 @lru_cache(maxsize=64)
@@ -206,7 +379,6 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         tied, rows, dim, heads, kv_heads, experts = False, vocabulary, 0, 0, 0, 0
     formats, memory = job.precision, job.memory
     held = formats.master or formats.params
-    offload = memory.optimizer_offload
     if not unknown and job.adapter is not None:
         unknown = "what an adapter keeps"
     if not unknown and memory.activation_offload is not None:
@@ -238,7 +410,6 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         takes_columns=type(job.loss).takes_columns,
         optimizer=type(job.optimizer).__name__,
         state_is_known=not isinstance(job.optimizer, ImportedOptimizer),
-        state_on_device=None if offload is None else int(offload.limit),
         weights_on_host=job.parallel.sharding.offload,
         averaged=WIDTHS[held] if isinstance(job.optimizer, ScheduleFreeAdamW) else 0,
         unknown=unknown,
@@ -327,3 +498,20 @@ def _whole_model(job: Job, vocabulary: int) -> Kind:
     length = job.batch.sequence_length
     size = Size("model", 0, 0)
     return Kind("model", held, (0, matrices), (0, fast), 0, 0, length, (), size)
+
+
+def vocabulary_of(job: Job) -> int:
+    """Size of the vocabulary of the tokenizer, or else of the model.
+
+    Raises:
+        SetpointError: neither is known here.
+    """
+    vocabulary = known_vocabulary(job.tokenizer)
+    if vocabulary is None and isinstance(job.model, Transformer):
+        vocabulary = job.model.vocab_size
+    if vocabulary is None:
+        raise SetpointError(
+            "the groups of parameters cannot be counted: the vocabulary of the tokenizer, which "
+            "is not here, decides how large the model is"
+        )
+    return vocabulary

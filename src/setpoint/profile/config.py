@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from setpoint.config import RUNTIME, Config, Problem, check, field
+
+if TYPE_CHECKING:
+    from setpoint.parallel.config import Ranks
+
 
 SNAPSHOT_ON_CPU = "is of a GPU's memory, and {device}; profiling.memory records allocations on both"
 
@@ -60,3 +65,30 @@ class Profiling(Config, role=RUNTIME):
     def _check_ranks(self) -> Iterator[Problem]:
         if self.ranks is not None and not self.ranks:
             yield Problem("ranks", "is empty, and nothing would be profiled", valid=("[0]", "null"))
+
+
+def rank_problems(section: Profiling, parallel: Ranks) -> Iterator[Problem]:
+    """Look for ranks that are not there."""
+    size = parallel.world_size
+    for index, rank in enumerate(section.ranks or ()):
+        if rank >= size:
+            yield Problem(
+                f"profiling.ranks.{index}",
+                f"there is no rank {rank} among {size}",
+                valid=("0",) if size == 1 else (f"0 to {size - 1}",),
+                also=("parallel.world_size",),
+            )
+
+
+def snapshot_problem(device: str) -> Problem:
+    """The finding that there is no GPU whose memory a snapshot could be of.
+
+    Arguments:
+        device: why there is none: "the device is cpu".
+    """
+    return Problem(
+        "profiling.snapshot",
+        SNAPSHOT_ON_CPU.format(device=device),
+        valid=("false",),
+        also=("parallel.device",),
+    )

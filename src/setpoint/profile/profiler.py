@@ -1,9 +1,19 @@
-"""Profiles steps in cycles, and writes each cycle's trace whole or not at all."""
+"""Profiles of steps in cycles: traces for Perfetto, tables of operators, snapshots of GPU memory.
+
+Each file is written whole or not at all.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +23,232 @@ import torch
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from setpoint.config import RunError
+from setpoint.files.atomic import replacing
 from setpoint.profile.config import Profiling
-from setpoint.profile.quiet import without_chatter
-from setpoint.profile.snapshot import begin_snapshot, end_snapshot, write_snapshot
-from setpoint.profile.table import operator_table
-from setpoint.profile.trace import drop_staged, write_trace
+
+CHATTER = b"USDT:"
+"""How the lines begin that PyTorch's profiler prints whenever it starts and stops."""
+
+
+@contextmanager
+def without_chatter() -> Iterator[None]:
+    """Drop the profiler's lines from standard error; all others come when the block ends.
+
+    The library writes past Python, and no setting stops it.
+    """
+    try:
+        kept = os.dup(2)
+    except OSError:  # standard error is closed, so nothing can be printed
+        yield
+        return
+    with tempfile.TemporaryFile() as lines:
+        sys.stderr.flush()
+        os.dup2(lines.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            lines.seek(0)
+            for line in lines:
+                if not line.startswith(CHATTER):
+                    os.write(2, line)
+
+
+ENTRIES = 100_000
+"""Events that are kept, the youngest; one takes about a kilobyte with its stack."""
+
+
+def begin_snapshot(section: Profiling, device: torch.device) -> None:
+    """Record from now on who allocates and frees.
+
+    Arguments:
+        device: where the model lies; nothing is recorded but on a GPU.
+    """
+    if section.snapshot and device.type == "cuda":
+        torch.cuda.memory._record_memory_history(max_entries=ENTRIES)
+
+
+def write_snapshot(path: Path) -> Path:
+    """Write what has been recorded, whole or not at all.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    with replacing(path) as staged:
+        torch.cuda.memory._dump_snapshot(str(staged))
+    return path
+
+
+def end_snapshot(section: Profiling, device: torch.device) -> None:
+    """Record no longer, and drop what was recorded."""
+    if section.snapshot and device.type == "cuda":
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+# How functions of Python are named, which a profile with stacks holds beside operators.
+_PYTHON = re.compile(r"<|nn\.Module: |.*\(\d+\): ")
+LONGEST = 64
+
+
+def operator_table(seen: profile, section: Profiling, steps: int, unit: str = "steps") -> str:
+    """Tell which operators take the time.
+
+    The time of an operator is its own, without what it calls: the rows add up to the whole. On a
+    GPU the rows are ordered by its time, which is that of the kernels that an operator starts.
+    """
+    found = seen.key_averages(group_by_input_shape=section.shapes)
+    rows = [row for row in found if _is_operator(row)]
+    on_gpu = any(row.self_device_time_total for row in rows)
+    rows.sort(key=_gpu_time if on_gpu else _cpu_time, reverse=True)
+    cpu, gpu = sum(map(_cpu_time, rows)), sum(map(_gpu_time, rows))
+    headings = ["operator", "calls", "CPU ms", "share"]
+    if on_gpu:
+        headings += ["GPU ms", "share"]
+    if section.flops:
+        headings.append("GFLOP")
+    if section.memory:
+        headings.append("MB kept")
+    if section.shapes:
+        headings.append("shapes of inputs")
+    cells = [headings]
+    for row in rows[: section.top]:
+        line = [row.key[:LONGEST], f"{row.count:,}", *_time(_cpu_time(row), cpu)]
+        if on_gpu:
+            line += _time(_gpu_time(row), gpu)
+        if section.flops:
+            line.append(f"{row.flops / 1e9:,.3f}" if row.flops else "-")
+        if section.memory:
+            kept = row.self_cpu_memory_usage + row.self_device_memory_usage
+            line.append(f"{round(kept / 1e6, 2) + 0.0:,.2f}")  # what is added makes -0 a 0
+        if section.shapes:
+            line.append(str(row.input_shapes))
+        cells.append(line)
+    whole = f"{cpu / 1e3:,.1f} ms of CPU" + (f", {gpu / 1e3:,.1f} ms of GPU" if on_gpu else "")
+    if section.flops:
+        whole += f", {sum(row.flops for row in rows) / 1e9:,.3f} GFLOP counted"
+    title = f"{steps} {unit}, {len(rows)} operators, {whole}"
+    return "\n".join([title, *_aligned(cells, text_last=section.shapes)])
+
+
+def _is_operator(row: Any) -> bool:
+    """Whether a row is no span, no function of Python, no kernel and no allocation."""
+    named = row.is_user_annotation or row.key.startswith(("ProfilerStep#", "[memory]"))
+    return row.device_type.name == "CPU" and not named and not _PYTHON.match(row.key)
+
+
+def _cpu_time(row: Any) -> float:
+    return max(0.0, row.self_cpu_time_total)
+
+
+def _gpu_time(row: Any) -> float:
+    return row.self_device_time_total
+
+
+def _time(microseconds: float, whole: float) -> list[str]:
+    share = microseconds / whole if whole else 0.0
+    return [f"{microseconds / 1e3:,.3f}", f"{share:.1%}"]
+
+
+def _aligned(cells: Sequence[Sequence[str]], text_last: bool) -> list[str]:
+    """Lines with columns: the first is text, and the last may be; the others are numbers."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    last = len(widths) - 1 if text_last else -1
+    lines: list[str] = []
+    for row in cells:
+        line = [
+            cell.ljust(width) if index in (0, last) else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(line).rstrip())
+    return lines
+
+
+STAGED = ".tmp-"
+HEAD = 1 << 16
+"""Characters at the beginning of a trace in which its events begin."""
+EVENTS = '"traceEvents": ['
+COUNTER = "allocated since the trace began"
+
+
+def write_trace(seen: profile, path: Path, memory: bool) -> Path:
+    """Write the trace of a profile, whole or not at all.
+
+    Arguments:
+        path: ends in `.json.gz`; replaced if it is there.
+
+    Raises:
+        OSError, RuntimeError: if it cannot be written.
+    """
+    plain = path.with_name(f"{path.name}{STAGED}{os.getpid()}.json")
+    try:
+        seen.export_chrome_trace(str(plain))
+        with replacing(path) as packed:
+            # Level 1 is three times as fast as the default, and traces are long.
+            with (
+                plain.open(encoding="utf-8") as source,
+                gzip.open(packed, "wt", compresslevel=1, encoding="utf-8") as target,
+            ):
+                head = source.read(HEAD)
+                before, mark, after = head.partition(EVENTS)
+                target.write(before + mark)
+                if memory and mark:
+                    target.writelines(f"\n{event}," for event in _curves(seen, before))
+                target.write(after)
+                shutil.copyfileobj(source, target, HEAD)
+            with packed.open("rb") as file:
+                os.fsync(file.fileno())
+    finally:
+        plain.unlink(missing_ok=True)
+    return path
+
+
+def drop_staged(directory: Path) -> None:
+    """Remove what a killed process was about to write.
+
+    Raises:
+        OSError: if it cannot be removed.
+    """
+    for staged in directory.glob(f"steps-*{STAGED}*"):
+        staged.unlink()
+
+
+def _curves(seen: profile, head: str) -> Iterator[str]:
+    """Counter events, a curve for each device.
+
+    Kineto writes allocations as instants, which viewers do not draw.
+    """
+    found = re.search(r'"baseTimeNanoseconds": (\d+)', head)
+    results = seen.profiler and seen.profiler.kineto_results
+    if found is None or not results:
+        return
+    base, held = int(found[1]), dict[str, int]()
+    changes: list[Any] = [event for event in results.events() if event.name() == "[memory]"]
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        kind = event.device_type().name.lower()
+        held[kind] = held.get(kind, 0) + event.nbytes()
+        yield json.dumps(
+            {
+                "ph": "C",
+                "name": f"{kind} bytes {COUNTER}",
+                "pid": os.getpid(),
+                "tid": 0,
+                "ts": (event.start_ns() - base) / 1000,
+                "args": {"bytes": held[kind]},
+            }
+        )
+
+
+def traces_of(section: Profiling, run: Path) -> Path:
+    """Where the traces of a run lie.
+
+    Arguments:
+        section: names a folder, in the run directory unless it is absolute.
+    """
+    folder = Path(os.path.expanduser(section.directory))
+    return folder / run.resolve().name if folder.is_absolute() else run / folder
+
 
 ENDING = (ProfilerAction.RECORD_AND_SAVE,)
 RECORDING = (ProfilerAction.RECORD, *ENDING)

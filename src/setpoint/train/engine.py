@@ -13,7 +13,7 @@ from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.moe.layer import update_biases
 from setpoint.optim.clip import clip_gradients
 from setpoint.optim.unless import Undo, counts_of, step_unless, takes_flag
-from setpoint.precision.autocast import compute_in
+from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.outcome import Routing
 from setpoint.train.objective import add_routing, sum_by_source

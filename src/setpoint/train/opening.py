@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.compile.settings import compiling
+from setpoint.compile.apply import compiling
 from setpoint.config import (
     CONFIG,
     NEEDS,
@@ -23,13 +23,12 @@ from setpoint.config import (
     resolve,
     verify,
 )
-from setpoint.memory.allocator import expandable_segments
-from setpoint.memory.heap import keep_freed
+from setpoint.memory.host_memory import retain_freed_memory
+from setpoint.memory.usage import expandable_segments
 from setpoint.parallel.determinism import determinism
 from setpoint.parallel.rank import launched
 from setpoint.parallel.world import RemoteRankError, World, world_of
-from setpoint.precision.autocast import fp32_products
-from setpoint.precision.float8 import compiled_as_eager
+from setpoint.precision.mixed_precision import fp32_products
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
@@ -298,13 +297,18 @@ def settings_of(job: Job) -> Iterator[None]:
         SetpointError: the folder for compiled code cannot be made or written to.
         RunError: in place of what PyTorch raises at an operation that has no deterministic form.
     """
-    heap = keep_freed(job.memory.keep_freed)
-    segments = expandable_segments(job.memory.expandable_segments)
-    products = fp32_products(bool(job.precision.tf32))
-    rounding = compiled_as_eager(job.precision.float8, job.compile is not None)
-    parallel = job.parallel
-    compiler = compiling(job.compile, parallel.splits_backward, parallel.async_tensor_parallel)
-    with heap, segments, determinism(job.deterministic), products, rounding, compiler:
+    parallel, float8 = job.parallel, job.precision.float8
+    with ExitStack() as stack:
+        if job.memory.malloc_retain:
+            stack.enter_context(retain_freed_memory())
+        if job.memory.expandable_segments:
+            stack.enter_context(expandable_segments())
+        stack.enter_context(determinism(job.deterministic))
+        stack.enter_context(fp32_products(bool(job.precision.tf32)))
+        if job.compile is not None:
+            fuses, splits = parallel.async_tensor_parallel, parallel.splits_backward
+            as_eager = float8 is not None and float8.recipe.startswith("rowwise")
+            stack.enter_context(compiling(job.compile, splits, fuses, as_eager))
         yield
 
 

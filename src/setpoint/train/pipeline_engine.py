@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setpoint.loss.forms import PerToken
 from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
-from setpoint.precision.autocast import compute_in
+from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch
 from setpoint.train.engine import Engine, Sums, collecting
 from setpoint.train.objective import Objective, add_routing, sum_by_source

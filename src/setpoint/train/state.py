@@ -20,7 +20,7 @@ from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
 from setpoint.parallel.world import World
 from setpoint.parallel.zero import ZeroReplicas
-from setpoint.precision.build import convert_state
+from setpoint.precision.mixed_precision import convert_state
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import part_here
 from setpoint.track.trackers import Trackers

@@ -9,8 +9,8 @@ import torch
 
 from setpoint.compile.watch import explain as explain_compiling
 from setpoint.config import RunError, SetpointError, error_in_words
-from setpoint.memory.allocator import is_out_of_memory
-from setpoint.memory.machine import machine_memory
+from setpoint.memory.host_memory import machine_memory
+from setpoint.memory.usage import is_out_of_memory
 from setpoint.optim.build import title_of
 from setpoint.optim.section import OptimizerConfig
 from setpoint.parallel.determinism import explain as explain_determinism

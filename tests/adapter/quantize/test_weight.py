@@ -16,7 +16,7 @@ from setpoint.adapter.quantize.weight import StepNoise, quantize_module
 from setpoint.config import SetpointError, resolve
 from setpoint.model.initialize import initialize
 from setpoint.model.skeleton import materialize, skeleton
-from setpoint.precision.weights import cast_parameters
+from setpoint.precision.mixed_precision import cast_parameters
 
 from ...model.small import VOCAB, small_config, small_model
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
-from setpoint.memory.operators import contexts
-from setpoint.memory.recompute import recompute
+from setpoint.memory.checkpointing import contexts, recompute
 from setpoint.model.moe import dispatch
 from setpoint.model.moe.assign import Assignments, assign
 from setpoint.model.moe.deepep import DeepEP

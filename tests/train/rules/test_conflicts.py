@@ -74,8 +74,6 @@ MET: tuple[tuple[str, ...], ...] = (
         "model.attention_backend=flash_attention_4",
         "precision.compute=bf16",
     ),
-    ("memory.optimizer_offload={}", "optimizer=sgd", "optimizer.momentum=0"),
-    ("memory.optimizer_offload={}", IMPORTED),
     ("compile.backend=eager", FULL, "model.dropout=0.1"),
     ("compile.backend=eager", FULL, "model.dropout=0", "model.attention_dropout=0.1"),
     ("compile.mode=max-autotune", "deterministic=true"),
@@ -89,13 +87,12 @@ MET: tuple[tuple[str, ...], ...] = (
         "parallel.sharding.offload=true",
         "parallel.sharding.replicated=[embedding]",
         "parallel.backend=nccl",
-        "memory.optimizer_offload={}",
     ),
     (*ZERO, "parallel.shard=2"),
     (*ZERO, "optimizer=muon", "compile={}", "model.moe.experts=4"),
     (*ZERO, "optimizer.clip_norm=null", "optimizer.clip_value=1", "precision.reduce=fp32"),
     (*ZERO, "precision.params=bf16", "precision.compute=bf16", "precision.float8={}"),
-    (*ZERO, "precision.compute=fp16", "parallel.device=cuda", "memory.optimizer_offload={}"),
+    (*ZERO, "precision.compute=fp16", "parallel.device=cuda"),
     (*ZERO, "precision.optimizer_state=bf16", "memory.activation_offload={}"),
     (*ZERO, *(f"tracking.metrics.{name}=[layers]" for name in NORMS)),
     (*SHARDED, "parallel.sharding.replicated=[embedding]", IMPORTED),
@@ -163,7 +160,7 @@ MET: tuple[tuple[str, ...], ...] = (
 WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
     ("resilience.gpu_health={}",),
     ("precision.tf32=true",),
-    ("memory.activation_offload={}", "memory.optimizer_offload={}", "memory.empty_cache=9 steps"),
+    ("memory.activation_offload={}", "memory.empty_cache=9 steps"),
     ("compile.mode=reduce-overhead", "profiling.snapshot=true"),
     ("tracking.metrics.step_time=device",),
     (*SHARDED, "parallel.sharding.offload=true"),
@@ -198,8 +195,7 @@ def test_every_row_refuses_a_job(tmp_path: Path) -> None:
     for flags in WITHOUT_GPU:
         found += refused(tmp_path, (*flags, "parallel.device=cpu"))
     never = [(row.path, row.also) for row in CONFLICTS if not any(is_of(row, p) for p in found)]
-    # Only an optimizer of a user's own may keep no state without momentum.
-    assert never == [("memory.optimizer_offload", ("optimizer",))]
+    assert not never
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,9 @@ FULL, PARTS, OPERATORS = (
 )
 BELOW = "memory.activation_checkpointing"
 ACTIVATIONS = "memory.activation_offload.limit=0"
-STATE = "memory.optimizer_offload.limit=1 GiB"
 REFUSED: dict[str, tuple[str, ...]] = {
     "activations on a CPU": (ACTIVATIONS, "parallel.device=cpu"),
-    "state on a CPU": (STATE, "parallel.device=cpu"),
     "a cache on a CPU": ("memory.empty_cache=10 steps", "parallel.device=cpu"),
-    "no state": (STATE, "optimizer=sgd", "optimizer.momentum=0"),
-    "no parameter by itself": (STATE, "optimizer=schedule_free_adamw", "schedule=constant"),
-    "somebody's optimizer": (STATE, "optimizer={type=import, target=torch.optim.Adam}"),
     "reentrant and compiled": (FULL, f"{BELOW}.reentrant=true", "compile.scope=block"),
     "reentrant parts": (PARTS, f"{BELOW}.reentrant=true", "compile.scope=model"),
     "operators and offload": (OPERATORS, ACTIVATIONS),
@@ -48,10 +43,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 TAKEN: tuple[tuple[str, ...], ...] = (
     (FULL, f"{BELOW}.reentrant=true", f"{BELOW}.every=2"),
-    (FULL, ACTIVATIONS, STATE, "compile.scope=block"),
+    (FULL, ACTIVATIONS, "compile.scope=block"),
     (OPERATORS, "model.attention_dropout=0.1"),
-    (STATE, "optimizer=sgd"),
-    (STATE, "optimizer=muon"),
     (PARTS, ACTIVATIONS, "memory.empty_cache=10 steps", "parallel.device=cuda"),
 )
 
@@ -66,10 +59,10 @@ def test_what_is_taken(tmp_path: Path, flags: tuple[str, ...]) -> None:
 
 
 def test_a_machine_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = small_job(tmp_path, ACTIVATIONS, STATE, "memory.empty_cache=10 steps")
+    job = small_job(tmp_path, ACTIVATIONS, "memory.empty_cache=10 steps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     paths = [problem.path for problem in verify(job, {"torch"}).problems]
-    fields = ("activation_offload", "optimizer_offload", "empty_cache")
+    fields = ("activation_offload", "empty_cache")
     assert paths == [f"memory.{field}" for field in fields]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert verify(job, {"torch"}).problems == []

@@ -63,7 +63,6 @@ def test_patterns(flags: tuple[str, ...], wanted: bool, tmp_path: Path) -> None:
     [
         ("memory.activation_checkpointing=full", False),
         ("memory.activation_offload={}", True),
-        ("memory.optimizer_offload={}", True),
         ("memory.empty_cache=9 steps", True),
     ],
 )

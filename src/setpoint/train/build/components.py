@@ -29,7 +29,6 @@ from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import evaluation_windows
-from setpoint.memory.apply import save_activations, save_state
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.initialize import Initializable, initialize
@@ -49,17 +48,17 @@ from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.replicas import Replicas, TorchReplicas
 from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import ZeroReplicas
-from setpoint.precision.autocast import compute_in
-from setpoint.precision.build import (
+from setpoint.precision.mixed_precision import (
+    LossScaler,
+    OptimizerParams,
     build_scaler,
     build_weights,
+    compute_in,
     shard_dtypes,
     sharding_policy,
     state_dtype,
     store_in,
 )
-from setpoint.precision.scaler import LossScaler
-from setpoint.precision.weights import OptimizerParams
 from setpoint.shapes.batch import WHOLE, SequenceParts
 from setpoint.shapes.parameter import Parameter
 from setpoint.track.console import short_count
@@ -200,7 +199,7 @@ def build_components(
 ) -> Components:
     """Build everything that a job needs; nothing is written.
 
-    What is built works under `build.process.settings_of(job)`, which the caller opens
+    What is built works under `opening.settings_of(job)`, which the caller opens
     before, and closes when it has been trained.
 
     Arguments:
@@ -321,8 +320,11 @@ def build_trained(
     model, parallel = components.model, job.parallel
     layers = layers_of(model)
     has_layers = bool(layers) or not stages  # the last stage may be the output alone
-    if has_layers:
-        save_activations(job.memory, model, layers, device)
+    memory = job.memory
+    if has_layers and memory.activation_checkpointing is not None:
+        memory.activation_checkpointing.build(layers=layers)
+    if has_layers and memory.activation_offload is not None:
+        memory.activation_offload.build(model=model, device=device)
     is_graph = job.compile is not None and job.compile.scope == "graph"
     if job.compile is not None and has_layers and not is_graph:
         splits = parallel.splits_backward
@@ -335,7 +337,6 @@ def build_trained(
     components.optimizer = build_optimizer(
         job.optimizer, groups, state_dtype(job.precision), job.seed
     )
-    save_state(job.memory, components.optimizer, device)
     if parallel.uses_deepspeed:
         components.described = trained_parameters(model)
     components.options = options_of(components.optimizer)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch.profiler import record_function
 
-from setpoint.compile.artifacts import Artifacts
+from setpoint.compile.apply import Artifacts
 from setpoint.compile.watch import News, Watch
 from setpoint.config import RunError, fingerprint
-from setpoint.memory.report import begin, measure
-from setpoint.profile.profiler import Cycle, StepProfiler
-from setpoint.profile.trace import traces_of
+from setpoint.memory.usage import begin, measure
+from setpoint.profile.profiler import Cycle, StepProfiler, traces_of
 from setpoint.resilience.config import GarbageCollection
 from setpoint.resilience.gc import PacedCollection
 from setpoint.track.jsonl import EventLog

@@ -15,7 +15,7 @@ from torch import Tensor
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationRows
 from setpoint.model.layers import evaluating
-from setpoint.precision.autocast import compute_in
+from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch
 from setpoint.shapes.placed import Named, put
 from setpoint.shapes.scoring import EvalSums, Score, perplexity, score_text

@@ -163,13 +163,11 @@ def switched_on(options: Any, before: str = "") -> Iterator[str]:
 
 CHECKPOINTING = "memory.activation_checkpointing"
 OFFLOAD = "memory.activation_offload"
-OPTIMIZER_OFFLOAD = "memory.optimizer_offload"
 ASYNC = "parallel.async_tensor_parallel"
 SCHEDULE = "parallel.pipelining.schedule"
 CONTEXT = ("parallel.ring", "parallel.ulysses")
 TENSOR = ("parallel.tensor", "parallel.sequence_parallel")
 
-IDLE = "has no effect: {optimizer.type} keeps no state between steps"
 ON_HOST = "has no effect: the model is computed on the CPU, whose memory is the host's already"
 FASTEST = "takes the kernel that was fastest, which is another one in another run"
 OTHER_MASK = (
@@ -193,7 +191,6 @@ DEEPSPEED = {
     "none",
     "resilience.spike": "clips and updates in one call, before the loss of all ranks is known",
     OFFLOAD: "frees weights that saved activations refer to",
-    OPTIMIZER_OFFLOAD: "moves the optimizer state itself: parallel.engine.offload",
     "adapter": "divides all weights of the model alike, and an adapter freezes most",
 }
 
@@ -276,7 +273,8 @@ CONFLICTS = (
         "precision.optimizer_state", "cannot be given for {optimizer.target}, which chooses the "
         "dtype of its state", ("null",), ("optimizer",)),
     Conflict(lambda job: job.precision.optimizer_state and not job.optimizer.keeps_state,
-        "precision.optimizer_state", IDLE, ("null",), ("optimizer",)),
+        "precision.optimizer_state",
+        "has no effect: {optimizer.type} keeps no state between steps", ("null",), ("optimizer",)),
     Conflict(lambda job: job.precision.optimizer_state and job.optimizer.keeps_state
         and job.optimizer.type != "import" and not job.optimizer.state_formats
         and job.precision.optimizer_state != job.precision.updated,
@@ -337,9 +335,6 @@ CONFLICTS = (
     Conflict(lambda job: job.parallel.sharding.replicated and job.optimizer.type == "import",
         "parallel.sharding.replicated", "leave PyTorch's optimizers whole parameters beside "
         "sharded ones, which they do not take", ("[]",), ("optimizer",)),
-    Conflict(lambda job: job.memory.optimizer_offload and job.parallel.sharding.offload,
-        OPTIMIZER_OFFLOAD, "has no effect: the optimizer state lies in the host's memory beside "
-        "the weights", ("null",), ("parallel.sharding.offload",)),
     # Tensor parallelism.
     Conflict(lambda job: job.parallel.loss_parallel and not job.loss.takes_columns
         and not job.loss.from_hidden,
@@ -450,8 +445,7 @@ CONFLICTS = (
         "stages are on different ranks."),
     # Memory.
     *(Conflict(lambda job, path=path: job[path], path, ON_HOST, (valid,), on_cpu=True)
-        for path, valid in ((OFFLOAD, "null"), (OPTIMIZER_OFFLOAD, "null"),
-                            ("parallel.sharding.offload", "false"))),
+        for path, valid in ((OFFLOAD, "null"), ("parallel.sharding.offload", "false"))),
     Conflict(lambda job: job.memory.empty_cache.unit != "never",
         "memory.empty_cache", "has no effect: the model is computed on the CPU, whose memory "
         "PyTorch does not keep", ("never",), on_cpu=True),
@@ -479,16 +473,6 @@ CONFLICTS = (
     Conflict(lambda job: saves(job, "exchange") and job.parallel.expert == 1,
         f"{CHECKPOINTING}.save", "finds no exchange: all experts are on each rank",
         ("[matmul]", "[matmul, attention]"), ("parallel.expert",)),
-    Conflict(lambda job: job.memory.optimizer_offload and job.optimizer.type == "sgd"
-        and not job.optimizer.keeps_state,
-        OPTIMIZER_OFFLOAD, IDLE, ("null",), ("optimizer.momentum",)),
-    Conflict(lambda job: job.memory.optimizer_offload and job.optimizer.type != "sgd"
-        and not job.optimizer.keeps_state,
-        OPTIMIZER_OFFLOAD, IDLE, ("null",), ("optimizer",)),
-    Conflict(lambda job: job.memory.optimizer_offload and job.optimizer.keeps_state
-        and not job.optimizer.by_parameter,
-        OPTIMIZER_OFFLOAD, "steps parameters in chunks; {optimizer.type} needs all of them in one "
-        "step", ("null",), ("optimizer",)),
     # Compiled code.
     Conflict(lambda job: job.compile.mode == "reduce-overhead",
         "compile.mode", "has no effect: reduce-overhead records graphs of a GPU, and {device}",

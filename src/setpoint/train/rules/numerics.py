@@ -70,7 +70,7 @@ def idle_float8_gather(job: Job) -> str | None:
 @check(when=lambda job: job.precision.float8 is not None)
 def float8_problems(job: Job) -> Iterator[Problem]:
     """Linear layers that cannot be computed in float8."""
-    from setpoint.precision.checks import converted, layer_problems
+    from setpoint.precision.config import converted, layer_problems
 
     float8, model, path = job.precision.float8, job.model, "precision.float8"
     assert float8 is not None

@@ -255,7 +255,7 @@ def rollback_problems(job: Job) -> Iterator[Problem]:
 @check(when=lambda job: job.profiling is not None)
 def profiling_problems(job: Job) -> Iterator[Problem]:
     """Profiled steps that the run does not have, and ranks that are not there."""
-    from setpoint.profile.checks import rank_problems
+    from setpoint.profile.config import rank_problems
 
     section, steps = job.profiling, job.total_steps()
     assert section is not None
@@ -342,7 +342,7 @@ def rough_size(job: Job) -> int:
 
 def memory_suggestions(job: Job) -> list[str]:
     """List what would make a job take less memory, the cheapest first."""
-    memory, optimizer, suggestions = job.memory, job.optimizer, list[str]()
+    memory, suggestions = job.memory, list[str]()
     if job.batch.micro_size > 1:
         suggestions.append("a smaller batch.micro_size (batch.accumulation makes up for it)")
     if not type(job.loss).from_hidden and isinstance(job.model, Transformer):
@@ -352,9 +352,7 @@ def memory_suggestions(job: Job) -> list[str]:
         suggestions.append(
             "memory.activation_checkpointing.type = full, which keeps less of each layer"
         )
-    if job.parallel.device != "cpu":
-        if memory.activation_offload is None and not isinstance(checkpointing, Operators):
-            suggestions.append("memory.activation_offload, which keeps activations on the host")
-        if memory.optimizer_offload is None and optimizer.by_parameter and optimizer.keeps_state:
-            suggestions.append("memory.optimizer_offload, which keeps the optimizer's state there")
+    can_offload = memory.activation_offload is None and not isinstance(checkpointing, Operators)
+    if job.parallel.device != "cpu" and can_offload:
+        suggestions.append("memory.activation_offload, which keeps activations on the host")
     return [*suggestions, "a shorter batch.sequence_length", "a smaller model"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.memory import machine
+from setpoint.memory import host_memory
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -23,18 +23,18 @@ def test_the_lowest_limit_counts(
 ) -> None:
     (tmp_path / "cgroup").write_text(membership)
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nSwapTotal:       2 kB\n")
-    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
-    monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "cgroup")
-    monkeypatch.setattr(machine, "SWAP", tmp_path / "meminfo")
-    assert machine.machine_memory() == PHYSICAL + 2048
+    monkeypatch.setattr(host_memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(host_memory, "MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(host_memory, "SWAP", tmp_path / "meminfo")
+    assert host_memory.machine_memory() == PHYSICAL + 2048
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text("max\n")
-    assert machine.machine_memory() == PHYSICAL + 2048
+    assert host_memory.machine_memory() == PHYSICAL + 2048
     (tmp_path / file).write_text("1000000\n")
-    assert machine.machine_memory() == 1000000 + 2048
+    assert host_memory.machine_memory() == 1000000 + 2048
 
 
 def test_other_systems_have_no_such_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "cgroup")
-    monkeypatch.setattr(machine, "SWAP", tmp_path / "meminfo")
-    assert machine.machine_memory() == PHYSICAL
+    monkeypatch.setattr(host_memory, "MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(host_memory, "SWAP", tmp_path / "meminfo")
+    assert host_memory.machine_memory() == PHYSICAL

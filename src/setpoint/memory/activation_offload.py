@@ -1,17 +1,110 @@
-"""Tensors that autograd saves for the backward pass, kept on the device or on the host."""
+"""Activation offload: tensors that autograd saves for backward, kept in host memory."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from setpoint.memory.host import Offload
+if TYPE_CHECKING:
+    from setpoint.memory.config import ActivationOffload
+
+
+def offload_activations(config: ActivationOffload, model: nn.Module, device: torch.device) -> None:
+    """Offload what a model saves for backward, above a limit, to host memory.
+
+    Parameters and buffers stay, and so do tensors of a head, such as logits, as backward begins
+    with them. Losses and gradients do not change by a bit.
+
+    Arguments:
+        model: on its device, not compiled yet; changed in place, but for parameter names.
+    """
+    offload = CudaOffload(device) if device.type == "cuda" else Offload(device)
+    saved = SavedTensors(offload, device, int(config.limit), int(config.smallest))
+    model.forward = partial(_run, saved, model, model.forward)
+
+
+def _run(saved: SavedTensors, model: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    if kwargs.get("head") is not None:
+        kwargs["head"] = partial(_run_head, kwargs["head"])
+    saved.start(chain(model.parameters(), model.buffers()))
+    with saved_tensors_hooks(saved.pack, saved.unpack):
+        return forward(*args, **kwargs)
+
+
+def _run_head(head: Any, *args: Any) -> Any:
+    with saved_tensors_hooks(Stays, Stays.get):
+        return head(*args)
+
+
+class Offload:
+    """Copies of tensors to host memory and back, one after the other.
+
+    Arguments:
+        device: of the tensors; on the CPU itself they are copied within its memory.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def to_host(self, data: Tensor) -> Tensor:
+        """Copy to the host; `data` may be freed at once.
+
+        Returns:
+            the copy, complete when `prefetch` reads it.
+        """
+        return data.to("cpu", copy=True)
+
+    def prefetch(self, data: Tensor) -> tuple[Tensor, Any]:
+        """Begin to copy a result of `to_host` to the device.
+
+        Returns:
+            the copy, and the event that `wait` takes.
+        """
+        return data.to(self.device, copy=True), None
+
+    def wait(self, data: Tensor, ready: Any) -> None:
+        """Let what is computed from now on see the complete copy that `prefetch` began."""
+
+
+class CudaOffload(Offload):
+    """Copies on a stream of their own, beside computation, to and from pinned memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.stream = torch.cuda.Stream(device)
+
+    def to_host(self, data: Tensor) -> Tensor:
+        """See `Offload.to_host`."""
+        host = torch.empty(data.shape, dtype=data.dtype, pin_memory=True)
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            host.copy_(data, non_blocking=True)
+        # Its memory is not reused before the copy is made.
+        data.record_stream(self.stream)
+        return host
+
+    def prefetch(self, data: Tensor) -> tuple[Tensor, Any]:
+        """See `Offload.prefetch`."""
+        with torch.cuda.stream(self.stream):
+            return data.to(self.device, non_blocking=True), self.stream.record_event()
+
+    def wait(self, data: Tensor, ready: Any) -> None:
+        """See `Offload.wait`."""
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(ready)
+        data.record_stream(current)
+
 
 AHEAD = 4
 """Storages that are fetched before they are asked for, in the order of the backward pass."""
@@ -33,7 +126,7 @@ class Storage:
         self.before: weakref.ref[Storage] | None = None
 
     def move(self) -> None:
-        """Copy it to the host, and let it go here."""
+        """Copy it to the host and free it on the device."""
         if self.tensor is not None:
             require_unchanged(self.tensor, self.version)
             self.host = self.offload.to_host(bytes_of(self.tensor))
@@ -46,7 +139,7 @@ class Storage:
             self.tensor, self.ready = self.offload.prefetch(self.host)
 
     def get(self) -> Tensor:
-        """Make it whole on the device, and fetch what will be wanted next."""
+        """Return it on the device, and prefetch the next ones in the order of backward."""
         self.fetch()
         assert self.tensor is not None
         if self.host is not None:
@@ -74,7 +167,7 @@ class View:
         self.stride, self.offset = tensor.stride(), tensor.storage_offset()
 
     def get(self) -> Tensor:
-        """Bring it to the device, if it is not there."""
+        """Return the tensor on the device."""
         memory = self.storage.get()
         empty = torch.empty(0, dtype=self.dtype, device=memory.device)
         return empty.set_(memory.untyped_storage(), self.offset, self.shape, self.stride)
@@ -89,7 +182,7 @@ class Stays:
         self.tensor, self.version = tensor.detach(), tensor._version
 
     def get(self) -> Tensor:
-        """Look that it was not changed."""
+        """Return the tensor, checked for changes in place."""
         require_unchanged(self.tensor, self.version)
         return self.tensor
 
@@ -107,8 +200,8 @@ class SavedTensors:
 
     def __init__(self, offload: Offload, device: torch.device, limit: int, smallest: int) -> None:
         self.offload, self.device, self.limit, self.smallest = offload, device, limit, smallest
-        self.here: deque[tuple[int, weakref.ref[Storage]]] = deque()
-        self.bytes_here = 0
+        self.on_device: deque[tuple[int, weakref.ref[Storage]]] = deque()
+        self.bytes_on_device = 0
         self.last: weakref.ref[Storage] | None = None
         # By where the memory lies and its version. The weak reference keeps the place from being
         # given to another storage.
@@ -120,15 +213,11 @@ class SavedTensors:
         plain = (Tensor, nn.Parameter)  # a distributed one has no memory of its own
         self.fixed = {t.untyped_storage()._cdata for t in fixed if type(t) in plain}
         # Most are gone with the graph of the pass before.
-        self.here = deque(each for each in self.here if each[1]() is not None)
-        self.bytes_here = sum(size for size, _ in self.here)
+        self.on_device = deque(entry for entry in self.on_device if entry[1]() is not None)
+        self.bytes_on_device = sum(size for size, _ in self.on_device)
 
     def pack(self, tensor: Tensor) -> Any:
-        """Take a tensor that is saved.
-
-        Returns:
-            what `unpack` takes.
-        """
+        """Replace a tensor that autograd saves by its place; see `unpack`."""
         if not self._travels(tensor):
             return Stays(tensor)
         memory = tensor.untyped_storage()
@@ -142,21 +231,17 @@ class SavedTensors:
         storage.before, self.last = self.last, weakref.ref(storage)
         gone = weakref.ref(storage, lambda _: self.known.pop(key, None))
         self.known[key] = StorageWeakRef(memory), gone
-        self.here.append((storage.size, gone))
-        self.bytes_here += storage.size
-        while self.bytes_here > self.limit:
-            size, oldest = self.here.popleft()
-            self.bytes_here -= size
-            if (found := oldest()) is not None:
-                found.move()
+        self.on_device.append((storage.size, gone))
+        self.bytes_on_device += storage.size
+        while self.bytes_on_device > self.limit:
+            size, oldest = self.on_device.popleft()
+            self.bytes_on_device -= size
+            if (storage_to_move := oldest()) is not None:
+                storage_to_move.move()
         return View(tensor, storage)
 
     def unpack(self, packed: Any) -> Tensor:
-        """Give a tensor back.
-
-        Arguments:
-            packed: what `pack` gave.
-        """
+        """Return a tensor of `pack`."""
         return packed.get()
 
     def _travels(self, tensor: Tensor) -> bool:
@@ -171,16 +256,12 @@ class SavedTensors:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """See all the memory that a tensor lies in."""
+    """View the whole storage of a tensor as bytes."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def require_unchanged(tensor: Tensor, version: int) -> None:
-    """Refuse a tensor that was changed after it was saved, as autograd does.
-
-    Raises:
-        RuntimeError: if they differ.
-    """
+    """Raise RuntimeError for a tensor that was changed in place since it was saved, as autograd."""
     if tensor._version != version:
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} that the backward pass needs was changed in "

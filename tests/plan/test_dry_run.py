@@ -10,12 +10,11 @@ from torch import distributed
 
 from setpoint.cli.check_plan import render_dry_run
 from setpoint.config import SetpointError
-from setpoint.dry_run.extend import few_layers
-from setpoint.dry_run.loads import rows_by_rank
-from setpoint.dry_run.step import DryRun, dry_run
 from setpoint.model.config import Transformer
 from setpoint.model.flops import training_flops
 from setpoint.parallel.world import world_of
+from setpoint.plan.dry_run import DryRun, dry_run, rows_by_rank
+from setpoint.plan.meter import few_layers
 from setpoint.train.config import Job
 
 from ..model.huggingface_families import family_job

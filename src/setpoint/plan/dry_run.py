@@ -1,4 +1,4 @@
-"""One step of a job on one of its ranks, however many, without their memory or their devices.
+"""The dry run: a step of a job on one of its ranks, without their memory or their devices.
 
 The model is built and divided by what trains it, over a process group that sends nothing (torch's
 `fake`), and its steps are taken with fake tensors, which have shapes but no memory: what they
@@ -8,6 +8,7 @@ allocator's rounding and caches, the contexts of devices, and the buffers of NCC
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -22,20 +23,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from setpoint.config import SetpointError, draft_of, resolve
-from setpoint.dry_run.extend import (
-    MICRO_BATCHES,
-    Counts,
-    Marked,
-    Measured,
-    extended,
-    few_layers,
-)
-from setpoint.dry_run.loads import even_loads, plain_products
-from setpoint.dry_run.meter import Meter, Peak, axes_of, metering, size_of
 from setpoint.model.attention.backend import SHARE_NO_HEADS
 from setpoint.model.attention.support import LIMITS
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.layers import layers_of
+from setpoint.model.moe.dispatch import AllToAll, OverTensor
 from setpoint.model.norm.norms import FUSED
 from setpoint.model.parts import stage_sizes
 from setpoint.model.pretrained.check import check_weights
@@ -45,8 +37,21 @@ from setpoint.parallel.config import DeepEP
 from setpoint.parallel.pipeline import part_of, split_of
 from setpoint.parallel.pipelining import ranks_of_stages
 from setpoint.parallel.world import World, world_of
-from setpoint.plan.groups import vocabulary_of
+from setpoint.plan.meter import (
+    MICRO_BATCHES,
+    Counts,
+    Marked,
+    Measured,
+    Meter,
+    Peak,
+    axes_of,
+    extended,
+    few_layers,
+    metering,
+    size_of,
+)
 from setpoint.plan.traffic import Traffic
+from setpoint.plan.workload import vocabulary_of
 from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
 from setpoint.train.build.components import Components, build_trained
 from setpoint.train.build.parameters import add_adapter
@@ -56,7 +61,63 @@ from setpoint.train.loop import engine_of
 from setpoint.train.rules.model import dense_on_gpu
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
     from torch.distributed import ProcessGroup
+
+    from setpoint.model.moe.assign import Assignments
+    from setpoint.shapes.peers import Peers
+
+
+def even_loads(model: nn.Module) -> None:
+    """Let as many rows of each layer go to the experts of each rank; those left to the first."""
+    # Layers share one exchange.
+    used = (getattr(module, "exchange", None) for module in model.modules())
+    for exchange in {each for each in used if each is not None}:
+        inner = exchange
+        if isinstance(exchange, OverTensor):
+            inner = exchange.inner
+            cast("Any", exchange).share = _share_of(exchange.peers)
+        if isinstance(inner, AllToAll):
+            cast("Any", inner).rows_by_rank = rows_by_rank(inner.group.rank(), inner.ranks)
+
+
+@contextmanager
+def plain_products() -> Iterator[None]:
+    """Let experts of transformers multiply by an operator that has a shape in any dtype."""
+    moe: Any = sys.modules.get("transformers.integrations.moe")
+    if moe is None:
+        yield
+        return
+    before = moe._can_use_grouped_mm
+    moe._can_use_grouped_mm = lambda *_, **__: False
+    try:
+        yield
+    finally:
+        moe._can_use_grouped_mm = before
+
+
+def rows_by_rank(rank: int, ranks: int) -> Any:
+    """What stands for `AllToAll.rows_by_rank` on a rank of the experts: all have as many tokens."""
+
+    def told(leaving: Any, arriving: Any, rows: int) -> tuple[list[int], list[int]]:
+        del leaving, arriving
+        sent = [rows // ranks + (to < rows % ranks) for to in range(ranks)]
+        return sent, [sent[rank]] * ranks
+
+    return told
+
+
+def _share_of(peers: Peers) -> Any:
+    def share(
+        tokens: int, top_k: int, assigned: Assignments, factors: Tensor | None
+    ) -> tuple[Assignments, Tensor | None]:
+        # Which rows these are is not known, but how many; no choice was dropped.
+        first, last = (tokens * each // peers.size * top_k for each in (peers.rank, peers.rank + 1))
+        held = assigned._replace(slots=assigned.slots[first:last].clone(), parts=None)
+        return held, None if factors is None else factors[first:last].clone()
+
+    return share
+
 
 WARM = 2
 """Steps before the one that is measured: the first makes the optimizer's state, the second has the

@@ -1,0 +1,102 @@
+"""Memory of the host: the amount a process may take, and freed memory that it keeps."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+SWAP = Path("/proc/meminfo")
+
+
+def machine_memory() -> int:
+    """Count the bytes that a process may take before the kernel kills it.
+
+    Returns:
+        physical memory, or the lower limit of a control group that the process is in, and swap.
+    """
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *_limits()]) + _swap()
+
+
+def _limits() -> Iterator[int]:
+    """The limits of the control groups, of version 1 or 2, from the process's own upwards."""
+    for line in _text(MEMBERSHIP).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = CGROUPS, "memory.max"
+        if controllers:
+            root, name = CGROUPS / "memory", "memory.limit_in_bytes"
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            limit = _text(folder / name).strip()
+            if limit.isdecimal():
+                yield int(limit)
+            if folder == root:
+                break
+
+
+def _swap() -> int:
+    for line in _text(SWAP).splitlines():
+        if line.startswith("SwapTotal:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _text(file: Path) -> str:
+    """What a file of the kernel says; nothing where there is none, as on other systems."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+# Of malloc.h.
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+MMAP_THRESHOLD_MAX = 4 * 2**20 * ctypes.sizeof(ctypes.c_long)
+"""The most that glibc takes: a larger block is always a mapping of its own."""
+NEVER = -1
+GLIBC = "CS_GNU_LIBC_VERSION"
+VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
+
+
+@contextmanager
+def retain_freed_memory() -> Iterator[None]:
+    """Let the C library keep freed memory for reuse, where it is glibc and the user set nothing.
+
+    By itself glibc returns the top of the heap to the system whenever a step has freed its
+    activations, and the next step takes it again, page by page.
+
+    Returns:
+        a context, after which what is free is returned to the system. The thresholds cannot be
+        read, so they are left where glibc's own adjustment ends at most.
+    """
+    libc = None if _is_set() else _glibc()
+    if libc is None:
+        yield
+        return
+    libc.mallopt(MMAP_THRESHOLD, MMAP_THRESHOLD_MAX)
+    libc.mallopt(TRIM_THRESHOLD, NEVER)
+    try:
+        yield
+    finally:
+        libc.mallopt(TRIM_THRESHOLD, 2 * MMAP_THRESHOLD_MAX)
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The C library of this process, where that is glibc; elsewhere nothing is to be set."""
+    if GLIBC not in os.confstr_names or not (os.confstr(GLIBC) or "").startswith("glibc"):
+        return None
+    return ctypes.CDLL(None)
+
+
+def _is_set() -> bool:
+    """Whether the user has set these thresholds in the environment."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    return "glibc.malloc." in tunables or any(name in os.environ for name in VARIABLES)

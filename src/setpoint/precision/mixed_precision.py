@@ -1,0 +1,477 @@
+"""Mixed precision: autocast, loss scaling, master weights, and dtypes of gradients and of state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import RunError
+from setpoint.shapes.outcome import supports_head
+from setpoint.shapes.placed import Named, ShardDtypes, ShardedWeight, put
+from setpoint.shapes.protocols import Adapted, HasProducts
+from setpoint.shapes.stored import stored_parts
+from setpoint.units.dtype import DType
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    from setpoint.precision.config import LossScale, Precision
+
+
+LEAST = 2.0**-14
+"""Smallest normal number of fp16: gradients that overflow under such a scale are no numbers."""
+
+
+class LossScaler(torch.amp.GradScaler):
+    """PyTorch's scaler of losses (Micikevicius et al., 2018), which counts what it skips.
+
+    Where it is not enabled it does nothing, and no step is skipped.
+
+    Arguments:
+        device: the type of the device, such as `"cuda"`.
+        config: the section; None: PyTorch's defaults.
+    """
+
+    def __init__(
+        self, device: str, config: LossScale | None = None, *, enabled: bool = True
+    ) -> None:
+        given: dict[str, Any] = {}
+        if config is not None:
+            given = {
+                "init_scale": config.initial,
+                "growth_factor": config.growth,
+                "backoff_factor": config.backoff,
+                "growth_interval": config.growth_interval,
+            }
+        super().__init__(device, enabled=enabled, **given)
+        self.skipped = 0
+
+    def overflows(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """Whether gradients that were unscaled are not finite, without waiting for the device.
+
+        Returns:
+            fp32 scalars, one for each device of gradients, above 0 if so; none where it is not
+            enabled.
+        """
+        if not self.is_enabled():
+            return []
+        found: dict[Any, torch.Tensor]
+        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        return list(found.values())
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Adjust the scale after each step whose gradients were unscaled, taken or not."""
+        if self.is_enabled():
+            super().update(new_scale)
+
+    def skip(self, scale: float) -> None:
+        """Count a step that was not taken, since gradients were not finite.
+
+        Arguments:
+            scale: of its loss.
+
+        Raises:
+            RunError: the scale has become so small that it cannot be what makes them infinite.
+        """
+        self.skipped += 1
+        if scale * self.get_backoff_factor() < LEAST:
+            raise RunError(
+                f"the gradients of fp16 are not finite even with the loss scaled by {scale:g}; "
+                f"{self.skipped} steps were skipped. Lower optimizer.lr, or compute in bf16"
+            )
+
+    def metrics(self) -> dict[str, float]:
+        """What a row of metrics says.
+
+        Returns:
+            the scale, and how many steps of the run were skipped; nothing where it is not
+            enabled.
+        """
+        if not self.is_enabled():
+            return {}
+        return {"loss_scale": self.get_scale(), "skipped_steps": self.skipped}
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `torch.amp.GradScaler.state_dict`."""
+        state = super().state_dict()
+        return {**state, "skipped": self.skipped} if state else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the scale and the counts; growth, backoff and interval stay as configured.
+
+        Arguments:
+            state_dict: of `state_dict`; empty, if the loss was not scaled before.
+        """
+        if not self.is_enabled() or not state_dict:
+            return
+        # torch grows the scale where the count equals the interval, which may have become shorter.
+        counted = {
+            "scale": state_dict["scale"],
+            "_growth_tracker": min(state_dict["_growth_tracker"], self.get_growth_interval() - 1),
+        }
+        super().load_state_dict({**super().state_dict(), **counted})
+        self.skipped = state_dict.get("skipped", 0)
+
+
+@contextmanager
+def fp32_products(tf32: bool) -> Iterator[None]:
+    """Compute matrix products and convolutions of fp32 on GPUs in TF32, or exactly.
+
+    Libraries, containers and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE switch it on as well, so that it is
+    set in both cases. The older of PyTorch's two ways of setting it: all versions and their
+    compilers read it without a warning.
+
+    Returns:
+        a context, after which all is as it was before.
+    """
+    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def compute_in(compute: str, stored: str, device: torch.device) -> AbstractContextManager[object]:
+    """Compute matrix products in a format; weights and gradients keep their own.
+
+    Autocast converts what it finds in another format at each product. Where weights are stored in
+    the compute format there is nothing to convert, so that it is left away; fp32 is what autocast
+    cannot convert to.
+
+    A pass reads each weight once, so that autocast's cache of cast weights saves no cast; it would
+    keep a copy of all weights until the forward pass ends, also of those that FSDP2 has freed.
+    """
+    if compute in ("fp32", stored):
+        return nullcontext()
+    return torch.autocast(device.type, DType(compute).torch(), cache_enabled=False)
+
+
+def cast_parameters(model: nn.Module, dtype: torch.dtype, others: Collection[int] = ()) -> None:
+    """Store a model's parameters in a format; buffers keep theirs.
+
+    Buffers hold what is counted or computed once, such as angles and biases of routers, which
+    would lose digits for good.
+
+    Arguments:
+        model: whose floating point parameters are changed in place; what is tied stays tied, and
+            scales of quantized weights are what they are.
+        others: ids of parameters that keep their format.
+    """
+    keep = {id(part) for part in stored_parts(model).values()} | set(others)
+    held = [each for each in model.parameters() if id(each) not in keep]
+    if all(each.dtype == dtype for each in held if each.is_floating_point()):
+        return
+
+    def cast(tensor: Tensor) -> Tensor:
+        wanted = isinstance(tensor, nn.Parameter) and tensor.is_floating_point()
+        return tensor.to(dtype) if wanted and id(tensor) not in keep else tensor
+
+    model._apply(cast)
+
+
+@runtime_checkable
+class _Sharded(Protocol):
+    """A DTensor, whose class takes a good part of a second to import."""
+
+    def to_local(self) -> Tensor: ...
+
+
+class OptimizerParams:
+    """The parameters as the optimizer gets them: the model's own.
+
+    Where gradients are added up in another format than the weights', the optimizer gets parameters
+    over the same memory, with gradients in the weights' format: optimizers take no other.
+
+    Arguments:
+        model: as it will be trained; frozen parameters stay as they are.
+        reduce: the format that gradients are added up in; None: that of each weight.
+    """
+
+    def __init__(self, model: nn.Module, reduce: torch.dtype | None = None) -> None:
+        self.model = model
+        self.held: dict[str, nn.Parameter] = {}
+        # (of the model, of the optimizer), where these are two.
+        self.pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        for name, weight in model.named_parameters():
+            held = weight
+            if weight.requires_grad and weight.is_floating_point():
+                held = self._held(name, weight, reduce or weight.dtype)
+                if reduce not in (None, weight.dtype):
+                    weight.grad_dtype = reduce
+            if held is not weight:
+                self.pairs.append((weight, held))
+            self.held[name] = held
+
+    def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
+        """What the optimizer gets for a weight that is trained."""
+        del name
+        return weight if reduce == weight.dtype else nn.Parameter(weight.detach())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the optimizer is built over, by the names that the model has for it."""
+        return iter(self.held.items())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is updated, and so what is clipped."""
+        return [held for held in self.held.values() if held.requires_grad]
+
+    def grads_to_master(self) -> None:
+        """Bring the gradients to where the optimizer looks, in the format that it takes.
+
+        After the last backward pass of a step; the model's own gradients are given away one by
+        one, so that no two copies of all are held.
+        """
+        for weight, held in self.pairs:
+            held.grad = None if weight.grad is None else weight.grad.to(held.dtype)
+            weight.grad = None
+
+    def master_to_params(self) -> None:
+        """Let the model's weights follow those of the optimizer, after it has updated them."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold beside the model's weights.
+
+        Returns:
+            tensors by the names of parameters; they are not copies.
+        """
+        return {}
+
+    def model_state(self) -> dict[str, Tensor]:
+        """The tensors of the model, as it computes with them.
+
+        Returns:
+            as `state_dict` gives them; not copies, unless they are rounded from sharded masters.
+        """
+        return self.model.state_dict()
+
+    @torch.no_grad()
+    def load(self, tensors: Named, partial: bool = False) -> None:
+        """Go on from what a checkpoint holds.
+
+        Whether or not the run before had masters, its most exact weights are what counts: masters
+        are filled from a model's fp32 weights, and a model in fp32 from masters.
+
+        Arguments:
+            tensors: by the names of parameters: those of the model, and over them what `state`
+                gave.
+            partial: whether weights that are not among them stay what they are.
+
+        Raises:
+            RunError: if one is missing.
+        """
+        trained = {name: held for name, held in self.held.items() if held.requires_grad}
+        missing = [name for name in trained if name not in tensors]
+        if missing and not partial:
+            others = f", nor {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{others}")
+        for name, held in trained.items():
+            if name in tensors:
+                put(held, tensors[name])
+        self.master_to_params()
+
+
+class MasterWeights(OptimizerParams):
+    """The optimizer updates weights in fp32, and the model's are rounded from them.
+
+    An update that is smaller than half the distance between two bf16 numbers, 1/256 to 1/512 of a
+    weight, would be rounded away; here it adds up (Micikevicius et al., 2018).
+
+    Weights in another format are their own masters: shards that are rounded when they are gathered.
+
+    Arguments:
+        model: as it will be trained, in its short format.
+        full: its weights before they were cast, by name; what is missing is taken from the model.
+            They become the masters, and are not copied where they are in place.
+        reduce: the format that gradients are added up in; None: that of each weight.
+        params: the short format.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        full: Mapping[str, Tensor] | None = None,
+        reduce: torch.dtype | None = None,
+        params: torch.dtype = torch.bfloat16,
+    ) -> None:
+        self._full, self.params = full or {}, params
+        super().__init__(model, reduce)
+        del self._full
+
+    def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
+        del reduce
+        if weight.dtype != self.params:
+            return weight
+        full = self._full.get(name, weight).detach()
+        return nn.Parameter(full.to(device=weight.device, dtype=torch.float32))
+
+    @torch.no_grad()
+    def master_to_params(self) -> None:
+        """Round the model's weights from the masters."""
+        weights = [_local(weight) for weight, _ in self.pairs]
+        masters = [_local(master) for _, master in self.pairs]
+        if weights:
+            torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
+
+    def state(self) -> dict[str, Tensor]:
+        """See `OptimizerParams.state`."""
+        return {name: held.detach() for name, held in self.held.items() if held.requires_grad}
+
+    def model_state(self) -> dict[str, Tensor]:
+        """See `OptimizerParams.model_state`."""
+        trained = {name for name, held in self.held.items() if held.requires_grad}
+        state = super().model_state()
+        return {n: t.to(self.params) if n in trained else t for n, t in state.items()}
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The part of a DTensor that lies here, since PyTorch copies no lists of DTensors."""
+    return tensor.to_local() if isinstance(tensor, _Sharded) else tensor
+
+
+def store_in(
+    config: Precision, model: nn.Module, sharded: Collection[Tensor] = ()
+) -> dict[str, Tensor]:
+    """Store a model's parameters in the format of the section.
+
+    Arguments:
+        model: with its first weights, in fp32; it is changed in place.
+        sharded: parameters that FSDP2 shards; those that are trained stay the masters, if any.
+
+    Returns:
+        the weights that become masters beside those of the model, by name.
+    """
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if config.master is None:
+        trained = {}
+    kept = {id(weight) for weight in sharded} & {id(weight) for weight in trained.values()}
+    # No copies: the model gets new memory, and this is what it had before.
+    full = {name: weight.detach() for name, weight in trained.items() if id(weight) not in kept}
+    cast_parameters(model, DType(config.params).torch(), kept)
+    return full
+
+
+def build_weights(
+    config: Precision, model: nn.Module, full: dict[str, Tensor], is_sharded: bool = False
+) -> OptimizerParams:
+    """Make what the optimizer is built over.
+
+    Arguments:
+        is_sharded: whether FSDP2 shards weights.
+        full: what `store_in` returned; it is emptied, so that what is copied is not held twice.
+    """
+    reduce = _dtype(config.reduce)
+    if is_sharded and config.params == "fp32":
+        reduce = None  # of messages alone: FSDP2 gives gradients in the dtype of its shards
+    if config.master is None:
+        return OptimizerParams(model, reduce)
+    weights = MasterWeights(model, full, reduce, DType(config.params).torch())
+    full.clear()
+    return weights
+
+
+def state_dtype(config: Precision) -> torch.dtype | None:
+    """The dtype that the optimizer keeps its state in, as it is asked to.
+
+    Returns:
+        the format; None: that of the weights it updates.
+    """
+    return _dtype(config.optimizer_state)
+
+
+def convert_state(
+    config: Precision,
+    optimizer: torch.optim.Optimizer,
+    others: Mapping[Tensor, torch.dtype] | None = None,
+) -> None:
+    """Bring the state of an optimizer into the configured formats, where a checkpoint had others.
+
+    Arguments:
+        optimizer: with the state of a checkpoint; counts of steps stay as they are.
+        others: for an optimizer whose formats are its own business, not Setpoint's: the format of
+            each weight in the checkpoint. Only state of a weight's shape and format follows it.
+    """
+    wanted = state_dtype(config)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if not isinstance(value, Tensor) or not value.ndim or not value.is_floating_point():
+                continue
+            if others is not None and (
+                value.shape != parameter.shape or value.dtype != others[parameter]
+            ):
+                continue
+            state[name] = value.to(wanted or parameter.dtype)
+
+
+def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
+    """What FSDP2 is given, so that sharded weights compute as whole ones do.
+
+    Autocast stays what computes in another dtype: nothing that modules hand on is cast, and
+    `shard_dtypes` says which weights are. Gradients are reduced in the dtype of the section.
+    """
+    # Imported here: it takes a good part of a second, and one process needs none of it.
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return MixedPrecisionPolicy(reduce_dtype=_dtype(config.reduce), cast_forward_inputs=False)
+
+
+def shard_dtypes(config: Precision, model: nn.Module) -> Callable[[ShardedWeight], ShardDtypes]:
+    """Make what chooses the dtypes of the weights of a model that FSDP2 shards.
+
+    A whole weight has the dtype, and its gradient adds up in the dtype, that they have on one rank;
+    but those that products alone read are cast before they are gathered, not by autocast.
+    """
+    products = _product_weights(model)
+    params, of_products = (
+        DType(name).torch() for name in (config.params, config.gathered(is_sharded=True))
+    )
+    grad = _dtype(config.reduce) or params
+
+    def choose(weight: ShardedWeight) -> ShardDtypes:
+        shard = weight.shard
+        gathered = of_products if products.issuperset(weight.modules) else params
+        if not shard.requires_grad and shard.dtype != params:
+            gathered = shard.dtype  # scales of quantized weights
+        return ShardDtypes(gathered, grad, torch.promote_types(shard.dtype, grad))
+
+    return choose
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    return None if name is None else DType(name).torch()
+
+
+def build_scaler(config: Precision, device: torch.device) -> LossScaler:
+    """Make what scales the loss.
+
+    Returns:
+        the scaler, which does nothing unless fp16 is computed in.
+    """
+    return LossScaler(device.type, config.loss_scale, enabled=config.compute == "fp16")
+
+
+def _product_weights(model: nn.Module) -> set[tuple[nn.Module, str]]:
+    """Find the parameters that are read by matrix products alone.
+
+    Those of linear layers, and of modules that say so. A model that autocast does not compute in
+    (`torch.autocast(enabled=False)`) reads the weights of its linear layers otherwise.
+
+    Returns:
+        modules, and names of their own parameters.
+    """
+    products: set[tuple[nn.Module, str]] = set()
+    for module in model.modules():
+        if isinstance(module, HasProducts):
+            products |= {(module, name) for name in module.product_weights()}
+        elif isinstance(module, nn.Linear):
+            products |= {(module, name) for name in ("weight", "bias")}
+    # The loss adds an adapter's update to the output matrix before it multiplies.
+    outputs = [getattr(m, "output", None) for m in model.modules() if supports_head(m)]
+    adapted = [m for m in outputs if isinstance(m, nn.Module) and isinstance(m, Adapted)]
+    return {(module, name) for module, name in products if module not in adapted}
