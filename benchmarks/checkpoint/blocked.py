@@ -62,11 +62,11 @@ def main(given: list[str] | None = None) -> int:
             for step in range(arguments.rounds + 1):
                 for name in sides if step % 2 else reversed(sides):
                     began = time.perf_counter()
-                    sides[name].save(step, states, {"step": step}, still=held)
+                    sides[name].save(step, states, {"step": step}, unchanged=held)
                     saved = time.perf_counter()
                     passes(weights)
                     passed = time.perf_counter()
-                    sides[name].settle()
+                    sides[name].finish_copies()
                     seconds[name].append(saved - began + time.perf_counter() - passed)
                     beside[name].append(passed - saved)
                     with torch.no_grad():

@@ -90,7 +90,7 @@ def test_parts_are_the_whole_and_lie_in_files_of_the_checkpoint(
 
 
 def test_what_is_left_out_is_said_in_no_other_way(source: Path) -> None:
-    with pytest.raises(DamagedCheckpoint, match="it holds what none does"):
+    with pytest.raises(DamagedCheckpoint, match="its content is not a valid checkpoint"):
         load_directory(crafted(source, "base.json", "[]"))
 
 

@@ -111,13 +111,13 @@ def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) 
     def refused(*_: Any) -> Any:
         raise MemoryError
 
-    for name in ("copy", "settle"):
+    for name in ("copy", "finish"):
         store = CheckpointStore(folder / name, world=world, in_flight=1, timeout=60.0)
         kept = getattr(HostMemory, name)
         if world.rank == 1:
             setattr(HostMemory, name, refused)
         # Of both ranks: the second writes "b", as the first has as much to write.
-        store.save(1, {"model": {"a": weights, "b": weights + 1}}, {}, still=[weights])
+        store.save(1, {"model": {"a": weights, "b": weights + 1}}, {}, unchanged=[weights])
         error = ""
         try:
             store.wait()

@@ -75,7 +75,7 @@ def late_copies() -> Iterator[list[int]]:
         a context; how many pieces each wait of the run's own thread has copied.
     """
     ended, found = Event(), list[int]()
-    settle = HostMemory.settle
+    settle = HostMemory.finish
 
     def settling(memory: HostMemory) -> None:
         if current_thread() is main_thread():
@@ -97,7 +97,7 @@ def late_copies() -> Iterator[list[int]]:
         return called
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HostMemory, "settle", settling)
+        patch.setattr(HostMemory, "finish", settling)
         for method in (CheckpointStore.wait, CheckpointStore.close):
             patch.setattr(CheckpointStore, method.__name__, without_delay(method))
         yield found

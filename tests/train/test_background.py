@@ -25,7 +25,7 @@ from setpoint.files import atomic, tensor_file
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import build_components
-from setpoint.train.callbacks.save import stands_still
+from setpoint.train.callbacks.save import can_overlap_save
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
@@ -163,11 +163,11 @@ def test_what_is_copied_during_a_step_is_what_it_was(
     """It does not change before it is copied, however late; and the files are the same."""
     rest = (*IN_BACKGROUND, "checkpoint.every=1 steps", "duration=5 steps", *flags)
     still: list[tuple[torch.Tensor, torch.Tensor]] = []
-    save, settle = CheckpointStore.save, CheckpointStore.settle
+    save, settle = CheckpointStore.save, CheckpointStore.finish_copies
 
     def saving(store: CheckpointStore, *given: Any, **named: Any) -> None:
         save(store, *given, **named)
-        still.extend((each, each.detach().clone()) for each in named["still"])
+        still.extend((each, each.detach().clone()) for each in named["unchanged"])
 
     def settling(store: CheckpointStore) -> None:
         for now, before in still:
@@ -176,7 +176,7 @@ def test_what_is_copied_during_a_step_is_what_it_was(
         settle(store)
 
     monkeypatch.setattr(CheckpointStore, "save", saving)
-    monkeypatch.setattr(CheckpointStore, "settle", settling)
+    monkeypatch.setattr(CheckpointStore, "finish_copies", settling)
     where = {mode: tmp_path / mode / "run" for mode in ("sync", "async")}
     without = ("type", "dim", "layers", "heads", "dropout") if RENORMED in flags[0] else ()
     with late_copies() as late:
@@ -194,10 +194,10 @@ def test_code_of_others_in_the_model_may_change_weights(tmp_path: Path) -> None:
     """As in models of transformers, which sections of Setpoint's own build."""
     job = small_job(tmp_path)
     loop = SimpleNamespace(job=job, components=build_components(job))
-    assert stands_still(cast("Loop", loop))
+    assert can_overlap_save(cast("Loop", loop))
     part = next(each for each in loop.components.model.modules() if type(each) is torch.nn.Linear)
     part.__class__ = type("Linear", (torch.nn.Linear,), {"__module__": "theirs.layers"})
-    assert not stands_still(cast("Loop", loop))
+    assert not can_overlap_save(cast("Loop", loop))
 
 
 def test_what_lies_in_host_memory_needs_no_stream_of_a_gpu() -> None:

@@ -1,4 +1,4 @@
-"""What differs between the tensors of two checkpoints, read one tensor at a time."""
+"""Differences between the tensors and states of two checkpoints, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from setpoint.shapes.placed import Named, Placeable, in_memory
 
 ELEMENTS = 1 << 22
-"""How many elements are compared at once, in float64."""
+"""Number of elements that are compared at once, in float64."""
 
 
 class TensorSide(NamedTuple):
@@ -69,7 +69,7 @@ def tensor_differences(left: Named, right: Named) -> Iterator[TensorDifference]:
 def state_differences(
     left: Mapping[str, Any], right: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """The values that differ, by dotted path; None stands for one that is not there."""
+    """Values that differ, by dotted path; None stands for one that is not there."""
     a, b = dict(_leaves(left, "")), dict(_leaves(right, ""))
     paths = dict.fromkeys((*a, *b))
     return {

@@ -11,7 +11,7 @@ from setpoint.shapes.parameter import pattern_problems
 from setpoint.units import Period
 
 RULES = (
-    Rule("setpoint.checkpoint.places:load_problems", "Whether the checkpoint to load is there",
+    Rule("setpoint.checkpoint.places:load_problems", "The checkpoint to load is there",
          needs="files", when=lambda section: section.load is not None),
 )  # fmt: skip
 ENTRIES = (
@@ -19,9 +19,9 @@ ENTRIES = (
 )  # fmt: skip
 """The entries of the state that `exclude` can name, as state.json has them."""
 OF_OPTIMIZER = "optimizer."
-"""What a pattern begins with that is searched in parameters for their optimizer state alone."""
+"""Prefix of a pattern that is searched in parameters for their optimizer state alone."""
 EXCLUDED = ("optimizer", r"^output\.", r"optimizer.^output\.")
-"""What is offered in place of an empty pattern."""
+"""Suggestions in place of an empty pattern."""
 
 
 FETCH = ImportPath("setpoint.ops.fetching:fetched", ("setpoint.ops",))
@@ -45,7 +45,7 @@ class Remote(Config, role=RUNTIME, owner="setpoint.ops.copies:RemoteCopies"):
     """Number of latest checkpoints to keep at the URL, beside the best and those of
     checkpoint.keep_every and at; null keeps all."""
     verify: Literal["checksum", "size"] = "checksum"
-    """How an uploaded file is verified. checksum: by the MD5 that the service gives, where it gives
+    """Verification of an uploaded file. checksum: by the MD5 that the service gives, where it gives
     one, else by reading the file back; size: by its length alone."""
     waiting: int = field(default=2, ge=1)
     """Number of checkpoints that may wait to be uploaded; they stay here, whatever checkpoint.keep
@@ -125,7 +125,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         default="sync",
         also_called=("async_mode", "async_save", "save_async", "async_enabled", "async_checkpoint"),
     )
-    """How a checkpoint is written. sync: training waits until it is on the disk; async: it is
+    """Write mode. sync: training waits until it is on the disk; async: it is
     copied to host memory, during the next step where possible, and training goes on while a thread
     writes it; async_pinned: as async, with page-locked memory, which copies from a GPU faster."""
     in_flight: int = field(default=1, ge=1)
@@ -161,16 +161,16 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         role=IDENTITY,
         also_called=("exclude_from_loading",),
     )
-    """What load leaves out, which starts anew: optimizer, loader (data position), schedule, scaler,
-    non_finite, spikes, evaluation, position (step 0); regular expressions searched in names of
-    weights; after "optimizer.", in names of parameters for their optimizer state alone."""
+    """State that load leaves out and starts anew: optimizer, loader (data position), schedule,
+    scaler, non_finite, spikes, evaluation, position (step 0); regular expressions searched in names
+    of weights; after "optimizer.", in names of parameters for their optimizer state alone."""
     resharding: Literal["allow", "refuse"] = "allow"
     """Resuming or loading with other parallel degrees than the checkpoint was saved with. allow: it
     is recorded; refuse: it is an error."""
 
     @property
     def excludes_weights(self) -> bool:
-        """Whether some weights are not loaded, perhaps."""
+        """True if a pattern may leave weights out."""
         return any(
             each not in ENTRIES and not each.startswith(OF_OPTIMIZER) for each in self.exclude
         )

@@ -152,7 +152,7 @@ def _write_file(
 def _boxes_of(
     tensors: Mapping[str, Placeable], rank: int, ranks: int
 ) -> Iterator[tuple[str, _Box]]:
-    """What one of several files holds: rows of each tensor; what has no rows lies in the first."""
+    """Content of one of several files: rows of each tensor; the first has those without rows."""
     for name, each in tensors.items():
         shape = tuple(each.shape)
         if not shape or not each.shape.numel():
@@ -196,7 +196,7 @@ def _compare(source: Path, copy: Path, frozen: Mapping[str, Placeable]) -> None:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal bit by bit, NaN included."""
+    """True if two tensors are equal bit by bit, NaN included."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (one, other)))

@@ -43,7 +43,7 @@ _UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best|set-aside)\.(tmp|old)-([0
 
 
 class Unfinished(NamedTuple):
-    """What a save that has not ended, or never will, left in the directory.
+    """Leftover of a save that has not ended, or never will.
 
     Arguments:
         kind: `tmp` for a file that is not read, `old` for a whole checkpoint that was set aside.
@@ -56,11 +56,7 @@ class Unfinished(NamedTuple):
 
 
 def directory_name(step: int) -> str:
-    """The name of a checkpoint's directory.
-
-    Returns:
-        for instance `step-00000100`.
-    """
+    """The name of a checkpoint's directory, such as `step-00000100`."""
     return f"step-{step:08d}"
 
 
@@ -73,17 +69,17 @@ def step_of(name: str) -> int | None:
 
 
 def temporary(root: Path, name: str, pid: int) -> Path:
-    """Where `name` is written before it gets its name, and removed after it lost it."""
+    """Path at which `name` is written before it gets its name, and removed after it lost it."""
     return root / f"{name}.tmp-{pid}"
 
 
 def aside(root: Path, name: str, pid: int) -> Path:
-    """Where a whole checkpoint waits while another one takes its name."""
+    """Path at which a whole checkpoint waits while another one takes its name."""
     return root / f"{name}.old-{pid}"
 
 
 def damaged(root: Path, name: str) -> Path:
-    """Where a checkpoint goes that could not be read: a name that is free."""
+    """Free path for a checkpoint that could not be read."""
     return next(
         path
         for number in count(1)
@@ -92,21 +88,13 @@ def damaged(root: Path, name: str) -> Path:
 
 
 def set_aside_in(root: Path) -> list[Path]:
-    """What `damaged` has given a name to.
-
-    Arguments:
-        root: the directory of the checkpoints; it need not exist.
-    """
+    """Checkpoints that were set aside as damaged; the directory need not exist."""
     names = sorted(root.iterdir()) if root.is_dir() else ()
     return [path for path in names if _DAMAGED.fullmatch(path.name)]
 
 
 def unfinished(root: Path) -> list[Unfinished]:
-    """Everything in the directory that a save has not finished.
-
-    Arguments:
-        root: the directory of the checkpoints; it need not exist.
-    """
+    """Everything that a save has not finished; the directory need not exist."""
     found: list[Unfinished] = []
     for path in sorted(root.iterdir()) if root.is_dir() else ():
         match = _UNFINISHED.fullmatch(path.name)
@@ -116,11 +104,7 @@ def unfinished(root: Path) -> list[Unfinished]:
 
 
 def list_checkpoints(root: Path) -> dict[int, Path]:
-    """The checkpoints in the directory, whether whole or damaged.
-
-    Arguments:
-        root: the directory of the checkpoints; it need not exist.
-    """
+    """Checkpoints by step, whole or damaged; the directory need not exist."""
     found: dict[int, Path] = {}
     for left in unfinished(root):
         step = step_of(left.target)
@@ -141,9 +125,6 @@ def publish(staged: Path, target: Path) -> None:
         staged: the directory, in the same place as `target`.
         target: its name from now on; an older one of that name is replaced. Whenever the process
             dies, one of the two is found whole (`folder.list_checkpoints`).
-
-    Raises:
-        OSError: if a rename fails.
     """
     root = target.parent
     old = aside(root, target.name, os.getpid())
@@ -162,9 +143,6 @@ def publish(staged: Path, target: Path) -> None:
 
 def remove(directory: Path, name: str) -> None:
     """Remove a checkpoint so that no half of it is ever found under its name, whenever power fails.
-
-    Raises:
-        OSError: if it cannot be removed.
     """
     doomed = temporary(directory.parent, name, os.getpid())
     if doomed.exists():
@@ -178,9 +156,6 @@ def clear_leftovers(root: Path) -> None:
     """Remove what dead processes left, and give a checkpoint that was set aside its name back.
 
     Only the one process that writes to the directory may call this.
-
-    Raises:
-        OSError: if something cannot be removed.
     """
     for left in unfinished(root):
         if left.pid != os.getpid() and is_alive(left.pid):
@@ -209,9 +184,6 @@ class StagedPointer:
     """A pointer's new content, already on the disk beside it.
 
     Staging first means that moving the pointer is a rename, which a full disk does not stop.
-
-    Raises:
-        OSError: if the content cannot be written.
     """
 
     def __init__(self, root: Path, name: PointerName, step: int) -> None:
@@ -225,11 +197,7 @@ class StagedPointer:
             raise
 
     def move(self) -> None:
-        """Let the pointer name the new checkpoint, from now on and after a power cut.
-
-        Raises:
-            OSError: if the rename fails.
-        """
+        """Let the pointer name the new checkpoint, from now on and after a power cut."""
         os.replace(self.staged, self.target)
         sync_directory(self.target.parent)
 
@@ -286,14 +254,7 @@ def readable_pointer(root: Path, name: PointerName) -> int | None:
 
 
 def point(root: Path, name: PointerName, step: int | None) -> None:
-    """Let a pointer name another checkpoint, or none.
-
-    Arguments:
-        step: what it shall name; None removes the pointer.
-
-    Raises:
-        OSError: if the disk refuses.
-    """
+    """Point to another checkpoint; None removes the pointer. `OSError` if the disk refuses."""
     if step is not None:
         StagedPointer(root, name, step).move()
         return
@@ -306,7 +267,7 @@ At = Literal["powers_of_two"] | tuple[int, ...] | None
 
 
 def is_named(at: At, step: int) -> bool:
-    """Whether a step is one of those."""
+    """True if a step is one of those."""
     if at == "powers_of_two":
         return step > 0 and not step & (step - 1)
     return at is not None and step in at
@@ -314,7 +275,7 @@ def is_named(at: At, step: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What stays of a run's checkpoints.
+    """Retention rule: the checkpoints of a run that stay.
 
     Arguments:
         keep: how many of the newest stay, at least 1; None keeps all.
@@ -332,7 +293,7 @@ class Retention:
         protected: Mapping[int, str],
         distance: Callable[[int, str], float | None] = lambda step, unit: None,
     ) -> dict[int, list[str]]:
-        """Why each checkpoint stays.
+        """Reasons for which each checkpoint stays.
 
         Arguments:
             protected: steps that stay in any case, with the reason; they do not count for `keep`
@@ -368,7 +329,7 @@ class Retention:
 
 
 class Positions:
-    """How far a run was at its checkpoints, each read once."""
+    """Positions of a run at its checkpoints, each read once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -43,7 +43,7 @@ from .manifest import (
     read_base,
     read_manifest,
     read_verified,
-    understood,
+    as_damaged,
     unreadable,
     verify,
 )
@@ -68,7 +68,7 @@ class StoredPart(NamedTuple):
 
 
 class StoredLayout(NamedTuple):
-    """Where the parts of a tensor lie; together they are the whole, and none overlap."""
+    """Files of the parts of a tensor; together they are the whole, and none overlap."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -205,7 +205,7 @@ class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
             DamagedCheckpoint: if the disk fails, or the file is not what it was.
             RunError: if it cannot be read.
         """
-        with understood(self.directory):
+        with as_damaged(self.directory):
             dtype, shape, start, _ = self[name][tensor]
         row = prod(shape[1:]) * dtype.itemsize
         is_rows = all(s == slice(0, n) for s, n in zip(box[1:], shape[1:], strict=True))
@@ -266,7 +266,7 @@ class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
 
 
 def look_at(directory: Path, names: Collection[str]) -> Seen:
-    """What files are, as far as it shows without reading them; those that are missing are not."""
+    """Size and time of the last change of files that are there."""
     found: Seen = {}
     for name in names:
         with suppress(OSError):
@@ -295,7 +295,7 @@ def open_tensors(
         directory, [name for name in manifest.files if name.endswith(TENSORS)], seen
     )
     found: dict[str, dict[str, StoredTensor]] = {}
-    with understood(directory):
+    with as_damaged(directory):
         for stem in stems:
             if stem + INDEX in manifest.files:
                 layouts = decode_index(read_verified(directory, manifest, stem + INDEX))
@@ -335,7 +335,7 @@ def joined(tensors: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `CheckpointStore.save` was given, read back.
+    """The content of a checkpoint, as `CheckpointStore.save` was given it.
 
     Arguments:
         tensors: file stem to name to tensor. They are read when they are placed
@@ -414,7 +414,7 @@ def load_directory(
     share = sorted(names) if world is None else sorted(names)[world.rank :: world.size]
     verify(directory, manifest, share)
     tensors = open_tensors(directory, manifest, stems, seen)
-    with understood(directory):
+    with as_damaged(directory):
         state = decode_state(read_verified(directory, manifest, STATE))
     base = read_base(directory, manifest)
     return Checkpoint(manifest.step, {**tensors}, state, manifest.metric, directory, base=base)

@@ -43,7 +43,7 @@ MOST = 64 << 20
 _PLAIN = re.compile(r"[^/\\\0]+").fullmatch
 _OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})" + re.escape(TENSORS))
 FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
-"""What disks and network file systems answer when they fail."""
+"""Error numbers of failing disks and network file systems."""
 
 
 class DamagedCheckpoint(RunError):
@@ -57,7 +57,7 @@ class DamagedCheckpoint(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What `manifest.json` says.
+    """The content of `manifest.json`.
 
     Arguments:
         metric: what selects the best checkpoint, lower is better (what is to rise is negated); None
@@ -107,13 +107,13 @@ def files_of_stems(files: Collection[str]) -> dict[str, list[str]]:
 
 
 def is_of_a_rank(file: str, files: Collection[str]) -> bool:
-    """Whether a file of a checkpoint holds parts of tensors, which an index names."""
+    """True if a file of a checkpoint holds parts of tensors, which an index names."""
     match = _OF_A_RANK.fullmatch(file)
     return match is not None and match[1] + INDEX in files
 
 
 def ranks_in(files: Collection[str]) -> int:
-    """How many ranks wrote a checkpoint in parts; 1 where the tensors are whole."""
+    """Number of ranks that wrote a checkpoint in parts; 1 where the tensors are whole."""
     found = (_OF_A_RANK.fullmatch(file) for file in files if is_of_a_rank(file, files))
     return max((int(match[2]) for match in found if match), default=1)
 
@@ -161,7 +161,7 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
         raise DamagedCheckpoint(directory, f"{MANIFEST} is not a manifest") from error
     if not whole:
         raise DamagedCheckpoint(directory, f"{MANIFEST} does not match its own checksum")
-    with understood(directory):
+    with as_damaged(directory):
         # Only now is the number one that was written, and not a flipped bit.
         if content["format"] > FORMAT:
             raise SetpointError(
@@ -178,7 +178,7 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
 
 
 def encode_written(written: Written) -> dict[str, Any]:
-    """What files of a checkpoint say of another file."""
+    """Size and checksum of a file as JSON."""
     return {"bytes": written.size, "blake3": written.digest}
 
 
@@ -188,7 +188,7 @@ def decode_written(entry: Mapping[str, Any]) -> Written:
 
 
 @contextmanager
-def understood(directory: Path) -> Iterator[None]:
+def as_damaged(directory: Path) -> Iterator[None]:
     """Decode files of a checkpoint; a checksum says nothing of who wrote them.
 
     Raises:
@@ -197,7 +197,9 @@ def understood(directory: Path) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise DamagedCheckpoint(directory, f"it holds what none does: {error!r:.200}") from error
+        raise DamagedCheckpoint(
+            directory, f"its content is not a valid checkpoint: {error!r:.200}"
+        ) from error
     except RecursionError as error:
         raise DamagedCheckpoint(directory, "a file is nested too deeply") from error
 
@@ -384,7 +386,7 @@ def read_base(directory: Path, manifest: Manifest) -> Base | None:
     """
     if BASE not in manifest.files:
         return None
-    with understood(directory):
+    with as_damaged(directory):
         content = json.loads(read_verified(directory, manifest, BASE))
         files = {name: decode_written(each) for name, each in content["files"].items()}
         tensors = {name: tuple(through) for name, through in content["tensors"].items()}

@@ -192,7 +192,7 @@ def saved_states(
     state: Mapping[str, Any],
     partial: bool = False,
 ) -> dict[str, Any]:
-    """What a checkpoint holds of each parameter of an optimizer, by its name; nothing is read.
+    """The saved optimizer state of each parameter, by its name; nothing is read.
 
     Arguments:
         partial: see `restore_optimizer`.
@@ -220,7 +220,7 @@ def _begin_maxima(optimizer: Optimizer) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two options are equal, tensors inside them included."""
+    """True if two options are equal, tensors inside them included."""
     mine: dict[str, Tensor] = {}
     theirs: dict[str, Tensor] = {}
     if split_tensors(one, "option", mine) != split_tensors(other, "option", theirs):
@@ -294,7 +294,7 @@ def _some(names: list[str]) -> str:
 
 
 def _with_saved_types(loaded: Any, saved: Any) -> Any:
-    """What torch loaded, except tensors that it converted to their parameter's type."""
+    """The state that torch loaded, but for tensors that it converted to their parameter's type."""
     if isinstance(loaded, Tensor):
         return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
     if isinstance(loaded, dict):
@@ -306,7 +306,7 @@ def _with_saved_types(loaded: Any, saved: Any) -> Any:
 
 
 def _placed(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """What this rank holds of the state of a parameter."""
+    """This rank's part of the state of a parameter."""
     found: dict[str, Any] = {}
     for key, value in state.items():
         if isinstance(value, Tensor | Placeable) and value.shape == parameter.shape:

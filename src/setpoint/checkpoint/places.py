@@ -104,7 +104,7 @@ def checkpoint_to_load(name: str) -> Path:
 
 
 def split_url(url: str) -> tuple[str, int | PointerName | None]:
-    """What a URL of a run, its checkpoints, or one of these means.
+    """Split the URL of a run, its checkpoints, or one of these.
 
     Returns:
         the URL of the run; and the step or the pointer that is named, None for the newest.
@@ -133,7 +133,7 @@ def refuse_url(name: str) -> None:
 
 
 def no_directory(path: Path) -> str:
-    """That a directory is not there, and which one may have been meant."""
+    """Error text for a missing directory, with the one that may have been meant."""
     there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     close = nearest(path.name, there, 1)
     meant = f". Did you mean {path.parent / close[0]}?" if close else ""
@@ -192,7 +192,7 @@ Kind = Literal["checkpoint", "set aside", "unfinished"]
 
 
 class CheckpointPlace(NamedTuple):
-    """Where checkpoints lie.
+    """Location of checkpoints.
 
     Arguments:
         root: the folder that holds them.
@@ -226,17 +226,17 @@ class CheckpointEntry:
 
     @property
     def ranks(self) -> int | None:
-        """How many ranks wrote it in parts; 1 where its tensors are whole."""
+        """Number of ranks that wrote it in parts; 1 where its tensors are whole."""
         return None if self.manifest is None else ranks_in(self.manifest.files)
 
     @property
     def stems(self) -> list[str]:
-        """What its tensors are, such as `model` and `optimizer`."""
+        """Names of its files with tensors, such as `model` and `optimizer`."""
         return [] if self.manifest is None else sorted(files_of_stems(self.manifest.files))
 
     @property
     def leaves_out(self) -> bool:
-        """Whether it lacks frozen parameters, which other weights have."""
+        """True if it lacks frozen parameters, which other weights have."""
         return self.manifest is not None and BASE in self.manifest.files
 
 
@@ -337,7 +337,7 @@ def _own_manifest(path: Path) -> Manifest:
 
 
 def reason_of(error: SetpointError) -> str:
-    """What is wrong with a checkpoint, without its name."""
+    """The reason in an error about a checkpoint, without its name."""
     return error.reason if isinstance(error, DamagedCheckpoint) else str(error)
 
 

@@ -35,7 +35,7 @@ Staged = dict[str, Iterable[bytes | memoryview]]
 """File name to its content in pieces, which are taken once."""
 
 _Copy = tuple[memoryview, memoryview]
-"""Where to, and from where."""
+"""Target and source."""
 
 
 class HostMemory:
@@ -49,25 +49,25 @@ class HostMemory:
         self.pinned = pinned
         self._held: list[tuple[Tensor, memoryview]] = []
         self._used = 0
-        self._still: frozenset[int] = frozenset()
+        self._unchanged: frozenset[int] = frozenset()
         self._due: list[_Copy] = []
-        # What is copied until `settle`: by threads of the host, and by a stream of the GPU.
+        # What is copied until `finish`: by threads of the host, and by a stream of the GPU.
         self._later: list[_Copy] = []
-        self._settling = Lock()
+        self._finishing = Lock()
         self._stream: torch.cuda.Stream | None = None
         self._sources: list[Tensor] = []
 
-    def clear(self, still: Iterable[Tensor] = ()) -> None:
+    def clear(self, unchanged: Iterable[Tensor] = ()) -> None:
         """Let the next copies take the place of what is there.
 
         Arguments:
-            still: those that nothing changes before `settle`, with whatever shares their memory.
+            unchanged: those that nothing changes before `finish`, with what shares their memory.
         """
         self._used = 0
-        self._still = frozenset(_storage(part_here(each)) for each in still) - {0}
+        self._unchanged = frozenset(_storage(part_here(each)) for each in unchanged) - {0}
 
     def copy(self, tensor: Tensor) -> memoryview:
-        """A copy, contiguous, to be read after `wait` and `settle` only."""
+        """A copy, contiguous, to be read after `wait` and `finish` only."""
         size = tensor.numel() * tensor.element_size()
         if self._used == len(self._held) or len(self._held[self._used][1]) != size:
             # What is saved changes rarely: the checkpoint of weights alone at the end.
@@ -76,14 +76,14 @@ class HostMemory:
             self._held.append((made, bytes_of(made)))
         place, content = self._held[self._used]
         self._used += 1
-        is_still = type(tensor) is Tensor and _storage(tensor) in self._still
+        is_unchanged = type(tensor) is Tensor and _storage(tensor) in self._unchanged
         if is_plain(tensor):
-            source, due = bytes_of(tensor), self._later if is_still else self._due
+            source, due = bytes_of(tensor), self._later if is_unchanged else self._due
             for start in range(0, size, CHUNK):
                 due.append((content[start : start + CHUNK], source[start : start + CHUNK]))
             return content
         into = place.view(tensor.dtype).view(tensor.shape)
-        if is_still and self.pinned and tensor.is_cuda:
+        if is_unchanged and self.pinned and tensor.is_cuda:
             if self._stream is None:
                 self._stream = torch.cuda.Stream(tensor.device)
             if not self._sources:
@@ -96,19 +96,19 @@ class HostMemory:
         return content
 
     def wait(self) -> None:
-        """Wait until all copies are there but those of what stays still."""
+        """Wait until all copies are there but those of unchanged tensors."""
         due, self._due = self._due, []
         _copy_all(due)
         if self.pinned:
             torch.cuda.current_stream().synchronize()
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Wait until all copies are there; any thread may call it.
 
         Copies that no thread has begun are made by this one. If that fails, or Ctrl-C cuts it off,
         the next call makes them all again.
         """
-        with self._settling:
+        with self._finishing:
             _copy_all(self._later)
             self._later = []
             if self._sources and self._stream is not None:
@@ -126,7 +126,7 @@ def _copy_all(due: Sequence[_Copy]) -> None:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Where the memory begins that a tensor is a view of; 0 if it is empty."""
+    """Address of the memory that a tensor is a view of; 0 if it is empty."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -143,7 +143,7 @@ def stage(
         tensors: its share, see `share_of`.
         state: becomes `state.json`.
         into: what tensors are copied to, so that they may change before they are written, those
-            that it knows as still after its `settle`; None: they are not copied.
+            that it knows as unchanged after its `finish`; None: they are not copied.
         world: the ranks that save together; None: this process alone.
         index: where the parts of all ranks lie, by stem.
 
@@ -168,11 +168,7 @@ def stage(
 
 
 def write(staged: Staged, folder: Path) -> dict[str, Written]:
-    """Write files into an empty folder, and wait until the disk has them.
-
-    Raises:
-        OSError: if the disk is full or fails.
-    """
+    """Write files into an empty folder, and wait until the disk has them."""
     return {name: write_file(folder / name, pieces) for name, pieces in staged.items()}
 
 

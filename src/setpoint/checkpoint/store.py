@@ -78,11 +78,11 @@ class Save:
     refused: Exception | None = None
     written: Future[Path] = field(default_factory=Future)
 
-    def settle(self) -> None:
+    def finish_copies(self) -> None:
         """Copy what is not copied yet; where that fails, no checkpoint comes of it."""
         try:
             if self.memory is not None:
-                self.memory.settle()
+                self.memory.finish()
         except Exception as error:
             self.refused = error
 
@@ -103,7 +103,7 @@ class CheckpointStore:
     aside under another name: a disk that fails now may answer tomorrow.
 
     In the background, a save returns once the states are copied to host memory, but for those that
-    stay still, or an error of a save before says that the run cannot go on. The threads of all
+    stay unchanged, or an error of a save before says that the run cannot go on. The threads of all
     ranks talk in a process group of their own. What is pending is the same on all ranks, which hear
     of its end at the same point of the run: at `poll`, `wait`, or a save that finds no place.
 
@@ -196,7 +196,7 @@ class CheckpointStore:
         metric: float | None = None,
         texts: Mapping[str, str | bytes] | None = None,
         on_saved: OnSaved | None = None,
-        still: Iterable[Tensor] = (),
+        unchanged: Iterable[Tensor] = (),
     ) -> Path:
         """Save a checkpoint; it is there whole once all ranks have written.
 
@@ -208,7 +208,8 @@ class CheckpointStore:
                 None or NaN never wins.
             texts: file name to content, such as the record of the configuration.
             on_saved: called with its directory once it is on the disk and `latest` names it.
-            still: those of the tensors that nothing changes before `settle`, which this rank calls.
+            unchanged: those of the tensors that stay as they are until `finish_copies`, which this
+                rank calls.
 
         Returns:
             its directory, which is not there yet where it is written in the background.
@@ -228,21 +229,21 @@ class CheckpointStore:
         while len(self._pending) >= self.in_flight:
             self._finish()
         memory = self._free.pop() if self._free else HostMemory(self.pinned)
-        memory.clear(still)
+        memory.clear(unchanged)
         save = self._stage(Save(step, metric, texts, on_saved, memory), tensors, state)
 
         def write() -> Path:
-            save.settle()
+            save.finish_copies()
             return self._write(save, self._writers)
 
         save.written = self._thread.submit(write)
         self._pending.append(save)
         return self.root / directory_name(step)
 
-    def settle(self) -> None:
-        """Wait until tensors may change that were still."""
+    def finish_copies(self) -> None:
+        """Finish the copies of `unchanged` tensors, which may change then."""
         for save in self._pending:
-            save.settle()
+            save.finish_copies()
 
     def poll(self) -> None:
         """Take note of saves that have ended; all ranks do so at the same point of the run.
@@ -602,7 +603,7 @@ class CheckpointStore:
             raise
 
     def _name_best_before(self, step: int, stay: Sequence[int]) -> None:
-        """Where the best is of this step or later, let the best of those that stay be it."""
+        """Point `best` at the best of those that stay, if it names this step or a later one."""
         best = readable_pointer(self.root, "best")
         if best is not None and best >= step:
             measured = [(self._metric_of(s), s) for s in stay]

@@ -35,9 +35,6 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
     """Open a file that is added to, as `open` does by its `opener`, unless its name is a link.
 
     A run directory may come from others, and links in it lead where they like.
-
-    Raises:
-        OSError: if it cannot be opened.
     """
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -48,7 +45,7 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this host runs, such as the one that a temporary name ends with."""
+    """True if a process of this host runs, such as the one that a temporary name ends with."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -82,9 +79,6 @@ def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
 
     Returns:
         a context with the path to write to, where nothing is.
-
-    Raises:
-        OSError: if the disk refuses; what was there before is unchanged.
     """
     staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     staged.unlink(missing_ok=True)
@@ -108,9 +102,6 @@ def publishing(target: Path, replace: bool = False) -> Iterator[Path]:
 
     Returns:
         a context with the empty folder to fill.
-
-    Raises:
-        OSError: if the disk refuses; what was there before is unchanged.
     """
     import shutil  # which fast commands do without
 
@@ -132,11 +123,7 @@ def publishing(target: Path, replace: bool = False) -> Iterator[Path]:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory (new, renamed, removed) are on the disk.
-
-    Raises:
-        OSError: if the disk reports an error.
-    """
+    """Wait until the names in a directory (new, renamed, removed) are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -182,7 +169,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class Written(NamedTuple):
-    """What was written to one file, as the manifest records it.
+    """Size and digest of a file, as manifests record them.
 
     Arguments:
         digest: BLAKE3 of the content in hexadecimal digits, as `b3sum` prints it: several times as
@@ -238,9 +225,6 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
 
     Returns:
         size and digest of the content.
-
-    Raises:
-        OSError: if the file cannot be created or the disk is full; a part of it may remain.
     """
     digest = Digest()
     with open(path, "xb") as file:
@@ -272,9 +256,6 @@ def retried(read: Callable[..., T], *given: object) -> T:
 
     Arguments:
         given: to `read`.
-
-    Raises:
-        OSError: if it fails twice.
     """
     try:
         return read(*given)
@@ -284,11 +265,7 @@ def retried(read: Callable[..., T], *given: object) -> T:
 
 
 def digest_file(path: Path) -> Written:
-    """Size and digest of a file as it is on the disk.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Size and digest of a file as it is on the disk."""
     digest, piece = Digest(), memoryview(bytearray(PIECE))
     with open(path, "rb", buffering=0) as file:
         if hasattr(os, "posix_fadvise"):
@@ -299,11 +276,7 @@ def digest_file(path: Path) -> Written:
 
 
 def fill(descriptor: int, into: memoryview, offset: int) -> None:
-    """Read what an open file has from a place on, in several threads where it is much.
-
-    Raises:
-        OSError: if it cannot be read, or ends before.
-    """
+    """Read what an open file has from a place on, in several threads where it is much."""
 
     def read(number: int) -> None:
         start = number * PART
@@ -320,9 +293,6 @@ def _read_at(descriptor: int, into: memoryview, offset: int) -> int:
 
     Returns:
         bytes that were read, at least one.
-
-    Raises:
-        OSError: if it cannot be read, or ends before.
     """
     if count := os.preadv(descriptor, [into], offset):
         return count

@@ -36,7 +36,7 @@ DTYPES: dict[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What can be saved, by the names of the format."""
+"""The dtypes that can be saved, by the names of the format."""
 
 _OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -126,7 +126,7 @@ def _header(
 
 
 class HeaderEntry(NamedTuple):
-    """Where a file holds a tensor: `start` and `end` are its bytes in the file."""
+    """A tensor in a file: `start` and `end` are its bytes there."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -190,7 +190,7 @@ def _refuse_unsavable(name: str, tensor: Tensor) -> None:
 
 
 def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:
-    """What two tensors have in common if and only if they are one."""
+    """A key that two tensors share if and only if they are one."""
     if not tensor.numel():
         return (name,)
     view = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
@@ -209,7 +209,7 @@ def _in_host_memory(tensor: Tensor) -> Tensor:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor lies in host memory as it is written."""
+    """True if a tensor lies in host memory as it is written."""
     is_lazy = tensor.is_conj() or tensor.is_neg()
     here = type(tensor) is Tensor and tensor.device.type == "cpu"
     return here and tensor.is_contiguous() and not is_lazy

@@ -1,4 +1,4 @@
-"""What the weights come with becomes part of the job: model, tokenizer, data, precision."""
+"""Weights of a job, found and adopted: model, tokenizer, data and precision become the job's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ HEADS = ("ForCausalLM", "LMHeadModel", "WithLMHead", "ForConditionalGeneration")
 """Ends of the names of transformers' classes that predict tokens."""
 
 USUAL = ("data", "batch", "precision", "weights", "deterministic")
-"""What is taken over unless another value is given; of the weights, the format that they have."""
+"""Sections that are taken over unless another value is given; of `weights`, the dtype."""
 
 
 def complete(job: Inference) -> Inference:
@@ -182,7 +182,7 @@ def _lay_sampling(section: Generation, path: str, place: Place) -> list[Problem]
 
 
 def _of_run(place: Place) -> Inference:
-    """What the record of a run or checkpoint says."""
+    """The values in the record of a run or checkpoint."""
     record = load_record(Job, str(place.record))
     base = Inference()
     editor = Editor(base, replace_mappings=True)
@@ -206,7 +206,7 @@ def _of_run(place: Place) -> Inference:
 
 
 def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
-    """What the files of a model in Hugging Face's format say."""
+    """The values in the files of a model in Hugging Face's format."""
     model = _model_of(path, place, draft)
     base = Inference()
     editor = Editor(base, replace_mappings=True)
@@ -293,7 +293,7 @@ def _lay_field(
 def _contradictions(
     over: Config, name: str, path: tuple[str, ...], mine: Any, theirs: Any
 ) -> list[Problem]:
-    """What was given in place of a value that the weights were learned with."""
+    """Problems of values other than those that the weights were trained with."""
     info = type(over).__setpoint__.fields[name]
     given, recorded = (
         value if isinstance(value, Config) else json_value(info.type.dump(value))
@@ -326,7 +326,7 @@ def _shown(value: object, plain: object) -> str:
 
 
 class Place(NamedTuple):
-    """Where weights lie.
+    """Location of weights.
 
     Arguments:
         kind: `checkpoint` for one of Setpoint's, `huggingface` for a model in its format.

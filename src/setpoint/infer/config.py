@@ -107,7 +107,7 @@ FORWARD = ("generation", "evaluation", "harness")
 GROWING = {"generation": "generation.prompts", "harness": "harness.tasks"}
 """Tasks whose sequences grow, and a field of each."""
 TRAINING = "setpoint.train.rules."
-"""Where checks are that ask `model`, `parallel`, `tokenizer` and `batch` alone, of both jobs."""
+"""Module of the checks of `model`, `parallel`, `tokenizer` and `batch` that both jobs share."""
 
 
 def _is_transformer(job: Any) -> bool:
@@ -115,49 +115,49 @@ def _is_transformer(job: Any) -> bool:
 
 
 RULES = (
-    Rule(f"{HERE}precision_problems", "Whether fp16 has the GPU that it needs"),
+    Rule(f"{HERE}precision_problems", "fp16 has the GPU that it needs"),
     Rule(f"{HERE}pass_problems",
-         "Whether there are forward passes between which profiles and garbage collection run",
+         "There are forward passes between which profiles and garbage collection run",
          when=lambda job: job.profiling is not None or job.resilience.gc is not None),
-    Rule(f"{HERE}snapshot_problems", "Whether there is a GPU to take snapshots of", needs="torch",
+    Rule(f"{HERE}snapshot_problems", "There is a GPU to take snapshots of", needs="torch",
          when=lambda job: getattr(job.profiling, "snapshot", False)
          and job.parallel.device == "auto"),
     Rule(f"{HERE}attention_problems",
-         "Whether the attention backend goes with the device and the dtype",
+         "The attention backend goes with the device and the dtype",
          when=lambda job: names_attention_backend(job.model)),
-    Rule(f"{HERE}attention_device_problems", "Whether the attention backend runs on the device",
+    Rule(f"{HERE}attention_device_problems", "The attention backend runs on the device",
          needs="torch", when=lambda job: names_attention_backend(job.model)),
     Rule(f"{HERE}adapter_problems",
-         "Whether what is done with an adapter has one, once the weights are known",
+         "There is an adapter where one is to be merged or exported",
          needs="files"),
-    Rule(f"{HERE}vocabulary_problems", "Whether the tokenizer's vocabulary fits the model",
+    Rule(f"{HERE}vocabulary_problems", "The tokenizer's vocabulary fits the model",
          needs="files", when=lambda job: isinstance(job.model, Transformer)),
     Rule(f"{HERE}prompt_problems",
-         "Whether the chat template, the prompts and the stop tokens fit the tokenizer",
+         "The chat template, the prompts and the stop tokens fit the tokenizer",
          needs="files", cautions={CONTROLS_AS_TEXT: "prompts spell control tokens, as text"}),
     Rule(f"{HERE}added_token_problems",
-         "Whether the weights were trained with the tokens that the tokenizer adds",
+         "The weights were trained with the tokens that the tokenizer adds",
          needs="files", when=lambda job: isinstance(job.tokenizer, HuggingFace)
          and bool(job.tokenizer.added)),
     Rule(f"{TRAINING}parallel:tensor_problems",
-         "Whether ranks can divide the matrices of the model", needs="files",
+         "Ranks can divide the matrices of the model", needs="files",
          when=lambda job: job.parallel.divides_matrices and _is_transformer(job)),
     Rule(f"{TRAINING}parallel:family_problems",
-         "Whether transformers makes the model, and ranks can divide it",
+         "transformers makes the model, and ranks can divide it",
          needs="torch", when=lambda job: isinstance(job.model, HuggingFaceModel)
          and (job.divides_weights or job.parallel.divides_sequences)),
     Rule(f"{TRAINING}parallel:context_problems",
-         "Whether the ranks of a sequence get as many of its tokens, and as many heads",
+         "The ranks of a sequence get as many of its tokens, and as many heads",
          when=lambda job: job.parallel.divides_sequences),
     Rule(f"{TRAINING}parallel:expert_problems",
-         "Whether the experts can be divided among the ranks",
+         "The experts can be divided among the ranks",
          when=lambda job: job.parallel.divides_experts and _is_transformer(job)
          and job.model.moe is not None),
     Rule(f"{TRAINING}parallel:stage_problems",
-         "Whether the model has the parts that the stages of a pipeline hold",
+         "The model has the parts that the stages of a pipeline hold",
          when=lambda job: job.parallel.divides_layers and _is_transformer(job)),
     Rule(f"{TRAINING}parallel:unit_problems",
-         "Whether the patterns of FSDP2 units match modules of a transformer",
+         "The patterns of FSDP2 units match modules of a transformer",
          when=lambda job: bool(job.parallel.sharding.units)),
 )  # fmt: skip
 
@@ -269,7 +269,7 @@ class Inference(
 
     @property
     def merges_adapter(self) -> bool:
-        """Whether the adapter becomes part of the weights before anything is computed.
+        """True if the adapter becomes part of the weights before anything is computed.
 
         Models of transformers are read whole, and merged before ranks divide them.
         """
@@ -279,7 +279,7 @@ class Inference(
 
     @property
     def divides_weights(self) -> bool:
-        """Whether a rank holds a part of the weights."""
+        """True if a rank holds a part of the weights."""
         parallel, degrees = self.parallel, self.parallel.degrees
         return (
             parallel.divides_experts

@@ -58,14 +58,14 @@ class ModelRunner:
         self.world = world or World(_device_of(model))
         self.has_head = supports_head(model)
         self.has_result = pipeline is None or pipeline.has_last
-        """Whether this rank gets what a pass gives; others have earlier layers."""
+        """True if this rank gets the result of a pass; others have earlier layers."""
         self._copy = self.world.group("pipeline", "tensor")
         self._lockstep = self.world.group(*together)
         self._first = True
 
     @property
     def device(self) -> torch.device:
-        """Where tokens go."""
+        """The device that tokens go to."""
         return self.world.device
 
     def __call__(self, tokens: Tensor, **given: Any) -> Any:

@@ -124,7 +124,7 @@ def export(
 
 
 def tokenizer_caution(directory: Path) -> str:
-    """Why transformers reads the tokenizer of an export otherwise; empty where it does not.
+    """Caution that transformers reads the tokenizer of an export otherwise; empty if it does not.
 
     As of version 5, its class for the model_type qwen2 replaces the pre-tokenizer of the files.
     """

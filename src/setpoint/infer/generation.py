@@ -14,12 +14,12 @@ from setpoint.infer.distributed import ModelRunner
 from setpoint.model.layers import evaluating
 
 OnToken = Callable[[int, int], bool]
-"""Told of each new token: the row and the token. True ends the row after it."""
+"""Called with the row and each new token; True ends the row after it."""
 
 
 @dataclass(slots=True)
 class Continuation:
-    """What was added to one prompt.
+    """The tokens added to one prompt.
 
     Arguments:
         tokens: the new tokens, without the stop token.
@@ -144,7 +144,7 @@ class Reader(Protocol):
         ...
 
     def passes(self, texts: Texts) -> int:
-        """How many passes through the model a call makes."""
+        """Number of passes through the model that a call makes."""
         ...
 
     def keep(self, places: Sequence[int]) -> None:
@@ -278,7 +278,7 @@ def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | Non
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn; the filters apply in this order.
+    """Sampling settings; the filters apply in this order.
 
     Arguments:
         repetition_penalty: above 1 makes tokens that were seen less likely; 1 changes nothing.

@@ -27,7 +27,7 @@ IGNORED = ("do_sample",)
 
 
 class Likelihood(NamedTuple):
-    """How likely a continuation is.
+    """Likelihood of a continuation.
 
     Arguments:
         log_probability: the sum over its tokens, in nats.
@@ -74,11 +74,11 @@ class Answers:
         return "".join(marked) + begun
 
     def loglikelihood(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
-        """How likely each continuation is after its context."""
+        """Likelihood of each continuation after its context."""
         return self._likelihoods([self._split(*pair) for pair in pairs])
 
     def loglikelihood_rolling(self, texts: Sequence[str]) -> list[float]:
-        """How likely each text is as a document, every token predicted once.
+        """Log-probability of each text as a document, every token predicted once.
 
         A text longer than the context is read in windows, each predicting what the one before it
         has not; the last one is as long as the others, as for the harness's own models
@@ -165,7 +165,7 @@ class Answers:
     def _likelihoods(
         self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]
     ) -> list[Likelihood]:
-        """How likely tokens are after tokens; texts of like length go side by side.
+        """Likelihood of tokens after tokens; texts of like length go side by side.
 
         Copies of the model divide them among them, and all ranks get all answers.
         """

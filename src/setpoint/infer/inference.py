@@ -159,7 +159,7 @@ TEXTS = "generations.jsonl"
 
 @dataclass(slots=True)
 class Results:
-    """What an inference job came to.
+    """Results of an inference job.
 
     Arguments:
         weights: the directory that the weights were read from.

@@ -74,7 +74,7 @@ class LoadedModel:
 
     @property
     def facts(self) -> ChatFacts | None:
-        """What the tokenizer knows of conversations; None of one that knows no control tokens."""
+        """The tokenizer's facts for conversations; None of one that knows no control tokens."""
         return getattr(self.tokenizer, "chat", None)
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
@@ -138,7 +138,7 @@ def load(job: Inference, world: World | None = None) -> LoadedModel:
 
 
 def _opening(place: Place, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What stands before a text: what stood before the texts that a run was trained on."""
+    """Tokens in front of a text: those in front of the texts that a run was trained on."""
     if place.record is None:
         return tokenizer.opening
     sources = load_record(Job, str(place.record)).values["data"]["sources"]

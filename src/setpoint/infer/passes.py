@@ -1,4 +1,4 @@
-"""What is done between two passes through a model: profiles are taken, and garbage collected."""
+"""Profiles and garbage collection between the passes through a model."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def watching(job: Inference, loaded: LoadedModel) -> Iterator[Passes]:
 
 @dataclass(slots=True)
 class Profiles:
-    """What was profiled of a job.
+    """Profiles of a job.
 
     Arguments:
         wanted: how many cycles were asked for; None: as many as there are.
@@ -154,7 +154,7 @@ class Profiles:
 
 
 def folder_of(job: Inference) -> Path:
-    """Where the traces of a job lie.
+    """Directory of the traces of a job.
 
     Arguments:
         job: its profiling is not null; without an output the directory of that is absolute.

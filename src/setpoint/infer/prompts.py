@@ -31,7 +31,7 @@ VALID_ROW = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model goes on with.
+    """A prompt: a text, a conversation written out, or token ids.
 
     Arguments:
         pieces: the text, with its control tokens apart.

@@ -1,4 +1,4 @@
-"""How well a model predicts texts."""
+"""Evaluation of texts: the loss of a model on each."""
 
 import math
 import sys

@@ -206,7 +206,7 @@ class Harness(Config):
 
     @check(needs="files")
     def _check_path(self) -> Iterator[Problem]:
-        """Whether the folder with task files is there."""
+        """The folder with task files is there."""
         import os
 
         if self.tasks_path is not None and not os.path.isdir(self.tasks_path):

@@ -45,13 +45,13 @@ class Snapshot:
     Arguments:
         tensors: by file and by name; not copies.
         state: all that is no tensor, as JSON has it.
-        still: weights and states of the optimizer: what no part of a step changes before the
+        unchanged: weights and states of the optimizer: what no part of a step changes before the
             update, unless code that is not Setpoint's does.
     """
 
     tensors: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    still: list[Tensor] = field(default_factory=list)
+    unchanged: list[Tensor] = field(default_factory=list)
 
 
 class Stateful(Protocol):
@@ -135,11 +135,11 @@ class ModelState:
         """Take them, and the weights that are trained where they are others."""
         training = within.enter_context(evaluation_point(self.components))
         into.tensors["model"] = self.components.weights.model_state()
-        into.still += self.components.model.parameters()
+        into.unchanged += self.components.model.parameters()
         if master := self.components.weights.state():
             # The model is never evaluated with these, so that they can be those that are trained.
             into.tensors["master"] = {**master, **training}
-            into.still += master.values()
+            into.unchanged += master.values()
         elif training:
             into.tensors[TRAINING] = training
 
@@ -169,7 +169,7 @@ class OptimizerState:
         into.tensors["optimizer"], state = capture_optimizer(
             components.optimizer, components.weights.named_parameters(), components.options
         )
-        into.still += into.tensors["optimizer"].values()
+        into.unchanged += into.tensors["optimizer"].values()
         if components.pipeline is not None:
             state = join_states(components.pipeline.all_of(state))
         into.state["optimizer"] = state

@@ -111,7 +111,7 @@ class SaveCallback(Callback):
     def start(self, loop: Loop) -> None:
         """Save the initial state of a new run where asked for, and what was made up for."""
         self.saved = self.progress_of(loop)
-        self.overlaps = stands_still(loop)
+        self.overlaps = can_overlap_save(loop)
         self.record = {**self.record, **loop.components.companions}
         loop.stop.writing = lambda: self.store.is_writing
         if (self.is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
@@ -123,7 +123,7 @@ class SaveCallback(Callback):
             return
         with loop.times("save"):
             began = time.perf_counter()
-            self.store.settle()
+            self.store.finish_copies()
             self.unsettled.append(time.perf_counter() - began)
         self.unsettled = None
 
@@ -193,8 +193,8 @@ class SaveCallback(Callback):
                 tensors = self._without_frozen(tensors)
                 to = DTYPES[DType(dtype).torch()] if weights_only and dtype is not None else None
                 texts[BASE] = self.left_out.in_dtype(to).encode()
-            still = taken.still if self.overlaps else ()
-            self.store.save(step, tensors, taken.state, metric, texts, saved, still=still)
+            unchanged = taken.unchanged if self.overlaps else ()
+            self.store.save(step, tensors, taken.state, metric, texts, saved, unchanged=unchanged)
         held.append(time.perf_counter() - began)  # in the background it is written from here on
         self.unsettled = held
         self.saved = self.progress_of(loop)
@@ -210,7 +210,7 @@ class SaveCallback(Callback):
         return {**tensors, "model": model}
 
 
-def stands_still(loop: Loop) -> bool:
+def can_overlap_save(loop: Loop) -> bool:
     """Whether nothing changes weights or states of the optimizer from one update to the next.
 
     Code of others may do so: in a forward pass, after a backward pass, after a step. It may hide
