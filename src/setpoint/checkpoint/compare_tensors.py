@@ -61,9 +61,9 @@ def tensor_differences(left: Named, right: Named) -> Iterator[TensorDifference]:
         elif a.shape != b.shape:
             yield TensorDifference(name, _side(a), _side(b))
         else:
-            found = _compare(in_memory(a), in_memory(b))
-            if found is not None:
-                yield TensorDifference(name, _side(a), _side(b), *found)
+            figures = _compare(in_memory(a), in_memory(b))
+            if figures is not None:
+                yield TensorDifference(name, _side(a), _side(b), *figures)
 
 
 def state_differences(
@@ -100,7 +100,7 @@ def _compare(left: Tensor, right: Tensor) -> tuple[float, float, float, float] |
         return None
     squares = differences = largest = 0.0
     for start in range(0, len(a), ELEMENTS):
-        part, other = (_exact(each[start : start + ELEMENTS]) for each in (a, b))
+        part, other = (_exact(values[start : start + ELEMENTS]) for values in (a, b))
         apart = (part - other).abs()
         squares += part.abs().square().sum().item()
         differences += apart.square().sum().item()

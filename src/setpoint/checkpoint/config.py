@@ -172,7 +172,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     def excludes_weights(self) -> bool:
         """True if a pattern may leave weights out."""
         return any(
-            each not in ENTRIES and not each.startswith(OF_OPTIMIZER) for each in self.exclude
+            pattern not in ENTRIES and not pattern.startswith(OF_OPTIMIZER)
+            for pattern in self.exclude
         )
 
     @dead("exclude")
@@ -181,8 +182,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     @check
     def _check_exclude(self) -> Iterator[Problem]:
-        for index, each in enumerate(self.exclude):
-            pattern = each.removeprefix(OF_OPTIMIZER)
+        for index, entry in enumerate(self.exclude):
+            pattern = entry.removeprefix(OF_OPTIMIZER)
             yield from pattern_problems(f"exclude.{index}", pattern, EXCLUDED)
 
     save_frozen: bool = field(

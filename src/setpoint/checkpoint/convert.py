@@ -99,23 +99,23 @@ def _write(
     tensors: dict[str, dict[str, Placeable]] = {
         stem: {**named} for stem, named in _tensors(source).items()
     }
-    held = {name for names in files_of_stems(manifest.files).values() for name in names}
+    files = {name for names in files_of_stems(manifest.files).values() for name in names}
     written: dict[str, Written] = {}
     if frozen is not None:
-        held.add(BASE)
+        files.add(BASE)
         tensors["model"] = {**tensors["model"], **frozen}
-    for name in manifest.files.keys() - held:
+    for name in manifest.files.keys() - files:
         expected = manifest.files[name]
         written[name] = write_file(folder / name, _chunks(source / name))
         if written[name] != expected:
             raise DamagedCheckpoint(source, f"{name} has changed while it was read")
     for stem, named in tensors.items():
         aliases = _aliases(named)
-        kept = {name: each for name, each in named.items() if name not in aliases}
+        kept = {name: tensor for name, tensor in named.items() if name not in aliases}
         if parts is None:
             boxes = {
-                name: _Box(each, (0,) * len(each.shape), tuple(each.shape))
-                for name, each in kept.items()
+                name: _Box(tensor, (0,) * len(tensor.shape), tuple(tensor.shape))
+                for name, tensor in kept.items()
             }
             written |= _write_file(folder, stem + TENSORS, boxes, aliases)
             continue
@@ -130,9 +130,9 @@ def _write(
                 written |= _write_file(folder, file, boxes, tied)
         index = {
             name: StoredLayout(
-                each.dtype, tuple(each.shape), tuple(layouts[aliases.get(name, name)])
+                tensor.dtype, tuple(tensor.shape), tuple(layouts[aliases.get(name, name)])
             )
-            for name, each in named.items()
+            for name, tensor in named.items()
         }
         written[stem + INDEX] = write_file(folder / (stem + INDEX), [encode_index(index)])
     content = Manifest(manifest.step, manifest.metric, written).render()
@@ -153,30 +153,30 @@ def _boxes_of(
     tensors: Mapping[str, Placeable], rank: int, ranks: int
 ) -> Iterator[tuple[str, _Box]]:
     """Content of one of several files: rows of each tensor; the first has those without rows."""
-    for name, each in tensors.items():
-        shape = tuple(each.shape)
-        if not shape or not each.shape.numel():
+    for name, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        if not shape or not tensor.shape.numel():
             if rank == 0:
-                yield name, _Box(each, (0,) * len(shape), shape)
+                yield name, _Box(tensor, (0,) * len(shape), shape)
             continue
         first, last = (shape[0] * number // ranks for number in (rank, rank + 1))
         if last > first:
             rest = shape[1:]
-            yield name, _Box(each, (first, *(0 for _ in rest)), (last - first, *rest))
+            yield name, _Box(tensor, (first, *(0 for _ in rest)), (last - first, *rest))
 
 
 def _aliases(named: Mapping[str, Placeable]) -> dict[str, str]:
     """The further names of tied tensors, by which files hold them once."""
     owners: dict[tuple[object, ...], str] = {}
-    found: dict[str, str] = {}
-    for name, each in named.items():
-        if not isinstance(each, StoredTensor) or not each.shape.numel():
+    aliases: dict[str, str] = {}
+    for name, tensor in named.items():
+        if not isinstance(tensor, StoredTensor) or not tensor.shape.numel():
             continue
-        at = [(part, each.files[part.file][name].start) for part in each.layout.parts]
-        owner = owners.setdefault((each.layout.dtype, each.layout.shape, *at), name)
+        places = [(part, tensor.files[part.file][name].start) for part in tensor.layout.parts]
+        owner = owners.setdefault((tensor.layout.dtype, tensor.layout.shape, *places), name)
         if owner != name:
-            found[name] = owner
-    return found
+            aliases[name] = owner
+    return aliases
 
 
 def _compare(source: Path, copy: Path, frozen: Mapping[str, Placeable]) -> None:
@@ -185,13 +185,13 @@ def _compare(source: Path, copy: Path, frozen: Mapping[str, Placeable]) -> None:
     Raises:
         RunError: naming one that differs.
     """
-    theirs, ours = _tensors(source), _tensors(copy)
-    for stem, held in theirs.items():
-        named: dict[str, Placeable] = {**held, **(frozen if stem == "model" else {})}
-        if named.keys() != ours[stem].keys():
+    originals, copies = _tensors(source), _tensors(copy)
+    for stem, tensors in originals.items():
+        named: dict[str, Placeable] = {**tensors, **(frozen if stem == "model" else {})}
+        if named.keys() != copies[stem].keys():
             raise RunError(f"the copy of {source} lacks tensors of {stem}")
-        for name, each in named.items():
-            if not _same(each.whole(), ours[stem][name].whole()):
+        for name, tensor in named.items():
+            if not _same(tensor.whole(), copies[stem][name].whole()):
                 raise RunError(f"the copy of {source} differs in {stem}/{name}")
 
 
@@ -199,7 +199,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
     """True if two tensors are equal bit by bit, NaN included."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    return torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (one, other)))
+    return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)))
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

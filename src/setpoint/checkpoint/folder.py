@@ -95,27 +95,27 @@ def set_aside_in(root: Path) -> list[Path]:
 
 def unfinished(root: Path) -> list[Unfinished]:
     """Everything that a save has not finished; the directory need not exist."""
-    found: list[Unfinished] = []
+    leftovers: list[Unfinished] = []
     for path in sorted(root.iterdir()) if root.is_dir() else ():
         match = _UNFINISHED.fullmatch(path.name)
         if match is not None:
-            found.append(Unfinished(path, match[1], match[2], int(match[3])))
-    return found
+            leftovers.append(Unfinished(path, match[1], match[2], int(match[3])))
+    return leftovers
 
 
 def list_checkpoints(root: Path) -> dict[int, Path]:
     """Checkpoints by step, whole or damaged; the directory need not exist."""
-    found: dict[int, Path] = {}
+    checkpoints: dict[int, Path] = {}
     for left in unfinished(root):
         step = step_of(left.target)
         # A process that died between the two renames of a replacement left the only copy here.
         if left.kind == "old" and step is not None:
-            found[step] = left.path
+            checkpoints[step] = left.path
     for path in root.iterdir() if root.is_dir() else ():
         step = step_of(path.name)
         if step is not None:
-            found[step] = path
-    return dict(sorted(found.items()))
+            checkpoints[step] = path
+    return dict(sorted(checkpoints.items()))
 
 
 def publish(staged: Path, target: Path) -> None:
@@ -142,8 +142,7 @@ def publish(staged: Path, target: Path) -> None:
 
 
 def remove(directory: Path, name: str) -> None:
-    """Remove a checkpoint so that no half of it is ever found under its name, whenever power fails.
-    """
+    """Remove a checkpoint so that no half of it has its name, whenever power fails."""
     doomed = temporary(directory.parent, name, os.getpid())
     if doomed.exists():
         shutil.rmtree(doomed)
@@ -266,11 +265,11 @@ At = Literal["powers_of_two"] | tuple[int, ...] | None
 """Steps by name: a list of them, or 1, 2, 4, 8 and so on."""
 
 
-def is_named(at: At, step: int) -> bool:
+def is_named(steps: At, step: int) -> bool:
     """True if a step is one of those."""
-    if at == "powers_of_two":
+    if steps == "powers_of_two":
         return step > 0 and not step & (step - 1)
-    return at is not None and step in at
+    return steps is not None and step in steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,10 +306,10 @@ class Retention:
         if every is not None and every.unit == "never":
             every = None
         newest = set(known if self.keep is None else known[-self.keep :])
-        found: dict[int, list[str]] = {step: [] for step in known}
+        reasons: dict[int, list[str]] = {step: [] for step in known}
         # What is kept of an interval is the first there, so that it is the same after a removal.
         taken: set[int] = set()
-        for step, why in found.items():
+        for step, why in reasons.items():
             if step in protected:
                 why.append(protected[step])
             if step in newest:
@@ -319,13 +318,13 @@ class Retention:
                 why.append("at")
             if every is None:
                 continue
-            at = distance(step, every.unit)
-            if at is None:
+            position = distance(step, every.unit)
+            if position is None:
                 why.append("position unknown")
-            elif (number := every.multiples_in(at)) and number not in taken:
+            elif (number := every.multiples_in(position)) and number not in taken:
                 taken.add(number)
                 why.append(f"every {every}")
-        return found
+        return reasons
 
 
 class Positions:
@@ -351,8 +350,8 @@ class Positions:
             state = decode_state(bytes(read_verified(folder, read_manifest(folder), STATE)))
         except (SetpointError, KeyError, ValueError):
             return None
-        found = state.get("position")
-        return found if isinstance(found, dict) else None
+        position = state.get("position")
+        return position if isinstance(position, dict) else None
 
 
 def protected_by_pointers(root: Path) -> dict[int, str] | None:
@@ -361,7 +360,7 @@ def protected_by_pointers(root: Path) -> dict[int, str] | None:
     Returns:
         step to the names; None where one is there and cannot be read, so that nothing may go.
     """
-    found: dict[int, str] = {}
+    protected: dict[int, str] = {}
     for name in POINTERS:
         try:
             step = read_pointer(root, name)
@@ -370,5 +369,5 @@ def protected_by_pointers(root: Path) -> dict[int, str] | None:
         except SetpointError:
             continue
         if step is not None:
-            found[step] = f"{found[step]}, {name}" if step in found else name
-    return found
+            protected[step] = f"{protected[step]}, {name}" if step in protected else name
+    return protected

@@ -38,12 +38,12 @@ from .manifest import (
     Base,
     DamagedCheckpoint,
     Manifest,
+    as_damaged,
     decode_state,
     files_of_stems,
     read_base,
     read_manifest,
     read_verified,
-    as_damaged,
     unreadable,
     verify,
 )
@@ -134,9 +134,9 @@ class StoredTensor(Placeable):
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
         """See `Placeable.box`."""
-        found = torch.empty(tuple(shape), dtype=self.dtype)
-        self._read(found, offset)
-        return found
+        tensor = torch.empty(tuple(shape), dtype=self.dtype)
+        self._read(tensor, offset)
+        return tensor
 
     def fill(self, into: Tensor, offset: Sequence[int]) -> None:
         """See `Placeable.fill`."""
@@ -145,8 +145,8 @@ class StoredTensor(Placeable):
         else:
             Placeable.fill(self, into, offset)
 
-    def _read(self, found: Tensor, offset: Sequence[int]) -> None:
-        shape = found.shape
+    def _read(self, into: Tensor, offset: Sequence[int]) -> None:
+        shape = into.shape
         for part in self.layout.parts:
             first = [max(a, b) for a, b in zip(offset, part.offset, strict=True)]
             last = [
@@ -155,11 +155,11 @@ class StoredTensor(Placeable):
             ]
             if any(end <= start for start, end in zip(first, last, strict=True)):
                 continue
-            there = tuple(
+            source = tuple(
                 slice(s - a, e - a) for s, e, a in zip(first, last, part.offset, strict=True)
             )
-            here = tuple(slice(s - a, e - a) for s, e, a in zip(first, last, offset, strict=True))
-            self.files.read(part.file, self.name, there, found[here])
+            target = tuple(slice(s - a, e - a) for s, e, a in zip(first, last, offset, strict=True))
+            self.files.read(part.file, self.name, source, into[target])
 
 
 class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
@@ -221,16 +221,16 @@ class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
                 last = min(first + step, box[0].stop)
                 block = torch.empty((last - first, *shape[1:]), dtype=dtype)
                 fill(descriptor, bytes_of(block), start + first * row)
-                here = slice(first - box[0].start, last - box[0].start)
-                into[here].copy_(block[(slice(None), *box[1:])])
+                rows = slice(first - box[0].start, last - box[0].start)
+                into[rows].copy_(block[(slice(None), *box[1:])])
 
     def whole(self, name: str) -> dict[str, StoredTensor]:
         """The tensors of a file that holds all of each."""
-        found: dict[str, StoredTensor] = {}
+        tensors: dict[str, StoredTensor] = {}
         for tensor, (dtype, shape, _, _) in self[name].items():
             part = StoredPart(name, (0,) * len(shape), shape)
-            found[tensor] = StoredTensor(StoredLayout(dtype, shape, (part,)), tensor, self)
-        return found
+            tensors[tensor] = StoredTensor(StoredLayout(dtype, shape, (part,)), tensor, self)
+        return tensors
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -267,15 +267,15 @@ class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
 
 def look_at(directory: Path, names: Collection[str]) -> Seen:
     """Size and time of the last change of files that are there."""
-    found: Seen = {}
+    seen: Seen = {}
     for name in names:
         with suppress(OSError):
-            found[name] = _identity(os.stat(directory / name))
-    return found
+            seen[name] = _identity(os.stat(directory / name))
+    return seen
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_size, found.st_mtime_ns
+def _identity(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_size, facts.st_mtime_ns
 
 
 def open_tensors(
@@ -294,18 +294,18 @@ def open_tensors(
     files = TensorFiles(
         directory, [name for name in manifest.files if name.endswith(TENSORS)], seen
     )
-    found: dict[str, dict[str, StoredTensor]] = {}
+    tensors: dict[str, dict[str, StoredTensor]] = {}
     with as_damaged(directory):
         for stem in stems:
             if stem + INDEX in manifest.files:
                 layouts = decode_index(read_verified(directory, manifest, stem + INDEX))
                 _require_whole(layouts, files.names)
-                found[stem] = {
-                    name: StoredTensor(each, name, files) for name, each in layouts.items()
+                tensors[stem] = {
+                    name: StoredTensor(layout, name, files) for name, layout in layouts.items()
                 }
             else:
-                found[stem] = files.whole(stem + TENSORS)
-    return found
+                tensors[stem] = files.whole(stem + TENSORS)
+    return tensors
 
 
 def _require_whole(layouts: Mapping[str, StoredLayout], files: Collection[str]) -> None:
@@ -322,14 +322,16 @@ def _require_whole(layouts: Mapping[str, StoredLayout], files: Collection[str]) 
 
 
 def _close(descriptors: dict[str, int]) -> None:
-    for each in descriptors.values():
-        os.close(each)
+    for descriptor in descriptors.values():
+        os.close(descriptor)
 
 
 def joined(tensors: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
     """The tensors of all stems as `<stem>/<name>`."""
     return {
-        f"{stem}/{name}": each for stem, named in tensors.items() for name, each in named.items()
+        f"{stem}/{name}": tensor
+        for stem, named in tensors.items()
+        for name, tensor in named.items()
     }
 
 
@@ -365,15 +367,16 @@ def agree(world: World | None, error: SetpointError | None) -> None:
     Raises:
         SetpointError: that; where another one was, what it said.
     """
-    own = None
+    own_refusal = None
     if error is not None:
         is_damage = isinstance(error, DamagedCheckpoint)
-        own = (str(error), (error.path, error.reason) if is_damage else None)
-    said = [each for each in ([own] if world is None else world.all_of(own)) if each is not None]
-    for text, damage in said:
+        own_refusal = (str(error), (error.path, error.reason) if is_damage else None)
+    answers = [own_refusal] if world is None else world.all_of(own_refusal)
+    refusals = [answer for answer in answers if answer is not None]
+    for text, damage in refusals:
         if damage is None:
-            raise error if own == (text, None) and error is not None else RemoteRankError(text)
-    for _, damage in said:
+            raise error if error is not None and str(error) == text else RemoteRankError(text)
+    for _, damage in refusals:
         assert damage is not None
         raise DamagedCheckpoint(*damage)
 
@@ -443,12 +446,12 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, elsewhere: Collection
     Raises:
         RunError: if a tensor is missing, surplus, or of another shape, each named.
     """
-    saved, own = checkpoint.tensors["model"], model.state_dict()
+    saved, state = checkpoint.tensors["model"], model.state_dict()
     if checkpoint.partial:
-        own = {name: tensor for name, tensor in own.items() if name in saved}
-    shapes = {name: tensor.shape for name, tensor in own.items()}
+        state = {name: tensor for name, tensor in state.items() if name in saved}
+    shapes = {name: tensor.shape for name, tensor in state.items()}
     refuse_misfits(checkpoint.path, shapes, saved, elsewhere)
-    put_all([(tensor, saved[name]) for name, tensor in own.items()])
+    put_all([(tensor, saved[name]) for name, tensor in state.items()])
 
 
 def put_all(pairs: Sequence[tuple[Tensor, Tensor | Placeable]]) -> None:

@@ -95,15 +95,15 @@ def file_of_rank(stem: str, rank: int, ranks: int) -> str:
 
 def files_of_stems(files: Collection[str]) -> dict[str, list[str]]:
     """The files of a checkpoint that hold tensors, by stem."""
-    found: dict[str, list[str]] = {}
+    stems: dict[str, list[str]] = {}
     for file in files:
         if file.endswith(INDEX):
-            found.setdefault(file.removesuffix(INDEX), []).append(file)
+            stems.setdefault(file.removesuffix(INDEX), []).append(file)
         elif file.endswith(TENSORS):
             match = _OF_A_RANK.fullmatch(file) if is_of_a_rank(file, files) else None
             stem = match[1] if match else file.removesuffix(TENSORS)
-            found.setdefault(stem, []).append(file)
-    return found
+            stems.setdefault(stem, []).append(file)
+    return stems
 
 
 def is_of_a_rank(file: str, files: Collection[str]) -> bool:
@@ -114,8 +114,8 @@ def is_of_a_rank(file: str, files: Collection[str]) -> bool:
 
 def ranks_in(files: Collection[str]) -> int:
     """Number of ranks that wrote a checkpoint in parts; 1 where the tensors are whole."""
-    found = (_OF_A_RANK.fullmatch(file) for file in files if is_of_a_rank(file, files))
-    return max((int(match[2]) for match in found if match), default=1)
+    matches = (_OF_A_RANK.fullmatch(file) for file in files if is_of_a_rank(file, files))
+    return max((int(match[2]) for match in matches if match), default=1)
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -156,10 +156,10 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
     try:
         content = json.loads(text)
         del content["blake3"]
-        whole = _seal(content) == text
+        is_whole = _seal(content) == text
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedCheckpoint(directory, f"{MANIFEST} is not a manifest") from error
-    if not whole:
+    if not is_whole:
         raise DamagedCheckpoint(directory, f"{MANIFEST} does not match its own checksum")
     with as_damaged(directory):
         # Only now is the number one that was written, and not a flipped bit.
@@ -221,10 +221,10 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
         name = order[number]
         try:
             _compare_size(directory, name, manifest)
-            found = retried(digest_file, directory / name)
+            written = retried(digest_file, directory / name)
         except OSError as error:
             raise unreadable(directory, name, error) from error
-        _compare(directory, name, found, manifest.files[name])
+        _compare(directory, name, written, manifest.files[name])
 
     in_threads(compare, len(order))
 
@@ -261,13 +261,13 @@ def compare_sizes(directory: Path, manifest: Manifest) -> None:
 
 
 def _compare_size(directory: Path, name: str, manifest: Manifest) -> None:
-    found, expected = retried(os.path.getsize, directory / name), manifest.files[name].size
-    if found != expected:
-        raise DamagedCheckpoint(directory, f"{name} has {found} bytes, not {expected}")
+    size, expected = retried(os.path.getsize, directory / name), manifest.files[name].size
+    if size != expected:
+        raise DamagedCheckpoint(directory, f"{name} has {size} bytes, not {expected}")
 
 
-def _compare(directory: Path, name: str, found: Written, expected: Written) -> None:
-    if difference := found.difference(expected):
+def _compare(directory: Path, name: str, written: Written, expected: Written) -> None:
+    if difference := written.difference(expected):
         raise DamagedCheckpoint(directory, f"{name} {difference}")
 
 
@@ -362,7 +362,9 @@ class Base:
         content = {
             "name": self.name,
             "directory": self.directory,
-            "files": {name: encode_written(each) for name, each in sorted(self.files.items())},
+            "files": {
+                name: encode_written(written) for name, written in sorted(self.files.items())
+            },
             "tensors": self.tensors,
         }
         return (json.dumps(content, indent=1) + "\n").encode()
@@ -388,6 +390,6 @@ def read_base(directory: Path, manifest: Manifest) -> Base | None:
         return None
     with as_damaged(directory):
         content = json.loads(read_verified(directory, manifest, BASE))
-        files = {name: decode_written(each) for name, each in content["files"].items()}
+        files = {name: decode_written(entry) for name, entry in content["files"].items()}
         tensors = {name: tuple(through) for name, through in content["tensors"].items()}
         return Base(content["name"], content["directory"], files, tensors)

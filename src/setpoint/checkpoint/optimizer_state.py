@@ -68,13 +68,13 @@ def capture_optimizer(
     names = [name for group in groups for name in group]
     tensors: dict[str, Tensor] = {}
     entries: list[dict[str, Any]] = []
-    for index, (mine, before) in enumerate(zip(options_of(optimizer), built, strict=True)):
+    for index, (options, before) in enumerate(zip(options_of(optimizer), built, strict=True)):
         counts: dict[str, Any] = {}
-        for key, value in mine.items():
+        for key, value in options.items():
             if key in SET_FROM_OUTSIDE or (key in before and _is_same(value, before[key])):
                 continue
             counts[key] = split_tensors(value, f"group {index}/{key}", tensors)
-        entries.append({"name": mine.get("name"), "parameters": groups[index], "counts": counts})
+        entries.append({"name": options.get("name"), "parameters": groups[index], "counts": counts})
     return tensors, {
         "type": type(optimizer).__name__,
         "groups": entries,
@@ -221,11 +221,11 @@ def _begin_maxima(optimizer: Optimizer) -> None:
 
 def _is_same(one: Any, other: Any) -> bool:
     """True if two options are equal, tensors inside them included."""
-    mine: dict[str, Tensor] = {}
+    ours: dict[str, Tensor] = {}
     theirs: dict[str, Tensor] = {}
-    if split_tensors(one, "option", mine) != split_tensors(other, "option", theirs):
+    if split_tensors(one, "option", ours) != split_tensors(other, "option", theirs):
         return False
-    return all(torch.equal(mine[name], theirs[name]) for name in mine)
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def _named_groups(
@@ -307,12 +307,12 @@ def _with_saved_types(loaded: Any, saved: Any) -> Any:
 
 def _placed(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
     """This rank's part of the state of a parameter."""
-    found: dict[str, Any] = {}
+    placed: dict[str, Any] = {}
     for key, value in state.items():
         if isinstance(value, Tensor | Placeable) and value.shape == parameter.shape:
             value = as_placed(value, parameter)
-        found[key] = in_memory(value)
-    return found
+        placed[key] = in_memory(value)
+    return placed
 
 
 def _laid_out(value: Any, parameter: Tensor) -> Any:
@@ -366,8 +366,8 @@ def join_tensors(value: Any, tensors: Named) -> Any:
     """
     if isinstance(value, dict):
         if _TENSOR in value:
-            found = tensors[value[_TENSOR]]
-            return found.clone() if isinstance(found, Tensor) else found
+            tensor = tensors[value[_TENSOR]]
+            return tensor.clone() if isinstance(tensor, Tensor) else tensor
         if _TUPLE in value:
             return tuple(join_tensors(item, tensors) for item in value[_TUPLE])
         return {key: join_tensors(item, tensors) for key, item in value.items()}

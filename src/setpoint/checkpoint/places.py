@@ -90,9 +90,9 @@ def checkpoint_to_load(name: str) -> Path:
     """
     refuse_url(name)
     path = Path(os.path.expanduser(name))
-    found = find_checkpoint(path)
-    if found is not None:
-        return found
+    checkpoint = find_checkpoint(path)
+    if checkpoint is not None:
+        return checkpoint
     if not path.is_dir():
         raise SetpointError(no_directory(path))
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
@@ -134,8 +134,8 @@ def refuse_url(name: str) -> None:
 
 def no_directory(path: Path) -> str:
     """Error text for a missing directory, with the one that may have been meant."""
-    there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = nearest(path.name, there, 1)
+    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = nearest(path.name, names, 1)
     meant = f". Did you mean {path.parent / close[0]}?" if close else ""
     return f"{path}: there is no such directory{meant}"
 
@@ -272,8 +272,8 @@ def find_place(path: str) -> CheckpointPlace:
             return CheckpointPlace(given / CHECKPOINTS)
         if list_checkpoints(given) or set_aside_in(given) or unfinished(given):
             return CheckpointPlace(given)
-    elif (found := find_checkpoint(given)) is not None:
-        return CheckpointPlace(found.parent, found)
+    elif (checkpoint := find_checkpoint(given)) is not None:
+        return CheckpointPlace(checkpoint.parent, checkpoint)
     valid = f"Valid: a run directory, its folder {CHECKPOINTS}, or a checkpoint in that"
     if not os.path.lexists(given):
         raise SetpointError(f"{no_directory(given)}\n{valid}")
@@ -285,32 +285,32 @@ def find_place(path: str) -> CheckpointPlace:
 def survey(place: CheckpointPlace) -> list[CheckpointEntry]:
     """List what lies there, checkpoints first, by step; what goes meanwhile is left out."""
     if place.only is not None:
-        found = [_look(place.only, "checkpoint")]
+        entries = [_look(place.only, "checkpoint")]
     else:
-        whole = list_checkpoints(place.root)
-        found = [_look(path, "checkpoint") for path in whole.values()]
-        found += [_look(path, "set aside") for path in set_aside_in(place.root)]
-        found += [
+        checkpoints = list_checkpoints(place.root)
+        entries = [_look(path, "checkpoint") for path in checkpoints.values()]
+        entries += [_look(path, "set aside") for path in set_aside_in(place.root)]
+        entries += [
             _look(left.path, "unfinished")
             for left in unfinished(place.root)
-            if left.path not in whole.values() and step_of(left.target) is not None
+            if left.path not in checkpoints.values() and step_of(left.target) is not None
         ]
-    return [each for each in found if each is not None]
+    return [entry for entry in entries if entry is not None]
 
 
 def pointers_at(root: Path) -> dict[PointerName, int | str | None]:
     """The step that each pointer names; what is wrong with it where it is broken."""
-    found: dict[PointerName, int | str | None] = {}
+    pointers: dict[PointerName, int | str | None] = {}
     steps = list_checkpoints(root)
     for name in POINTERS:
         try:
             step = read_pointer(root, name)
         except SetpointError as error:
-            found[name] = str(error)
+            pointers[name] = str(error)
             continue
         lost = step is not None and step not in steps
-        found[name] = f"{root / name} names step {step}, which is not there" if lost else step
-    return found
+        pointers[name] = f"{root / name} names step {step}, which is not there" if lost else step
+    return pointers
 
 
 def compare_files(path: Path) -> Iterator[FileComparison]:
@@ -347,7 +347,7 @@ def _look(
     """Read the manifest and the lengths of the files; None where it is gone by now."""
     manifest, damage = None, ""
     try:
-        sizes = {each.name: each.stat().st_size for each in path.iterdir()}
+        sizes = {file.name: file.stat().st_size for file in path.iterdir()}
         written = (path / MANIFEST).stat().st_mtime if MANIFEST in sizes else None
     except FileNotFoundError:
         if not path.is_symlink():

@@ -64,7 +64,7 @@ class HostMemory:
             unchanged: those that nothing changes before `finish`, with what shares their memory.
         """
         self._used = 0
-        self._unchanged = frozenset(_storage(part_here(each)) for each in unchanged) - {0}
+        self._unchanged = frozenset(_storage(part_here(tensor)) for tensor in unchanged) - {0}
 
     def copy(self, tensor: Tensor) -> memoryview:
         """A copy, contiguous, to be read after `wait` and `finish` only."""
@@ -119,7 +119,7 @@ class HostMemory:
 def _copy_all(due: Sequence[_Copy]) -> None:
     def copy(number: int) -> None:
         # Without the lock of the interpreter; torch's own threads would meet after each tensor.
-        into, source = (np.frombuffer(each, np.uint8) for each in due[number])
+        into, source = (np.frombuffer(memory, np.uint8) for memory in due[number])
         np.copyto(into, source)
 
     in_threads(copy, len(due))
@@ -212,7 +212,7 @@ def _share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
     planner = DefaultSavePlanner(flatten_state_dict=False)
     planner.set_up_planner({}, is_coordinator=True)
     shares, metadata = planner.create_global_plan(list(plans))
-    found: dict[str, list[StoredPart]] = {}
+    parts_of: dict[str, list[StoredPart]] = {}
     for rank, share in enumerate(shares):
         for item in share.items:
             data = item.tensor_data
@@ -223,14 +223,16 @@ def _share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
                 tuple(data.chunk.offsets),
                 tuple(data.chunk.sizes),
             )
-            found.setdefault(item.index.fqn, []).append(part)
+            parts_of.setdefault(item.index.fqn, []).append(part)
     index: Index = {}
-    for path, parts in found.items():
+    for path, parts in parts_of.items():
         about: Any = metadata.state_dict_metadata[path]
         stem, name = _apart(path)
-        held = tuple(part for part in parts if prod(part.shape) or part.shape == tuple(about.size))
+        filled = tuple(
+            part for part in parts if prod(part.shape) or part.shape == tuple(about.size)
+        )
         index.setdefault(stem, {})[name] = StoredLayout(
-            about.properties.dtype, tuple(about.size), held
+            about.properties.dtype, tuple(about.size), filled
         )
     return list(shares), index
 

@@ -310,15 +310,15 @@ class CheckpointStore:
             SetpointError: if there is none of that name.
         """
         step = read_pointer(self.root, which) if isinstance(which, str) else which
-        found = list_checkpoints(self.root)
-        if step is None or step not in found:
+        checkpoints = list_checkpoints(self.root)
+        if step is None or step not in checkpoints:
             asked = f"step {which}" if isinstance(which, int) else str(which)
             reason = "" if step is None or isinstance(which, int) else f" (step {step})"
-            have = ", ".join(str(s) for s in found) or "none"
+            have = ", ".join(str(s) for s in checkpoints) or "none"
             raise SetpointError(
                 f"there is no checkpoint {asked}{reason} in {self.root}; steps there: {have}"
             )
-        return load_directory(found[step], only, self.world)
+        return load_directory(checkpoints[step], only, self.world)
 
     def load_newest(self, on_damaged: OnDamaged | None = None) -> Checkpoint | None:
         """Load the newest whole checkpoint; None without any. It ends when all ranks have read.
@@ -332,8 +332,8 @@ class CheckpointStore:
         """
         self.wait()
         steps = self.world.all_of(self.steps)
-        if any(each != steps[0] for each in steps):
-            newest = ", ".join(str(max(each, default=None)) for each in steps)
+        if any(seen != steps[0] for seen in steps):
+            newest = ", ".join(str(max(seen, default=None)) for seen in steps)
             raise SetpointError(
                 f"the ranks do not see the same checkpoints in {self.root}: the newest is of step "
                 f"{newest} on ranks 0 to {len(steps) - 1}.\nValid: a run directory that all ranks "
@@ -398,16 +398,16 @@ class CheckpointStore:
 
         def rename() -> None:
             self._prepare()
-            found = list_checkpoints(self.root)
+            checkpoints = list_checkpoints(self.root)
             try:
                 # One by one, and `latest` first, so that what a crash leaves is the store before or
                 # after one of them: `prepare` lets both pointers name again what is newer than it.
-                for s in sorted((s for s in found if s > step), reverse=True):
-                    stay = [other for other in found if other < s]
+                for s in sorted((s for s in checkpoints if s > step), reverse=True):
+                    stay = [other for other in checkpoints if other < s]
                     point(self.root, "latest", stay[-1] if stay else None)
                     self._name_best_before(s, stay)
-                    self._set_aside(found[s], s)
-                self._name_best_before(step + 1, [s for s in found if s <= step])
+                    self._set_aside(checkpoints[s], s)
+                self._name_best_before(step + 1, [s for s in checkpoints if s <= step])
             except OSError as error:
                 raise RunError(
                     f"the checkpoints in {self.root} cannot be renamed: {error.strerror}"
@@ -420,7 +420,7 @@ class CheckpointStore:
     def _stage(self, save: Save, tensors: Tensors, state: Mapping[str, Any]) -> Save:
         """Divide what is to be written among the ranks, and take this one's part."""
         share, index = staging.share_of(self.world, tensors)
-        save.size = sum(each.nbytes for named in share.values() for each in named.values())
+        save.size = sum(tensor.nbytes for named in share.values() for tensor in named.values())
         try:
             save.files = staging.stage(share, state, save.memory, self.world, index)
         except Exception as error:  # such as a tensor that cannot be saved: the others wait to hear
@@ -510,9 +510,9 @@ class CheckpointStore:
             self._move_pointers_forward()
         except OSError as error:
             named = os.path.basename(error.filename2 or error.filename or "")
-            at = f"{named}: " if named in POINTERS else ""
+            place = f"{named}: " if named in POINTERS else ""
             raise SetpointError(
-                f"the checkpoints in {self.root} cannot be written: {at}{error.strerror}"
+                f"the checkpoints in {self.root} cannot be written: {place}{error.strerror}"
             ) from error
         self._prepared = True
 
@@ -619,12 +619,12 @@ class CheckpointStore:
 
     def _move_pointers_forward(self) -> None:
         """Do for the newest checkpoint what its own save was killed before doing."""
-        found = list_checkpoints(self.root)
+        checkpoints = list_checkpoints(self.root)
         latest = readable_pointer(self.root, "latest")
-        newer = [s for s in found if latest is None or s > latest]
+        newer = [s for s in checkpoints if latest is None or s > latest]
         for step in newer:
             try:
-                metric = verify_directory(found[step])
+                metric = verify_directory(checkpoints[step])
             except DamagedCheckpoint:
                 continue
             if self._beats_best(metric, step):
@@ -666,15 +666,15 @@ class CheckpointStore:
             return
         for step in (step for protection in self.protections for step in protection()):
             protected.setdefault(step, "protected")
-        found = list_checkpoints(self.root)
-        reasons = self.retention.reasons(found, protected, self._positions.distance)
+        checkpoints = list_checkpoints(self.root)
+        reasons = self.retention.reasons(checkpoints, protected, self._positions.distance)
         for step in (step for step, why in reasons.items() if not why):
             try:
-                compare_sizes(found[step], read_manifest(found[step]))
+                compare_sizes(checkpoints[step], read_manifest(checkpoints[step]))
             except SetpointError:
-                self._set_aside(found[step], step)
+                self._set_aside(checkpoints[step], step)
             else:
-                remove(found[step], directory_name(step))
+                remove(checkpoints[step], directory_name(step))
 
     def _in_words(self, save: Save, error: Exception) -> Exception:
         """The error of a failed save, in words where the disk or the memory is at fault."""

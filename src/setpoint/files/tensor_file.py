@@ -84,8 +84,8 @@ def encode_tensors(
     start, kept = _header(tensors, kept, aliases)
     written = (tensors[name].detach() for name in kept if tensors[name].numel())
     if into is None:
-        return chain([start], (bytes_of(_in_host_memory(each)) for each in written))
-    return [start, *(into(each) for each in written)]
+        return chain([start], (bytes_of(_in_host_memory(tensor)) for tensor in written))
+    return [start, *(into(tensor) for tensor in written)]
 
 
 def encode_one_by_one(
@@ -148,13 +148,13 @@ def decode_header(text: bytes) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
     """
     header = json.loads(text)
     metadata = header.pop("__metadata__", {})
-    begin, found = 8 + len(text), dict[str, HeaderEntry]()
+    begin, entries = 8 + len(text), dict[str, HeaderEntry]()
     for name, entry in header.items():
         start, end = (begin + offset for offset in entry["data_offsets"])
-        found[name] = HeaderEntry(_OF_NAME[entry["dtype"]], tuple(entry["shape"]), start, end)
-        if end - start != prod(found[name].shape) * found[name].dtype.itemsize:
+        entries[name] = HeaderEntry(_OF_NAME[entry["dtype"]], tuple(entry["shape"]), start, end)
+        if end - start != prod(entries[name].shape) * entries[name].dtype.itemsize:
             raise ValueError(f"{name} has {end - start} bytes")
-    return found, json.loads(metadata.get("aliases", "{}"))
+    return entries, json.loads(metadata.get("aliases", "{}"))
 
 
 def decode_tensors(content: bytearray | memoryview) -> dict[str, Tensor]:
@@ -211,5 +211,5 @@ def _in_host_memory(tensor: Tensor) -> Tensor:
 def is_plain(tensor: Tensor) -> bool:
     """True if a tensor lies in host memory as it is written."""
     is_lazy = tensor.is_conj() or tensor.is_neg()
-    here = type(tensor) is Tensor and tensor.device.type == "cpu"
-    return here and tensor.is_contiguous() and not is_lazy
+    is_on_host = type(tensor) is Tensor and tensor.device.type == "cpu"
+    return is_on_host and tensor.is_contiguous() and not is_lazy

@@ -81,8 +81,8 @@ def verify_job(job: Inference, able: Collection[Need] = NEEDS) -> Verification:
         # What a checkpoint keeps of these is what is read.
         names = {"tokenizer": TOKENIZER, "model": DESCRIPTION}
         unread += [name for name, file in names.items() if (place.directory / file).is_file()]
-    found = verify(job, able, unread=unread)
-    for problem in found.problems:
+    verification = verify(job, able, unread=unread)
+    for problem in verification.problems:
         if problem.path.startswith("data.") and place is not None and place.record is not None:
             hint = (
                 f"evaluation.sides = {list(sides or ())} reads the data that the run was trained "
@@ -90,7 +90,7 @@ def verify_job(job: Inference, able: Collection[Need] = NEEDS) -> Verification:
                 f"--text FILE` needs none of it."
             )
             problem.hint = f"{problem.hint} {hint}".strip()
-    return found
+    return verification
 
 
 def adopt(draft: Inference) -> list[Problem]:
@@ -137,7 +137,7 @@ def _lay_sources(draft: Inference, origin: Origin) -> None:
     assert draft.evaluation is not None
     for kind, names in LIKE_THE_RUN.items():
         run = [source for source in draft.data.sources if isinstance(source, kind)]
-        for source in (source for each in draft.evaluation.sets for source in each.sources):
+        for source in (source for data_set in draft.evaluation.sets for source in data_set.sources):
             if run and isinstance(source, kind):
                 is_stated = isinstance(source, Tokens) and all(
                     path.endswith(".npy") for path in source.paths
@@ -147,28 +147,28 @@ def _lay_sources(draft: Inference, origin: Origin) -> None:
                         _lay_field(source, run[0], name, (), origin, False, [])
 
 
-def _lay_export(section: Export, record: Path) -> None:
+def _lay_export(section: Export, directory: Path) -> None:
     """Export in the dtype that the run was to end with, unless another one is given."""
-    found = load_record(Job, str(record))
-    dtype = found.values.get("checkpoint", {}).get("last_dtype")
+    record = load_record(Job, str(directory))
+    dtype = record.values.get("checkpoint", {}).get("last_dtype")
     if dtype in EXPORTED and not chain_of(section, "dtype") and section.dtype == EXPORTED[0]:
-        section.store("dtype", dtype, Origin(RECORD, str(record), found.find))
+        section.store("dtype", dtype, Origin(RECORD, str(directory), record.find))
 
 
 def _lay_sampling(section: Generation, path: str, place: Place) -> list[Problem]:
     """Sample as the generation_config.json of the weights says, unless other values are given."""
     if not (place.directory / GENERATION).is_file():
         return []
-    theirs = read_keys(place.directory, GENERATION)
-    sampled = ("temperature", "top_p", "min_p", "top_k") if theirs.get("do_sample") else ()
+    settings = read_keys(place.directory, GENERATION)
+    sampled = ("temperature", "top_p", "min_p", "top_k") if settings.get("do_sample") else ()
     # 0 means none there.
-    found = {
-        name: theirs[name]
+    given = {
+        name: settings[name]
         for name in (*sampled, "repetition_penalty")
-        if theirs.get(name) is not None and not (name == "top_k" and theirs[name] == 0)
+        if settings.get(name) is not None and not (name == "top_k" and settings[name] == 0)
     }
     origin, problems = Origin(RECORD, f"{path}/{GENERATION}"), []
-    for name, value in found.items():
+    for name, value in given.items():
         greedy = section.temperature == 0 and name in sampled
         if chain_of(section, name) or greedy:
             continue
@@ -275,39 +275,43 @@ def _lay_field(
 ) -> None:
     """Put one field of a section under the same field of another, unless that was given."""
     info = type(over).__setpoint__.fields[name]
-    here = (*path, name)
-    theirs, mine = value_or_missing(under, name), value_or_missing(over, name)
-    if theirs is MISSING or (not chain_of(under, name) and not is_changed(theirs)):
+    place = (*path, name)
+    recorded_value, value_given = value_or_missing(under, name), value_or_missing(over, name)
+    if recorded_value is MISSING or (not chain_of(under, name) and not is_changed(recorded_value)):
         return
-    if not chain_of(over, name) and not is_changed(mine):
-        value = draft_of(theirs) if isinstance(theirs, Config) else theirs
+    if not chain_of(over, name) and not is_changed(value_given):
+        value = draft_of(recorded_value) if isinstance(recorded_value, Config) else recorded_value
         recorded = chain_of(under, name)
         over.store(name, value, recorded[-1][0] if recorded else origin)
-    elif isinstance(theirs, Config) and _class(mine) is _class(theirs):
-        for inner in type(theirs).__setpoint__.fields:
-            _lay_field(mine, theirs, inner, here, origin, learned, problems)
+    elif isinstance(recorded_value, Config) and _class(value_given) is _class(recorded_value):
+        for inner in type(recorded_value).__setpoint__.fields:
+            _lay_field(value_given, recorded_value, inner, place, origin, learned, problems)
     elif learned and info.role is not RUNTIME:
-        problems += _contradictions(over, name, here, mine, theirs)
+        problems += _contradictions(over, name, place, value_given, recorded_value)
 
 
 def _contradictions(
-    over: Config, name: str, path: tuple[str, ...], mine: Any, theirs: Any
+    over: Config, name: str, path: tuple[str, ...], given_value: Any, recorded_value: Any
 ) -> list[Problem]:
     """Problems of values other than those that the weights were trained with."""
     info = type(over).__setpoint__.fields[name]
     given, recorded = (
         value if isinstance(value, Config) else json_value(info.type.dump(value))
-        for value in (mine, theirs)
+        for value in (given_value, recorded_value)
     )
-    if not isinstance(mine, Config) and not isinstance(theirs, Config) and same(given, recorded):
+    if (
+        not isinstance(given_value, Config)
+        and not isinstance(recorded_value, Config)
+        and same(given, recorded)
+    ):
         return []
     chain = chain_of(over, name)
     origin = chain[-1][0].describe(path) if chain else ""
     return [
         Problem(
             ".".join(path),
-            f"contradicts the weights, which were learned with {_shown(theirs, recorded)}",
-            value=_shown(mine, given),
+            f"contradicts the weights, which were learned with {_shown(recorded_value, recorded)}",
+            value=_shown(given_value, given),
             origin=origin,
             hint="Remove it, or choose the weights of another run.",
         )
@@ -360,10 +364,10 @@ def find_weights(path: str, which: int | str | None = None, *, weights: bool = F
             f"{path} is no run, so weights.checkpoint = {which} has no effect; leave it out"
         )
     name = which if isinstance(which, str) else directory_name(which)
-    found = find_checkpoint(run / "checkpoints" / name)
-    if found is None:
+    checkpoint = find_checkpoint(run / "checkpoints" / name)
+    if checkpoint is None:
         raise SetpointError(f"there is no checkpoint {name} in {run / 'checkpoints'}")
-    return _checkpoint(found)
+    return _checkpoint(checkpoint)
 
 
 def _checkpoint(directory: Path) -> Place:

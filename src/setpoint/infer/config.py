@@ -352,7 +352,10 @@ class Inference(
             f"{size} sequences are not {micro} (micro) * {ranks} (copies of the model)"
             if both
             else f"{size} sequences do not fall into {ranks} equal parts, one for each copy",
-            valid=[str(each) for each in nearest_multiples(size, micro * ranks if both else ranks)],
+            valid=[
+                str(multiple)
+                for multiple in nearest_multiples(size, micro * ranks if both else ranks)
+            ],
             also=(*(("batch.micro_size",) if both else ()), "parallel.world_size"),
         )
 

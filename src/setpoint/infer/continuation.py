@@ -72,16 +72,16 @@ def continue_prompts(
     """
     rows = [(prompt, sample) for prompt in prompts for sample in range(section.samples)]
     stops = {*loaded.stops, *stop_ids(section, loaded.facts, loaded.tokenizer.vocab_size)}
-    runner, found = loaded.runner, list[Text]()
+    runner, texts = loaded.runner, list[Text]()
     together = micro_size * runner.world.data_size
     for first in range(0, len(rows), together):
         show(GENERATING, first, len(rows))
-        own = runner.own_of(range(first, min(first + together, len(rows))))
-        group = [rows[number] for number in own]
-        made = _continue_group(loaded, section, group, stops, seed, own, on_text)
-        found += runner.gather(dict(zip(own, made, strict=True)))
+        numbers = runner.own_of(range(first, min(first + together, len(rows))))
+        group = [rows[number] for number in numbers]
+        made = _continue_group(loaded, section, group, stops, seed, numbers, on_text)
+        texts += runner.gather(dict(zip(numbers, made, strict=True)))
     show(GENERATING, len(rows), len(rows))
-    return found
+    return texts
 
 
 def _continue_group(
@@ -126,14 +126,26 @@ def _continue_group(
             on_token=on_token,
         )
     texts: list[Text] = []
-    for place, ((prompt, sample), each) in enumerate(zip(rows, made, strict=True)):
+    for place, ((prompt, sample), continuation) in enumerate(zip(rows, made, strict=True)):
         rest = streams[place].finish()
         if on_text is not None and rest:
             on_text(numbers[place], rest)
-        by = streams[place].found if each.stop is None else _spelled(loaded, each.stop)
-        made_text, finish = streams[place].text, FINISH[each.finish]
+        by = (
+            streams[place].found
+            if continuation.stop is None
+            else _spelled(loaded, continuation.stop)
+        )
+        made_text, finish = streams[place].text, FINISH[continuation.finish]
         texts.append(
-            Text(prompt.text, sample, made_text, len(each.tokens), finish, by, prompt.messages)
+            Text(
+                prompt.text,
+                sample,
+                made_text,
+                len(continuation.tokens),
+                finish,
+                by,
+                prompt.messages,
+            )
         )
     return texts
 
@@ -198,20 +210,20 @@ class StopTexts:
             the bytes that are certain to be before any stop text. `found` is the stop text, if
             one is complete now.
         """
-        whole = self._held + data
-        places = [(whole.find(stop), -len(stop), stop) for stop in self._stops if stop in whole]
+        data = self._held + data
+        places = [(data.find(stop), -len(stop), stop) for stop in self._stops if stop in data]
         if places:
             place, _, stop = min(places)
             self._held, self.found = b"", stop.decode()
-            return whole[:place]
-        held = max((_overlap(whole, stop) for stop in self._stops), default=0)
-        self._held = whole[len(whole) - held :]
-        return whole[: len(whole) - held]
+            return data[:place]
+        pending = max((_overlap(data, stop) for stop in self._stops), default=0)
+        self._held = data[len(data) - pending :]
+        return data[: len(data) - pending]
 
     def finish(self) -> bytes:
         """End the text."""
-        held, self._held = self._held, b""
-        return held
+        pending, self._held = self._held, b""
+        return pending
 
 
 def _overlap(text: bytes, stop: bytes) -> int:

@@ -95,8 +95,8 @@ class ModelRunner:
             (B, S, V), or (B, V) of the last; None on ranks without the last layers.
         """
         if not self.has_head:
-            found = self(tokens, **given)
-            return found[:, -1] if last else found
+            logits = self(tokens, **given)
+            return logits[:, -1] if last else logits
 
         def head(hidden: Tensor, projection: Projection) -> Tensor:
             if projection.part is not None:
@@ -106,17 +106,17 @@ class ModelRunner:
         outcome = self(tokens, **given, head=head)
         return outcome.result if self.has_result else None
 
-    def most_passes(self, own: int) -> int:
+    def most_passes(self, passes: int) -> int:
         """The most passes that a rank which must make as many has to make.
 
         Arguments:
-            own: passes that this rank has rows for.
+            passes: those that this rank has rows for.
         """
         if self._lockstep is None:
-            return own
-        found = torch.tensor(own, device=self.device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self._lockstep)
-        return int(found)
+            return passes
+        most = torch.tensor(passes, device=self.device)
+        distributed.all_reduce(most, distributed.ReduceOp.MAX, group=self._lockstep)
+        return int(most)
 
     def idle(self, passes: int) -> None:
         """Make passes for the sake of ranks that have more rows, if any wait for this one."""
@@ -143,21 +143,21 @@ class ModelRunner:
         """The rows of this copy of the model, of a block that all copies divide among them."""
         return block[self.world.data_rank :: self.world.data_size]
 
-    def gather(self, found: Mapping[int, T]) -> list[T]:
+    def gather(self, results: Mapping[int, T]) -> list[T]:
         """Put the results of all copies of the model together; they can be pickled.
 
         Arguments:
-            found: those of this copy, by the number of the row.
+            results: those of this copy, by the number of the row.
 
         Returns:
             all of them in the order of the rows, on every rank.
         """
         if self.world.size == 1:
-            return [found[row] for row in sorted(found)]
+            return [results[row] for row in sorted(results)]
         gives = self.has_result and self.world.gives_loss
-        parts = self.world.all_of(dict(found) if gives else {})
-        whole = {row: each for part in parts for row, each in part.items()}
-        return [whole[row] for row in sorted(whole)]
+        parts = self.world.all_of(dict(results) if gives else {})
+        rows = {row: result for part in parts for row, result in part.items()}
+        return [rows[row] for row in sorted(rows)]
 
 
 class Division:

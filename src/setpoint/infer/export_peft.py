@@ -79,7 +79,7 @@ def write_peft(
     def write(directory: Path) -> None:
         from safetensors.torch import save_file
 
-        wanted = {name: _stored(each, dtype) for name, each in form.tensors.items()}
+        wanted = {name: _stored(tensor, dtype) for name, tensor in form.tensors.items()}
         save_file(wanted, directory / WEIGHTS, metadata={"format": "pt"})
         (directory / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
         copy_files(TOKENIZER_FILES, tokenizer, directory)
@@ -124,9 +124,9 @@ class _Form:
             as_parameter: whether its parameter is named in place of the module.
         """
         names = LINEAR_NAMES if not is_embedding else EMBEDDING_NAMES
-        for name, each in zip(names, (made.a, made.b, made.magnitude), strict=True):
-            if each is not None:
-                self.tensors[f"{BEFORE}{module}.{name}"] = each
+        for name, tensor in zip(names, (made.a, made.b, made.magnitude), strict=True):
+            if tensor is not None:
+                self.tensors[f"{BEFORE}{module}.{name}"] = tensor
         name = f"{module}.weight" if as_parameter else module
         if as_parameter:
             self.parameters.append(name)
@@ -150,31 +150,33 @@ class _Made(NamedTuple):
 
 def _form_of_ours(model: Transformer, family: str | None) -> _Form:
     """The adapter by the names of a family of transformers."""
-    adapters, found = adapters_of(model), family_for(model.config, family)
+    adapters, family_config = adapters_of(model), family_for(model.config, family)
     by_weight = _by_weight(adapters)
     pieces: dict[str, list[Piece]] = defaultdict(list)
-    for piece in pieces_of(found, model.config, *rows_of(model)):
+    for piece in pieces_of(family_config, model.config, *rows_of(model)):
         pieces[piece.theirs].append(piece)
     form = _Form()
     for theirs, of in pieces.items():
-        own = [(piece, by_weight[piece.ours]) for piece in of if piece.ours in by_weight]
+        adapted = [(piece, by_weight[piece.ours]) for piece in of if piece.ours in by_weight]
         module = theirs.removesuffix(".weight")
-        if own and isinstance(own[0][1], EmbeddingAdapter):
-            form.add(module, _embedding(own[0][1], own[0][0]), is_embedding=True)
-        elif own:
+        if adapted and isinstance(adapted[0][1], EmbeddingAdapter):
+            form.add(module, _embedding(adapted[0][1], adapted[0][0]), is_embedding=True)
+        elif adapted:
             form.is_turned |= any(piece.transposed for piece in of)
-            form.add(module, _linear(module, of, own, by_weight))
+            form.add(module, _linear(module, of, adapted, by_weight))
     # PEFT keeps modules whole, trained or not what else is in them.
     trained = _trained_whole(model)
-    whole = sorted({_module(n) for n, of in pieces.items() if any(p.ours in trained for p in of)})
-    held = dict(model.named_parameters())
-    form.saved += whole
+    trained_modules = sorted(
+        {_module(n) for n, of in pieces.items() if any(p.ours in trained for p in of)}
+    )
+    parameters = dict(model.named_parameters())
+    form.saved += trained_modules
     for theirs, of in pieces.items():
-        if _module(theirs) not in whole:
+        if _module(theirs) not in trained_modules:
             continue
         if len(of) > 1 or of[0].of_theirs is not None or _module(theirs) in form.ranks:
             raise _no_place(theirs, "which is trained whole in part")
-        values, cut = held[of[0].ours], of[0].of_ours
+        values, cut = parameters[of[0].ours], of[0].of_ours
         values = values if cut is None else values[: cut.length]
         form.tensors[f"{BEFORE}{theirs}"] = values.T if of[0].transposed else values
         if of[0].ours == EMBEDDING and model.config.tie_embeddings:
@@ -187,13 +189,13 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
 
 def _form_of_transformers(model: HuggingFaceModel) -> _Form:
     """The adapter of a model whose modules are those that PEFT finds."""
-    form, theirs = _Form(), model.model
-    renames = bool(experts_of(theirs))
+    form, inner = _Form(), model.model
+    renames = bool(experts_of(inner))
     experts: dict[str, dict[str, ExpertAdapter]] = defaultdict(dict)
-    for name, adapter in adapters_of(theirs).items():
+    for name, adapter in adapters_of(inner).items():
         if isinstance(adapter, ExpertAdapter):
-            module, _, own = name.partition(".adapter.")
-            experts[module][own] = adapter
+            module, _, parameter = name.partition(".adapter.")
+            experts[module][parameter] = adapter
             continue
         module = name.removesuffix(".adapter")
         if isinstance(adapter, LinearAdapter):
@@ -205,16 +207,18 @@ def _form_of_transformers(model: HuggingFaceModel) -> _Form:
             made = _Made(adapter.a.T, adapter.b, adapter.magnitude, adapter.scale)
             form.add(module, made, is_embedding=True)
     for module, adapters in experts.items():
-        _add_experts(form, theirs.get_submodule(module), module, adapters)
-    for module in sorted(map(_module, _trained_whole(theirs))):
-        whole = theirs.get_submodule(module)
+        _add_experts(form, inner.get_submodule(module), module, adapters)
+    for module in sorted(map(_module, _trained_whole(inner))):
+        whole = inner.get_submodule(module)
         if adapters_of(whole):
             raise _no_place(module, "which is adapted and trained whole")
         form.saved.append(module)
         for name, values in whole.named_parameters():
             form.tensors[f"{BEFORE}{module}.{name}"] = values
         if model.output is not whole and getattr(whole, "weight", None) is model.output.weight:
-            head = next(name for name, each in theirs.named_modules() if each is model.output)
+            head = next(
+                name for name, submodule in inner.named_modules() if submodule is model.output
+            )
             form.tensors[f"{BEFORE}{head}.weight"] = model.output.weight
             form.saved.append(head)
             form.ties = True
@@ -230,13 +234,13 @@ def _add_experts(
     B (outputs, ranks E); of the two dimensions of an expert the last one is its inputs, unless the
     module says `is_transposed`.
     """
-    order = [own for own in module._parameters if own in adapters]
-    for depth, own in enumerate(reversed(order)):
-        adapter = adapters[own]
+    order = [parameter for parameter in module._parameters if parameter in adapters]
+    for depth, parameter in enumerate(reversed(order)):
+        adapter = adapters[parameter]
         if adapter.magnitude is not None:
-            raise _no_place(f"{name}.{own}", "packed experts with magnitudes (DoRA)")
+            raise _no_place(f"{name}.{parameter}", "packed experts with magnitudes (DoRA)")
         if len(adapter.a) == 1:
-            raise _no_place(f"{name}.{own}", "a single packed expert")
+            raise _no_place(f"{name}.{parameter}", "a single packed expert")
         left, right = adapter.a, adapter.b  # (E, dim 1, ranks), (E, ranks, dim 2)
         if adapter.outputs_first:
             left, right = right.mT, left.mT
@@ -245,14 +249,16 @@ def _add_experts(
         inside = f"{BEFORE}{name}" + ".base_layer" * depth
         form.tensors[f"{inside}.lora_A.weight"] = right.flatten(0, 1)
         form.tensors[f"{inside}.lora_B.weight"] = left.permute(1, 2, 0).flatten(1)
-        form.parameters.append(f"{name}.{own}")
-        form.set_rank(f"{name}.{own}", adapter.rank, adapter.scale)
+        form.parameters.append(f"{name}.{parameter}")
+        form.set_rank(f"{name}.{parameter}", adapter.rank, adapter.scale)
 
 
 def _trained_whole(model: nn.Module) -> list[str]:
     """Parameters that are trained, and are not those of an adapter."""
     named = model.named_parameters()
-    return [name for name, each in named if each.requires_grad and ".adapter." not in name]
+    return [
+        name for name, parameter in named if parameter.requires_grad and ".adapter." not in name
+    ]
 
 
 def _document(form: _Form, config: AdapterConfig, base: str | None) -> dict[str, Any]:
@@ -267,8 +273,8 @@ def _document(form: _Form, config: AdapterConfig, base: str | None) -> dict[str,
         "inference_mode": True,
         "r": rank,
         "lora_alpha": alpha,
-        "rank_pattern": {name: each for name, each in ranks.items() if each != rank},
-        "alpha_pattern": {name: each for name, each in alphas.items() if each != alpha},
+        "rank_pattern": {name: value for name, value in ranks.items() if value != rank},
+        "alpha_pattern": {name: value for name, value in alphas.items() if value != alpha},
         # Of whole parameters PEFT knows no dropout, which only training has.
         "lora_dropout": 0.0 if form.parameters else config.dropout,
         "target_modules": sorted(ranks.keys() - {*form.parameters}),
@@ -288,12 +294,12 @@ def _module(name: str) -> str:
 
 
 def _by_weight(adapters: Mapping[str, LowRank]) -> dict[str, LowRank]:
-    found: dict[str, LowRank] = {}
+    by_weight: dict[str, LowRank] = {}
     for name, adapter in adapters.items():
         if not isinstance(adapter, LinearAdapter | EmbeddingAdapter):
             raise _no_place(name.rpartition(".adapter")[0], "packed experts")
-        found[f"{name.removesuffix('.adapter')}.weight"] = adapter
-    return found
+        by_weight[f"{name.removesuffix('.adapter')}.weight"] = adapter
+    return by_weight
 
 
 def _no_place(name: str, what: str) -> SetpointError:
@@ -306,9 +312,9 @@ def _embedding(adapter: LowRank, piece: Piece) -> _Made:
 
 
 def _linear(
-    module: str, of: list[Piece], own: list[tuple[Piece, LowRank]], known: Mapping[str, LowRank]
+    module: str, of: list[Piece], adapted: list[tuple[Piece, LowRank]], known: Mapping[str, LowRank]
 ) -> _Made:
-    if len({adapter.scale for _, adapter in own}) > 1:
+    if len({adapter.scale for _, adapter in adapted}) > 1:
         raise _no_place(module, "whose parts have different scales")
     parts: list[tuple[Tensor, Tensor, int]] = []
     magnitudes: list[Tensor] = []
@@ -333,11 +339,11 @@ def _linear(
     else:
         a = torch.cat([a for a, _, _ in parts])
         b = a.new_zeros(outputs, a.shape[0])
-        at = 0
+        column = 0
         for part_a, part_b, start in parts:
-            b[start : start + part_b.shape[0], at : at + part_a.shape[0]] = part_b
-            at += part_a.shape[0]
-    return _Made(a, b, torch.cat(magnitudes) if magnitudes else None, own[0][1].scale)
+            b[start : start + part_b.shape[0], column : column + part_a.shape[0]] = part_b
+            column += part_a.shape[0]
+    return _Made(a, b, torch.cat(magnitudes) if magnitudes else None, adapted[0][1].scale)
 
 
 def _rows(adapter: LowRank, cut: Part | None) -> tuple[Tensor, Tensor, int]:
@@ -350,9 +356,9 @@ def _rows(adapter: LowRank, cut: Part | None) -> tuple[Tensor, Tensor, int]:
     rows = adapter.b[start : start + length]
     if not adapter.pieces:
         return adapter.a, rows, length
-    at, rank = 0, adapter.rank
+    position, rank = 0, adapter.rank
     for index, size in enumerate(adapter.pieces):
-        if at == start and size == length:
+        if position == start and size == length:
             return adapter.a[index * rank : (index + 1) * rank], rows, length
-        at += size
+        position += size
     raise SetpointError("an adapter of fused projections is divided otherwise than these are")

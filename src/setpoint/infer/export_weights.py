@@ -108,7 +108,9 @@ def export(
         # template that writes eos_token goes on to mean the same one.
         vocabulary, separator = read_vocabulary(tokenizer.path), tokenizer.separator
         named = vocabulary.named.get("eos_token")
-        written = named and any("eos_token" in each for each in vocabulary.templates.values())
+        written = named and any(
+            "eos_token" in template for template in vocabulary.templates.values()
+        )
         if not written and vocabulary.ids.get(named or "") != separator:
             end = next(text for text, number in vocabulary.ids.items() if number == separator)
     return save_pretrained(

@@ -84,12 +84,12 @@ def generate(
         read = reader_of(runner, context, cache)
         for _ in range(max_tokens):
             current = [texts[row] for row in rows]
-            own = read.passes(current) if rows else 0
-            most = runner.most_passes(own)
+            passes = read.passes(current) if rows else 0
+            most = runner.most_passes(passes)
             if not most:
                 break
             logits = read(current) if rows else None
-            runner.idle(most - own)
+            runner.idle(most - passes)
             if not rows:
                 continue
             drawn: Tensor | None = None
@@ -158,10 +158,10 @@ def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> Reader:
     Arguments:
         context: how many of the last tokens it sees; None: all.
     """
-    whole = UncachedReader(runner, context)
+    uncached = UncachedReader(runner, context)
     make = getattr(runner.model, "make_cache", None) if cache else None
     can_keep = make is not None and make() is not None
-    return CachedReader(runner, context, whole) if can_keep else whole
+    return CachedReader(runner, context, uncached) if can_keep else uncached
 
 
 class UncachedReader:
@@ -186,14 +186,14 @@ class UncachedReader:
             tokens, positions = left_padded(windows, device)
             given = {} if positions is None else {"positions": positions}
             return self.runner.logits(tokens, last=True, **given)
-        found: dict[int, Tensor] = {}
+        by_row: dict[int, Tensor] = {}
         for length in _lengths(windows):
             rows = [row for row, window in enumerate(windows) if len(window) == length]
             tokens = torch.tensor([windows[row] for row in rows], device=device)
             logits = self.runner.logits(tokens, last=True)
             if logits is not None:
-                found.update(zip(rows, logits, strict=True))
-        return torch.stack([found[row] for row in range(len(windows))]) if found else None
+                by_row.update(zip(rows, logits, strict=True))
+        return torch.stack([by_row[row] for row in range(len(windows))]) if by_row else None
 
     def passes(self, texts: Texts) -> int:
         """See `Reader`."""
@@ -220,10 +220,10 @@ class CachedReader:
         context: how many of the last tokens the model sees; None: all.
     """
 
-    def __init__(self, runner: ModelRunner, context: int | None, whole: UncachedReader) -> None:
+    def __init__(self, runner: ModelRunner, context: int | None, uncached: UncachedReader) -> None:
         self.runner = runner
         self.context = context
-        self.whole = whole
+        self.uncached = uncached
         self.cache: Any = None
         self._counts = False  # whether positions differ from row to row
 
@@ -231,7 +231,7 @@ class CachedReader:
         """The logits of the next tokens; see `Reader`."""
         if self.context is not None and max(map(len, texts)) > self.context:
             self.cache = None
-            return self.whole(texts)
+            return self.uncached(texts)
         device = self.runner.device
         # The padding of a long row that has left may fill what a shorter one still needs.
         if self.cache is None or self.cache.length == self.context:
@@ -367,7 +367,7 @@ def _uniform(count: int, generators: Sequence[torch.Generator] | None) -> Tensor
     """(count,) fp64 numbers in [0, 1), drawn on the CPU, which is the same on every machine."""
     if generators is None:
         return torch.rand(count, dtype=torch.float64)
-    drawn = [torch.rand(1, dtype=torch.float64, generator=each) for each in generators]
+    drawn = [torch.rand(1, dtype=torch.float64, generator=generator) for generator in generators]
     return torch.cat(drawn) if drawn else torch.empty(0, dtype=torch.float64)
 
 

@@ -100,8 +100,8 @@ class Answers:
                 owner.append(number)
                 start, end = end, min(len(tokens), end + context)
         sums = [0.0] * len(texts)
-        for number, found in zip(owner, self._likelihoods(windows), strict=True):
-            sums[number] += found.log_probability
+        for number, likelihood in zip(owner, self._likelihoods(windows), strict=True):
+            sums[number] += likelihood.log_probability
         return sums
 
     def generate_until(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
@@ -117,7 +117,7 @@ class Answers:
         groups: dict[Generation, list[int]] = {}
         for number, (_, settings) in enumerate(requests):
             groups.setdefault(section_of(settings), []).append(number)
-        found: dict[int, str] = {}
+        answers: dict[int, str] = {}
         for section, numbers in groups.items():
             asked = [self._prompt(requests[number][0]) for number in numbers]
             try:
@@ -127,8 +127,8 @@ class Answers:
             except ConfigError as error:
                 reasons = "; ".join(problem.message for problem in error.problems)
                 raise SetpointError(f"a task of the harness sets until: {reasons}") from error
-            found.update(zip(numbers, (text.text for text in texts), strict=True))
-        return [found[number] for number in range(len(requests))]
+            answers.update(zip(numbers, (text.text for text in texts), strict=True))
+        return [answers[number] for number in range(len(requests))]
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """The tokens of a context and of what follows it.
@@ -138,18 +138,20 @@ class Answers:
         """
         bare = context.rstrip()
         before = len(self._encoded(bare))
-        whole = self._encoded(context + continuation)
-        if before >= len(whole):
+        tokens = self._encoded(context + continuation)
+        if before >= len(tokens):
             raise SetpointError(f"the continuation {continuation!r} adds no token to its context")
         opening = () if self._prompt(context).is_whole else self.loaded.opening
-        seen = [*opening, *whole[:before]] or list(self._opening())
-        return seen, whole[before:]
+        seen = [*opening, *tokens[:before]] or list(self._opening())
+        return seen, tokens[before:]
 
     def _prompt(self, context: str) -> Prompt:
         if self.template is None:
             return Prompt((Piece(context),), is_whole=False)
         parts = _MARKED.split(context)
-        return Prompt(tuple(Piece(part, at % 2 == 1) for at, part in enumerate(parts) if part))
+        return Prompt(
+            tuple(Piece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
+        )
 
     def _opening(self) -> tuple[int, ...]:
         return self.loaded.opening or (self.loaded.tokenizer.separator,)
@@ -170,18 +172,18 @@ class Answers:
         Copies of the model divide them among them, and all ranks get all answers.
         """
         order = sorted(range(len(parts)), key=lambda number: -sum(map(len, parts[number])))
-        found: dict[int, Likelihood] = {}
+        likelihoods: dict[int, Likelihood] = {}
         runner = self.loaded.runner
         together = self.micro_size * runner.world.data_size
         with evaluating(self.loaded.model), torch.no_grad():
             for first in range(0, len(order), together):
-                own = runner.own_of(range(first, min(first + together, len(order))))
-                group = [order[place] for place in own]
+                rows = runner.own_of(range(first, min(first + together, len(order))))
+                group = [order[place] for place in rows]
                 if not group:
                     runner.idle(1)
                     continue
-                found.update(zip(group, self._group([parts[n] for n in group]), strict=False))
-        return runner.gather(found)
+                likelihoods.update(zip(group, self._group([parts[n] for n in group]), strict=False))
+        return runner.gather(likelihoods)
 
     def _group(self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterable[Likelihood]:
         """One forward pass; padding on the right is masked before it.
@@ -209,10 +211,10 @@ class Answers:
         logits = logits[..., : self.loaded.tokenizer.vocab_size]
         for place, ((_, after), row) in enumerate(zip(parts, rows, strict=True)):
             end = len(row) - 1
-            own = logits[place, end - len(after) : end].float().log_softmax(dim=-1).cpu()
+            scores = logits[place, end - len(after) : end].float().log_softmax(dim=-1).cpu()
             wanted = torch.tensor(list(after))
-            chosen = own.gather(-1, wanted[:, None]).double().sum()
-            yield Likelihood(float(chosen), bool((own.argmax(dim=-1) == wanted).all()))
+            chosen = scores.gather(-1, wanted[:, None]).double().sum()
+            yield Likelihood(float(chosen), bool((scores.argmax(dim=-1) == wanted).all()))
 
 
 def section_of(settings: Mapping[str, Any]) -> Generation:
@@ -223,25 +225,25 @@ def section_of(settings: Mapping[str, Any]) -> Generation:
     """
     names = {"max_gen_toks": "max_tokens", "max_new_tokens": "max_tokens", "until": "stop"}
     taken = ("max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    found: dict[str, Any] = {"max_tokens": MAX_TOKENS, "temperature": 0.0}
+    fields: dict[str, Any] = {"max_tokens": MAX_TOKENS, "temperature": 0.0}
     for name, value in settings.items():
-        own = names.get(name, name)
-        if own not in taken:
+        field = names.get(name, name)
+        if field not in taken:
             if name not in IGNORED:
                 raise SetpointError(
                     f"a task of the harness sets {name} = {value!r}, which is not known here. "
                     f"Known: {', '.join([*taken, *names, *IGNORED])}"
                 )
-        elif own == "stop":
+        elif field == "stop":
             stops = [value] if isinstance(value, str) else value or []
-            found[own] = tuple(stop for stop in stops if stop)
+            fields[field] = tuple(stop for stop in stops if stop)
         elif value is not None:
-            found[own] = value
-    if settings.get("do_sample") is False or not found["temperature"]:
+            fields[field] = value
+    if settings.get("do_sample") is False or not fields["temperature"]:
         # The likeliest token each time: what a draw would be limited to has no effect.
-        found["temperature"] = 0.0
-        found = {k: v for k, v in found.items() if k not in ("top_k", "top_p", "min_p")}
-    return resolve(Generation(prompts=("-",), **found))
+        fields["temperature"] = 0.0
+        fields = {k: v for k, v in fields.items() if k not in ("top_k", "top_p", "min_p")}
+    return resolve(Generation(prompts=("-",), **fields))
 
 
 Metrics = dict[str, dict[str, Any]]
@@ -279,7 +281,7 @@ def open_harness(section: Harness) -> Callable[[LoadedModel, Inference], Metrics
                 "system_instruction": job.chat.system,
                 "fewshot_as_multiturn": section.few_shot_turns,
             }
-        found = simple_evaluate(
+        results = simple_evaluate(
             model=_language_model(Answers(loaded, job.batch.micro_size, job.seed, job.chat)),
             tasks=list(section.tasks),
             num_fewshot=section.few_shot,
@@ -294,8 +296,8 @@ def open_harness(section: Harness) -> Callable[[LoadedModel, Inference], Metrics
             verbosity="ERROR",
             **as_chat,
         )
-        assert found is not None, "only other ranks of a group get nothing"
-        return {task: _numbers(metrics) for task, metrics in found["results"].items()}
+        assert results is not None, "only other ranks of a group get nothing"
+        return {task: _numbers(metrics) for task, metrics in results["results"].items()}
 
     return run
 
@@ -313,7 +315,7 @@ def _language_model(answers: Answers) -> Any:
     class SetpointLM(LM):
         def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
             pairs = [request.args for request in requests]
-            return [(each[0], each[1]) for each in answers.loglikelihood(pairs)]
+            return [(likelihood[0], likelihood[1]) for likelihood in answers.loglikelihood(pairs)]
 
         def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
             return answers.loglikelihood_rolling([request.args[0] for request in requests])

@@ -83,9 +83,9 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
 
 def _not_started(ranks: int) -> SetpointError:
     """The error of a job for another number of ranks than there are."""
-    here = f"a launcher has started {launched()}" if launched() > 1 else "one process was started"
+    state = f"a launcher has started {launched()}" if launched() > 1 else "one process was started"
     return SetpointError(
-        f"parallel.world_size = {ranks}, and {here}.\nValid: `setpoint infer ... --nproc {ranks}` "
+        f"parallel.world_size = {ranks}, and {state}.\nValid: `setpoint infer ... --nproc {ranks}` "
         f"(evaluate, generate and export as well), or `torchrun --nproc-per-node {ranks} -m "
         f"setpoint infer ...`"
     )
@@ -145,8 +145,8 @@ def infer_on(
             results.profiles = passes.profiles
     if job.export is not None:
         has_parts = loaded is not None and job.divides_weights
-        whole = None if has_parts else loaded
-        results.exported, cautions = world.on_main(partial(export_job, job, whole))
+        undivided = None if has_parts else loaded
+        results.exported, cautions = world.on_main(partial(export_job, job, undivided))
         results.cautions += cautions
     if output is not None:
         world.on_main(partial(write_results, output, job, results))
@@ -179,23 +179,23 @@ class Results:
 
     def to_json(self, output: Path | None = None) -> dict[str, Any]:
         """The results but for the texts, which have a file of their own."""
-        found: dict[str, Any] = {"weights": str(self.weights)}
+        content: dict[str, Any] = {"weights": str(self.weights)}
         if self.scores:
-            found["evaluation"] = {
+            content["evaluation"] = {
                 name: {key: value for key, value in asdict(score).items() if value is not None}
                 for name, score in self.scores.items()
             }
         if self.texts:
-            found["generation"] = {"texts": len(self.texts), "file": TEXTS}
+            content["generation"] = {"texts": len(self.texts), "file": TEXTS}
         if self.harness:
-            found["harness"] = self.harness
+            content["harness"] = self.harness
         if self.exported is not None:
-            found["export"] = str(self.exported)
+            content["export"] = str(self.exported)
         if self.profiles is not None:
-            found["profiling"] = self.profiles.to_json(output)
+            content["profiling"] = self.profiles.to_json(output)
         if self.cautions:
-            found["cautions"] = self.cautions
-        return found
+            content["cautions"] = self.cautions
+        return content
 
 
 def require_place(folder: Path, job: Inference) -> None:

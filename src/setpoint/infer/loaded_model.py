@@ -158,8 +158,10 @@ def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -
     """
     kinds, turned, packed = parameter_kinds(model), inputs_first(model), packed_experts(model)
     parameters = [
-        Parameter(name, tuple(each.shape), kinds[name], 1.0, name in turned, packed.get(name, ""))
-        for name, each in model.named_parameters()
+        Parameter(
+            name, tuple(parameter.shape), kinds[name], 1.0, name in turned, packed.get(name, "")
+        )
+        for name, parameter in model.named_parameters()
     ]
     fused = fused_parts_of(section) if isinstance(section, Transformer) else {}
     adapt(config, model, parameters, fused)
@@ -206,11 +208,11 @@ def _load_hugging_face(
     job: Inference, place: Place, tokens: int, given: Mapping[str, Any]
 ) -> nn.Module:
     if isinstance(job.model, HuggingFaceModel):
-        theirs = job.model.build(vocab_size=tokens)
-        read_whole(theirs, partial(theirs.load_from, place.directory), given["one"])
-        theirs = theirs.to(device=given["device"], dtype=given["dtype"])
-        given["divide"](theirs)
-        return theirs
+        model = job.model.build(vocab_size=tokens)
+        read_whole(model, partial(model.load_from, place.directory), given["one"])
+        model = model.to(device=given["device"], dtype=given["dtype"])
+        given["divide"](model)
+        return model
     config, family = read_config(place.directory)
     rows = config.vocab_size
     assert rows is not None and isinstance(job.model, Transformer)
@@ -224,12 +226,12 @@ def _load_hugging_face(
 
 def _whole_beside(checkpoint: Path) -> list[str]:
     """The checkpoints of the same run that are as they were written."""
-    whole: list[str] = []
+    names: list[str] = []
     for directory in list_checkpoints(checkpoint.parent).values():
         try:
             manifest = read_manifest(directory)
             verify(directory, manifest, manifest.files)
         except SetpointError:
             continue
-        whole.append(directory.name)
-    return whole
+        names.append(directory.name)
+    return names

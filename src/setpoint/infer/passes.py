@@ -143,12 +143,12 @@ class Profiles:
                 lines.append(f"{what}: {cycle.trace}")
             if cycle.lost is not None:
                 lines.append(f"{what} could not be written: {cycle.lost}")
-        whole = sum(cycle.whole for cycle in self.cycles)
-        if whole < (self.wanted or 1):
+        complete = sum(cycle.whole for cycle in self.cycles)
+        if complete < (self.wanted or 1):
             of = "" if self.wanted is None else f" of {self.wanted}"
             lines.append(
                 f"profiling: the job was over after {self.passes} passes through the model, when "
-                f"{whole}{of} cycles were whole"
+                f"{complete}{of} cycles were whole"
             )
         return lines
 

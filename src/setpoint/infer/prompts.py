@@ -70,16 +70,16 @@ def prompts_of(
             of the field.
     """
     given: list[tuple[str, str | Conversation]] = [
-        (f"generation.prompts.{at}", text) for at, text in enumerate(section.prompts)
+        (f"generation.prompts.{index}", text) for index, text in enumerate(section.prompts)
     ]
     if section.prompts_file is not None:
         given += read_prompts(section.prompts_file)
     template: ChatTemplate | None = None
-    found: list[Prompt] = []
+    prompts: list[Prompt] = []
     for place, prompt in given:
         if isinstance(prompt, str) and chat is None:
             if not section.control_tokens:
-                found.append(
+                prompts.append(
                     Prompt((Piece(prompt),), is_whole=False)
                     if ids is None
                     else id_prompt(prompt, ids, place)
@@ -90,17 +90,17 @@ def prompts_of(
                     "generation.control_tokens: the tokenizer knows no control tokens.\n"
                     "Valid: false; --tokenizer huggingface."
                 )
-            found.append(Prompt(with_controls(prompt, facts.controls)))
+            prompts.append(Prompt(with_controls(prompt, facts.controls)))
             continue
         if template is None:
             template = chat_template(chat, facts, directory)
         if isinstance(prompt, str):
             prompt = Conversation([{"role": "user", "content": prompt}], ())
         try:
-            found.append(answer_prompt(prompt, template, chat))
+            prompts.append(answer_prompt(prompt, template, chat))
         except RowError as error:
             raise SetpointError(f"{place}: {error}") from error
-    return found
+    return prompts
 
 
 def id_prompt(text: str, ids: TokenIds, place: str) -> Prompt:
@@ -154,8 +154,8 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
         )
     beside = directory / TEMPLATE
     if "default" not in facts.templates and beside.is_file():
-        own = {"default": beside.read_text(encoding="utf-8"), **facts.templates}
-        facts = facts._replace(templates=own, title=str(directory))
+        templates = {"default": beside.read_text(encoding="utf-8"), **facts.templates}
+        facts = facts._replace(templates=templates, title=str(directory))
     template = fitting_template(chat and chat.template, "chat.template", facts)
     return ChatTemplate(template.source, template.title, facts.variables, facts.controls)
 
@@ -164,7 +164,7 @@ def with_controls(text: str, controls: Sequence[str]) -> tuple[Piece, ...]:
     """A text in pieces, with the control tokens that it spells apart."""
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     parts = re.split(f"({pattern})", text) if pattern else [text]
-    return tuple(Piece(part, at % 2 == 1) for at, part in enumerate(parts) if part)
+    return tuple(Piece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
 
 
 def stop_ids(
@@ -181,41 +181,41 @@ def stop_ids(
             in it stands for no text.
     """
     ids, controls = facts.tokens if facts else {}, facts.controls if facts else ()
-    found: list[int] = []
+    numbers: list[int] = []
     problems: list[Problem] = []
-    for at, token in enumerate(section.stop_tokens):
+    for index, token in enumerate(section.stop_tokens):
         number = token if isinstance(token, int) else ids.get(token, size)
         if number < size:
-            found.append(number)
+            numbers.append(number)
             continue
         near = nearest(token, controls) if isinstance(token, str) else []
         problems.append(
             Problem(
-                f"{where}stop_tokens.{at}",
+                f"{where}stop_tokens.{index}",
                 f"the tokenizer has no token {token}",
                 valid=(*near, f"0 to {size - 1}"),
                 hint=f"Its control tokens: {', '.join(controls[:8]) or 'none'}. Other text is for "
                 "generation.stop.",
             )
         )
-    for at, text in enumerate(section.stop):
+    for index, text in enumerate(section.stop):
         spelled = [piece.text for piece in with_controls(text, controls) if piece.control]
         if [text] == spelled:
-            found.append(ids[text])
+            numbers.append(ids[text])
         elif spelled:
             rest = text
             for token in spelled:
                 rest = rest.replace(token, "")
             problems.append(
                 Problem(
-                    f"{where}stop.{at}",
+                    f"{where}stop.{index}",
                     f"{text!r} never matches: the control token {spelled[0]} stands for no text",
                     valid=(f"{spelled[0]}", repr(rest)),
                 )
             )
     if problems:
         raise ConfigError(problems)
-    return found
+    return numbers
 
 
 def read_prompts(path: Path) -> list[tuple[str, str | Conversation]]:
@@ -241,12 +241,12 @@ def read_prompts(path: Path) -> list[tuple[str, str | Conversation]]:
         raise SetpointError(f"{path} is not UTF-8: {error}") from None
     # Not `splitlines`, which would also divide at characters that a text may hold.
     lines = [(number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), 1)]
-    found = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
-    if not found:
+    rows = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
+    if not rows:
         raise SetpointError(f"{path} holds no prompt")
     if path.suffix == ".jsonl":
-        return [(place, _prompt_in(line, place)) for place, line in found]
-    return [(place, line) for place, line in found]
+        return [(place, _prompt_in(line, place)) for place, line in rows]
+    return [(place, line) for place, line in rows]
 
 
 def _prompt_in(line: str, place: str) -> str | Conversation:
@@ -264,14 +264,14 @@ def _prompt_in(line: str, place: str) -> str | Conversation:
     try:
         if not any(row.get(name) for name in ("messages", "conversations", *answers)):
             raise RowError("a text under 'prompt' or a conversation under 'messages' is needed")
-        found = read_row({**row, **{answers[name]: "" for name in answers if name in row}})
-        if not isinstance(found, Conversation):
+        conversation = read_row({**row, **{answers[name]: "" for name in answers if name in row}})
+        if not isinstance(conversation, Conversation):
             raise RowError("holds tokens, and no conversation")
-        messages = list(found.messages)
+        messages = list(conversation.messages)
         while messages and messages[-1]["role"] == "assistant":
             messages.pop()
         if not messages:
             raise RowError("holds no message to answer")
     except RowError as error:
         raise SetpointError(f"{place}: {error}.\n{VALID_ROW}") from error
-    return Conversation(messages, (), found.tools)
+    return Conversation(messages, (), conversation.tools)

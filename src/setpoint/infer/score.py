@@ -88,12 +88,12 @@ def texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> Iterator
             )
             assert isinstance(corpus, Corpus), "the configuration is refused otherwise"
             yield EvaluatedText(side, corpus, data.packing_of(sources))
-    for index, each in enumerate(job.evaluation.sets):
+    for index, data_set in enumerate(job.evaluation.sets):
         where = f"evaluation.sets.{index}.sources"
         corpus = named_corpus(
-            each.name, each.sources, loaded.tokenizer, data.prepare, where=where, show=show
+            data_set.name, data_set.sources, loaded.tokenizer, data.prepare, where=where, show=show
         )
-        yield EvaluatedText(each.name, corpus, data.packing_of(each.sources))
+        yield EvaluatedText(data_set.name, corpus, data.packing_of(data_set.sources))
 
 
 def score(
@@ -150,22 +150,24 @@ def score(
             return EvalSums(_nats(runner, batch), None)
 
     with closing(feed), evaluating(model), torch.no_grad():
-        found = score_text(
+        result = score_text(
             feed,
             name,
-            count=lambda each: Count(each.tokens, each.target_tokens, float(each.target_tokens)),
+            count=lambda batch: Count(
+                batch.tokens, batch.target_tokens, float(batch.target_tokens)
+            ),
             sums=sums,
             token_bytes=loaded.tokenizer.token_bytes,
             ranks=world,
             sequence=runner.sequence,
             show=show,
         )
-    if not found.loss < math.log(torch.finfo(torch.float64).max):
+    if not result.loss < math.log(torch.finfo(torch.float64).max):
         raise RunError(
-            f"the loss on {name} is {found.loss}, which has no perplexity: the weights are broken, "
-            f"or the format {loaded.compute} is too narrow for them"
+            f"the loss on {name} is {result.loss}, which has no perplexity: the weights are "
+            f"broken, or the format {loaded.compute} is too narrow for them"
         )
-    return found
+    return result
 
 
 def _nats(runner: ModelRunner, batch: Batch) -> Tensor:

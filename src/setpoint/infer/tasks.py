@@ -138,13 +138,13 @@ class Evaluation(Config):
     def _check_texts(self) -> Iterator[Problem]:
         if not self.sides and not self.sets:
             yield Problem("sides", "no text to evaluate", valid=('["held_out"]',), also=("sets",))
-        names = [*self.sides, *(each.name for each in self.sets)]
-        for index, each in enumerate(self.sets):
-            if names.count(each.name) > 1:
+        names = [*self.sides, *(data_set.name for data_set in self.sets)]
+        for index, data_set in enumerate(self.sets):
+            if names.count(data_set.name) > 1:
                 yield Problem(
                     f"sets.{index}.name",
                     "is the name of another text already",
-                    valid=(f"{each.name}-{index}",),
+                    valid=(f"{data_set.name}-{index}",),
                 )
         for index, side in enumerate(self.sides):
             if side in self.sides[:index]:
