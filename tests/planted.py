@@ -319,8 +319,8 @@ BREAKS = [
     ),
     Break(
         "checkpoint/store.py",
-        "stay = [other for other in found if other < s]",
-        "stay = [other for other in found if other <= s]",
+        "stay = [other for other in checkpoints if other < s]",
+        "stay = [other for other in checkpoints if other <= s]",
         "checkpoint/test_store_crashes.py",
     ),
     Break(
