@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.sweep.launch import Launcher, environment, train_command
 from setpoint.sweep.point_record import is_point
-from setpoint.sweep.task import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Task
+from setpoint.sweep.task import WAITING, Task
 
 from .sample import FINISH, pretend, task_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.report.status import FINISHED
 from setpoint.sweep.record import SweepRecord, read_record_of
-from setpoint.sweep.task import FINISHED
 from setpoint.sweep_space.points import Duplicate
 
 from .sample import task_of

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError, SetpointError
+from setpoint.report.status import FAILED, FINISHED, STOPPED
 from setpoint.sweep.config import Search
 from setpoint.sweep.launch import Launcher
 from setpoint.sweep.proposals import Axes
 from setpoint.sweep.search import SearchRun
-from setpoint.sweep.task import FAILED, FINISHED, STOPPED, Task
+from setpoint.sweep.task import Task
 from setpoint.sweep_space.distribution import Drawn
 
 from .sample import FINISH, maker, pretend

@@ -9,8 +9,9 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.record.record import record_files
+from setpoint.report.status import FINISHED
 from setpoint.sweep.state import RunState, run_state
-from setpoint.sweep.task import FINISHED, WAITING, Task
+from setpoint.sweep.task import WAITING, Task
 
 from .sample import task_of
 

@@ -19,8 +19,9 @@ from setpoint.cli.sweep import carry_out
 from setpoint.cli.sweep_points import Outside, Prepared
 from setpoint.cli.sweep_source import Opener, space_of_call
 from setpoint.config import NEEDS, Caution, Config, Problem, SetpointError, verify
+from setpoint.report.status import FINISHED
 from setpoint.sweep.record import NAME, read_record_of
-from setpoint.sweep.task import FINISHED, POINTS, Task
+from setpoint.sweep.task import POINTS, Task
 from setpoint.sweep_space.flags import read_command_line
 from setpoint.sweep_space.points import LIMIT, Composer, ResolvedPoint, resolve_points
 

@@ -11,13 +11,14 @@ from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.style import bold, dim, print_notes, styled, table
 from setpoint.cli.sweep_points import Prepared, prepare
 from setpoint.config import RunError, prefix_of
+from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
 from setpoint.sweep.config import OBJECTIVE
 from setpoint.sweep.launch import Launcher
 from setpoint.sweep.metrics import TRAINING_LOSS
 from setpoint.sweep.record import SweepRecord, duplicates_json
 from setpoint.sweep.study import optuna_missing
-from setpoint.sweep.task import FAILED, FINISHED, RUNNING, STOPPED, Task
+from setpoint.sweep.task import Task
 from setpoint.sweep_space.points import LIMIT
 from setpoint.track.console import short_time
 

@@ -20,7 +20,7 @@ from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.files.atomic import read_json
 from setpoint.files.lock import is_locked
 from setpoint.report.goodput import goodput
-from setpoint.report.status import ENDED, RUNNING, last_word
+from setpoint.report.status import KILLED, RUNNING, last_step, status_of
 from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics, reduced
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import CONFIG, is_run_directory
@@ -112,7 +112,9 @@ def indexed(folder: Path) -> list[IndexedRun]:
             if run is None:
                 run = _read(folder, Path(path))
                 known.put(path, stamp, run)
-            run.facts["status"] = _status(run)
+            # A process may hold the lock now, of which no file tells.
+            if run.facts["status"] == KILLED and is_locked(run.path / ".lock"):
+                run.facts["status"] = RUNNING
             runs.append(run)
         known.forget_but(stamps)
     return sorted(runs, key=lambda run: (run.facts["started"] or "", run.facts["run"]))
@@ -252,8 +254,8 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     rows = [*events, *metrics.rows]
     facts = {
         "run": inner,
-        "status": last_word(events),
-        "step": max((step for row in rows if type(step := row.get("step")) is int), default=0),
+        "status": status_of(events, lambda: False),
+        "step": last_step(events, metrics.rows),
         "started": events[0].get("time") if events else None,
         "updated": max((str(row["time"]) for row in rows if "time" in row), default=None),
         "fingerprint": _fingerprint(record)[:8],
@@ -284,12 +286,6 @@ def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     except SetpointError as error:
         problems.append(str(error))
         return []
-
-
-def _status(run: IndexedRun) -> str:
-    """As the last event says; without an end, whether a process holds the lock."""
-    status = run.facts["status"]
-    return RUNNING if status == ENDED and is_locked(run.path / ".lock") else status
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.files.lock import is_locked
 from setpoint.report.series import Plot, Series
-from setpoint.report.status import ENDED, RUNNING, last_word
+from setpoint.report.status import status_of
 from setpoint.track.heartbeat import Beat, read_heartbeats
 from setpoint.track.run_directory import CONFIG
 from setpoint.train.position import Position, share_done
@@ -181,11 +181,8 @@ class Watched:
     @property
     def status(self) -> str:
         """As `setpoint runs list` says; heartbeats tell of runs on other machines."""
-        said = last_word(self.events)
-        if said != ENDED:
-            return said
-        is_alive = any(not beat.is_gone(time.time()) for beat in self.beats)
-        return RUNNING if is_alive or is_locked(self.path / ".lock") else ENDED
+        beats = any(not beat.is_gone(time.time()) for beat in self.beats)
+        return status_of(self.events, lambda: beats or is_locked(self.path / ".lock"))
 
     @property
     def position(self) -> Position | None:

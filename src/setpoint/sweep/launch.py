@@ -15,10 +15,11 @@ from typing import IO, Any
 
 from setpoint.config import SetpointError
 from setpoint.files.atomic import not_linked
+from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
 
 from .point_record import write_point
-from .task import FAILED, FINISHED, RUNNING, STOPPED, Task
+from .task import Task
 
 PAUSE = 0.05  # seconds between two looks at the processes
 PATIENCE = 3  # signals after which nothing is waited for

@@ -10,10 +10,11 @@ from typing import Any
 from setpoint.config import SetpointError
 from setpoint.files.atomic import read_json, write_json
 from setpoint.files.lock import RunLock
+from setpoint.report.status import FINISHED
 from setpoint.sweep_space.points import Duplicate
 from setpoint.track.run_directory import links_out_of
 
-from .task import FINISHED, POINTS, Task
+from .task import POINTS, Task
 
 NAME = "sweep.json"
 LOCK = ".sweep.lock"

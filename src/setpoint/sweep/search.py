@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, RunError, SetpointError
+from setpoint.report.status import FAILED, FINISHED, STOPPED
 
 from .launch import Launcher
 from .metrics import MetricPath, Metrics, require
 from .proposals import Axes, Proposals, sampler_of
 from .study import Make, open_study
-from .task import FAILED, FINISHED, STOPPED, Task
+from .task import Task
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -8,6 +8,7 @@ from typing import Any
 
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.config import SetpointError
+from setpoint.report.status import FINISHED
 from setpoint.sweep_space.points import ResolvedPoint, mapping_of
 from setpoint.train.run_name import run_directory_of
 
@@ -15,9 +16,7 @@ from .metrics import Metrics
 from .point_record import LOG
 from .state import RunState, run_state
 
-WAITING, RUNNING, FINISHED = "waiting", "running", "finished"
-STOPPED, FAILED = "stopped", "failed"
-STATUSES = (WAITING, RUNNING, FINISHED, STOPPED, FAILED)
+WAITING = "waiting"
 POINTS = "points"
 """The folder of the points in the folder of a sweep."""
 

@@ -14,7 +14,7 @@ import pytest
 
 from setpoint.config import RunError, SetpointError
 from setpoint.report.page import write
-from setpoint.report.page.content import document, status_of
+from setpoint.report.page.content import document, page_status
 from setpoint.report.page.read import read_run
 from setpoint.report.page.write import html_of, refuse_foreign, write_html, write_run_report
 
@@ -47,7 +47,7 @@ def test_what_a_run_came_to(tmp_path: Path) -> None:
      ({"event": "save"}, "killed"), ({"event": "resume"}, "killed")],
 )  # fmt: skip
 def test_the_last_event_says_how_a_run_stands(tmp_path: Path, last: Any, status: str) -> None:
-    assert status_of(read_run(write_run(tmp_path, events=[EVENTS[0], last]), "r")) == status
+    assert page_status(read_run(write_run(tmp_path, events=[EVENTS[0], last]), "r")) == status
 
 
 def test_only_what_differs_is_in_the_differences(tmp_path: Path) -> None:

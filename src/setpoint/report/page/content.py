@@ -12,7 +12,7 @@ from setpoint import __version__
 from setpoint.config import DERIVED
 
 from ..goodput import goodput
-from ..status import ENDED, RUNNING, last_word
+from ..status import status_of
 from .curves import curves_of, panels, parts_for
 from .knobs import Objective, knobs_of, sweep_of
 from .read import EVENTS, NOT_FINITE, Column, RunData, bounded, flat
@@ -108,7 +108,7 @@ def _run(
     return {
         "label": bounded(run.label),
         "path": bounded(str(run.path)),
-        "status": status_of(run),
+        "status": page_status(run),
         "facts": [[name, value] for name, value in _facts(run) if value is not None],
         "tags": [bounded(str(tag)) for tag in _list(run.labels.get("tags"))[:20]],
         "note": bounded(str(run.labels.get("note") or "")),
@@ -126,12 +126,10 @@ def _run(
     }
 
 
-def status_of(run: RunData) -> str:
-    """How a run stands, by its last event: finished, stopped, failed, running or killed."""
-    said = last_word(run.events)
-    if said != ENDED:
-        return said
-    return RUNNING if run.is_running else ENDED if run.events else "unknown"
+def page_status(run: RunData) -> str:
+    """The status of a run; without events it is not known."""
+    is_running = run.is_running
+    return status_of(run.events, lambda: is_running) if run.events or is_running else "unknown"
 
 
 def last(column: Column | None) -> float | None:
