@@ -270,7 +270,7 @@ class Job(
             return False
         parts = tensor * parallel.sequence_multiple
         lengths = (self.batch.sequence_length, packing.pad_to_multiple_of or parts)
-        return isinstance(self.model, Transformer) and not any(each % parts for each in lengths)
+        return isinstance(self.model, Transformer) and not any(degree % parts for degree in lengths)
 
     @derive("batch.global_size")
     def _derive_global_size(self) -> int:
@@ -305,7 +305,7 @@ class Job(
         return None if steps is None else int(steps)
 
     def horizon(self) -> Duration:
-        """What curves other than the learning rate's run over."""
+        """The horizon of curves other than the learning rate's."""
         return self.schedule.runs_over or self.duration
 
     @derive("schedule.horizon")
@@ -333,7 +333,7 @@ class Job(
 
     @derive("schedule.evaluated_on")
     def plateau_basis(self) -> str | None:
-        """What the metric that a plateau schedule follows depends on, apart from the data."""
+        """The settings of evaluation that the metric of a plateau schedule depends on."""
         schedule, section = self.schedule, self.evaluation
         if not isinstance(schedule, Plateau) or section is None:
             return None

@@ -43,7 +43,7 @@ CHANGES = ("gone", "new", "changed")
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What differs from the record, and may.
+    """Accepted differences from a record.
 
     Arguments:
         differences: longer budgets, run-time settings, and identity fields as far as they were
@@ -72,24 +72,24 @@ def split_paths(accept: Sequence[str]) -> list[str]:
     return [part for text in accept for part in text.split(",")]
 
 
-def accepted_path(path: str, job: Job, found: Sequence[Difference]) -> str:
+def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str:
     """Read a path to accept, in one spelling.
 
     Raises:
         SetpointError: it is neither a field nor a section.
     """
-    whole = path.strip().replace("-", "_")
+    spelled = path.strip().replace("-", "_")
     declared = [name for name, _ in all_fields(Job)]
-    here = [leaf.key for leaf in leaves(job)] + [item.path for item in found]
-    present = {*here, *(key.rpartition(".")[0] for key in here)} - {""}
+    keys = [leaf.key for leaf in leaves(job)] + [item.path for item in differences]
+    present = {*keys, *(key.rpartition(".")[0] for key in keys)} - {""}
     known = {*declared, *present}
-    if whole in known:
-        return whole
+    if spelled in known:
+        return spelled
     # Other variants have fields that are no part of this run.
-    close = nearest(whole, sorted(present), 1)
+    close = nearest(spelled, sorted(present), 1)
     if not close:
-        words = {name.rpartition(".")[2]: name for name in reversed([*here, *declared])}
-        close = [words[word] for word in nearest(whole.rpartition(".")[2], words, 1)]
+        words = {name.rpartition(".")[2]: name for name in reversed([*keys, *declared])}
+        close = [words[word] for word in nearest(spelled.rpartition(".")[2], words, 1)]
     hint = f" Did you mean {close[0]}?" if close else ""
     raise SetpointError(f"--accept {path}: the configuration has no such field or section.{hint}")
 
@@ -144,10 +144,10 @@ def describe_data(side: Mapping[str, Any]) -> str:
     Arguments:
         side: an entry of `Accepted.data`.
     """
-    found = [f"{len(side[kind])} {kind}" for kind in CHANGES if side[kind]]
+    counts = [f"{len(side[kind])} {kind}" for kind in CHANGES if side[kind]]
     names = [f"{name} ({kind})" for kind in CHANGES for name in side[kind]]
     shown = ", ".join(names[:5]) + (f", and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"documents of {side['side']}: {', '.join(found) or 'other tokens'}" + (
+    return f"documents of {side['side']}: {', '.join(counts) or 'other tokens'}" + (
         f": {shown}" if names else ""
     )
 
@@ -202,12 +202,12 @@ def check_contract(
         SetpointError: with the differences, if an identity field differs that is not accepted, or
             the budget shrinks; and for a path to accept that is none.
     """
-    found = recorded_differences(folder, job)
-    paths = [accepted_path(path, job, found) for path in accept]
-    for item in found:
+    differences = recorded_differences(folder, job)
+    paths = [accepted_path(path, job, differences) for path in accept]
+    for item in differences:
         if item.path == "duration" and _shrinks(item.left, job):
             raise SetpointError(shorter(folder, item, given))
-    identity = [difference for difference in found if difference.role is IDENTITY]
+    identity = [difference for difference in differences if difference.role is IDENTITY]
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
     late, reshaped, moved = [], None, []
     if identity and list_checkpoints(Path(folder, "checkpoints")):
@@ -215,7 +215,7 @@ def check_contract(
         late, moved = _too_late(identity), moved_rows(saved, job, identity)
         reshaped = _other_shape(saved.model, job.model, identity)
     if refused:
-        longer = [item for item in found if item.role is BUDGET]
+        longer = [item for item in differences if item.role is BUDGET]
         raise identity_refusal(folder, refused, late, given, reshaped, moved, longer)
     if moved:
         raise SetpointError(
@@ -245,7 +245,7 @@ def check_contract(
             f"no effect: it is used at the start of a run, and {folder} resumes from a "
             f"checkpoint.\nValid: {plain(item.left)}, as it was saved."
         )
-    kept = [item for item in found if item.left is not ABSENT or item.role is IDENTITY]
+    kept = [item for item in differences if item.left is not ABSENT or item.role is IDENTITY]
     idle = [path for path in paths if not any(within(item.path, path) for item in identity)]
     return Accepted(kept, tuple(idle), tuple(load_record(Job, folder).notes))
 
@@ -270,15 +270,20 @@ def _other_shape(
         if not isinstance(config, Transformer) or not config.parameters_known:
             return None
         # A vocabulary that is the tokenizer's is the same on both sides.
-        shapes.append({each.name: each.shape for each in parameters_of(config, BYTES_VOCABULARY)})
+        shapes.append(
+            {
+                parameter.name: parameter.shape
+                for parameter in parameters_of(config, BYTES_VOCABULARY)
+            }
+        )
     before, now = shapes
     for name in (*before, *now):
         left, right = before.get(name), now.get(name)
         if left is None:
             return f"{name} is not there"
         if left != right:
-            here = "not in the model" if right is None else f"{' x '.join(map(str, right))} here"
-            return f"{name} is {' x '.join(map(str, left))} there, and {here}"
+            today = "not in the model" if right is None else f"{' x '.join(map(str, right))} here"
+            return f"{name} is {' x '.join(map(str, left))} there, and {today}"
     return None
 
 
@@ -294,7 +299,9 @@ def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str
     moved = [path for path in ROWS if path in about]
     if job.data.packing.length_buckets and "batch.global_size" in about:
         moved.append("batch.global_size")
-    before, now = (each.seed if each.data.seed is None else each.data.seed for each in (saved, job))
+    before, now = (
+        config.seed if config.data.seed is None else config.data.seed for config in (saved, job)
+    )
     if before != now:
         moved += [path for path in ("seed", "data.seed") if path in about]
     if saved.data.is_mixture != job.data.is_mixture:

@@ -67,21 +67,25 @@ def finish(run: Run, loop: Loop) -> Run:
     status = 0 if loop.is_over and run.best.due is None else run.stop.status
     reason = loop.end_reason
     if loop.is_at_limit and not loop.is_over and not status:
-        at, status = loop.position.step, PREEMPTED
+        position, status = loop.position.step, PREEMPTED
         reason = f"stopped after step {loop.until}, as it was asked to"
-        if loop.until is not None and at > loop.until:
-            reason = f"nothing was trained: it was to stop after step {loop.until}, and is at {at}"
+        if loop.until is not None and position > loop.until:
+            reason = (
+                f"nothing was trained: it was to stop after step {loop.until}, and is at {position}"
+            )
     why = {} if reason is None else {"reason": reason}
     if status and run.stop.signal is not None:
         why["signal"] = run.stop.cause
-    at, loss, scores = loop.position, run.mean.last, loop.scores
+    position, loss, scores = loop.position, run.mean.last, loop.scores
     if loss is None or not scores:  # of the sessions before
-        rows = _rows_at(run.files.metrics, at.step)
+        rows = _rows_at(run.files.metrics, position.step)
         loss = rows["train"].get("mean_loss") if loss is None and "train" in rows else loss
         scores = scores or (scores_in(rows["evaluation"]) if "evaluation" in rows else {})
-    run.status, run.final_position, run.reason, run.cause = status, at, reason, run.stop.cause
+    run.status, run.final_position, run.reason, run.cause = status, position, reason, run.stop.cause
     run.loss, run.scores = loss, scores
-    run.events.write("end", step=at.step, seconds=round(at.seconds, 3), status=status, **why)
+    run.events.write(
+        "end", step=position.step, seconds=round(position.seconds, 3), status=status, **why
+    )
     write_report(run)
     for callback in run.added_callbacks:
         callback.recorded(loop, done=status == 0)
@@ -99,7 +103,7 @@ ENDINGS = {0: "finished", 130: "interrupted"}
 
 def print_summary(run: Run, stream: TextIO | None = None) -> None:
     """Print what was trained, how well, how fast, and where the record lies."""
-    job, at, before = run.job, run.final_position, run.started
+    job, position, before = run.job, run.final_position, run.started
     state, reason = ENDINGS.get(run.status) or f"stopped by {run.cause}", run.reason
     if reason is not None:
         state = reason if run.status else f"{state} early: {reason}"
@@ -108,13 +112,13 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
         ("fingerprint", fingerprint(run.identity)[:SHORT]),
         ("parameters", f"{run.components.parameter_count:,}"),
         *adapter_rows(run),
-        ("steps", f"{at.step:,}"),
-        ("tokens", f"{at.tokens:,}"),
-        ("epochs", f"{at.epochs:.3f}"),
-        ("training time", short_time(at.seconds)),
+        ("steps", f"{position.step:,}"),
+        ("tokens", f"{position.tokens:,}"),
+        ("epochs", f"{position.epochs:.3f}"),
+        ("training time", short_time(position.seconds)),
     ]
-    if at.seconds > before.seconds:
-        speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
+    if position.seconds > before.seconds:
+        speed = (position.tokens - before.tokens) / (position.seconds - before.seconds)
         rows.append(("tokens/s", f"{speed:,.0f}"))
     if run.loss is not None:
         rows.append(("training loss", f"{run.loss:.4f}"))
@@ -141,9 +145,9 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
 
 
 def adapter_rows(run: Run) -> list[tuple[str, str]]:
-    """What is adapted, trained and frozen; nothing without an adapter."""
-    found = run.components.adapter
-    return [] if found is None else [("adapter", found.line())]
+    """The row of the adapter; empty without one."""
+    report = run.components.adapter
+    return [] if report is None else [("adapter", report.line())]
 
 
 def _print_baselines(run: Run, bits: float, stream: TextIO | None) -> None:

@@ -169,11 +169,10 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def missing_checkpoints(path: Path) -> str | None:
-    """Whether a run without checkpoints has trained what is not to be overwritten.
+    """Name the training that a run without checkpoints has lost, so that it is not overwritten.
 
     Returns:
-        how far it was; None for a run that never saved anything on its way: it was killed before
-        its first checkpoint, and starts again.
+        None for a run that was killed before its first checkpoint: it starts again.
     """
     log = path / "events.jsonl"
     rows = read_jsonl(log, damaged=[]) if log.exists() else []
@@ -212,16 +211,16 @@ def _refuse_ranks(job: Job) -> None:
     ranks, started = job.parallel.world_size, launched()
     if ranks == started:
         return
-    here = f"a launcher has started {started}" if started > 1 else "one process was started"
+    situation = f"a launcher has started {started}" if started > 1 else "one process was started"
     raise SetpointError(
-        f"parallel.world_size = {ranks}, and {here}.\nValid: `setpoint train ... --nproc {ranks}`, "
-        f"or `torchrun --nproc-per-node {ranks} -m setpoint train ...`; `setpoint check "
+        f"parallel.world_size = {ranks}, and {situation}.\nValid: `setpoint train ... --nproc "
+        f"{ranks}`, or `torchrun --nproc-per-node {ranks} -m setpoint train ...`; `setpoint check "
         f"--world-size {ranks}` verifies the plan"
     )
 
 
 SAME_ON_ALL_RANKS = ("code", "python", "packages")
-"""What of their environments ranks must have in common."""
+"""Facts of the environment that ranks must have in common."""
 
 
 def compare_on_all_ranks(
@@ -313,7 +312,7 @@ def settings_of(job: Job) -> Iterator[None]:
 
 
 def device_line(job: Job, device: torch.device) -> str:
-    """What a run is about to run on, and how.
+    """The device of a run, its ranks, and its formats.
 
     Returns:
         for instance `device: cuda:0 (NVIDIA H100 80GB HBM3), 8 ranks: shard 8 (FSDP2), fp32

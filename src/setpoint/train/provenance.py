@@ -28,11 +28,11 @@ from setpoint.train.contract import CHANGES, Accepted, describe_data
 from setpoint.train.refusal import ContractRefused
 
 ENVIRONMENT = "environment.json"
-# What may tell why a resumed run differs; the rest, such as the time, always does.
+# Differences that may explain those of a resumed run; others, such as the time, are usual.
 COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
 
 OF_DOCUMENTS = ("data.sources", "data.held_out", "data.validation")
-"""What may be accepted where documents differ; and the whole section `data`."""
+"""Fields that `--accept` may name if documents differ, beside the section `data`."""
 
 LISTED = 100_000
 """Documents of a side up to which each is in the record."""
@@ -84,7 +84,9 @@ def compare_with_record(
     """
     recorded = _read(run)
     data = compare_data(recorded["data"], components)
-    asked = [path for path in accept if any(within(path.strip(), each) for each in OF_DOCUMENTS)]
+    asked = [
+        path for path in accept if any(within(path.strip(), section) for section in OF_DOCUMENTS)
+    ]
     if not asked and "data" not in accept:
         refuse_data(str(run.path), data, accept)
     used = (*asked, "data") if data else ()
@@ -153,14 +155,14 @@ def describe(data: DataIdentity) -> dict[str, Any]:
 def _inputs(data: DataIdentity) -> list[str]:
     """The files that too many documents are from: each with what changes when its content does."""
     if data.prepared is not None:
-        found = read_inputs(Path(data.prepared))
+        inputs = read_inputs(Path(data.prepared))
     else:
         digests: dict[str, Any] = {}
         for name, _, digest in data.files:
             file = name.partition("#")[0]
             digests.setdefault(file, hashlib.sha256()).update(f"{name} {digest}\n".encode())
-        found = [f"{file}\t{digest.hexdigest()}" for file, digest in digests.items()]
-    return found if len(found) <= LISTED else []
+        inputs = [f"{file}\t{digest.hexdigest()}" for file, digest in digests.items()]
+    return inputs if len(inputs) <= LISTED else []
 
 
 def compare_data(recorded: Mapping[str, Any], components: Components) -> list[dict[str, Any]]:
@@ -170,7 +172,7 @@ def compare_data(recorded: Mapping[str, Any], components: Components) -> list[di
         an entry for each side that differs: `side`, and the names of the documents that are
         `gone`, `new` or `changed`.
     """
-    found: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     for side, data in _sides(components):
         entry = recorded.get(side)
         if entry is None or entry["digest"] == data.digest:
@@ -179,12 +181,12 @@ def compare_data(recorded: Mapping[str, Any], components: Components) -> list[di
             same_kind = (entry.get("prepared") is None) == (data.prepared is None)
             before, now = entry.get("inputs") or [], _inputs(data)
             names = changed_names(before, now) if before and now and same_kind else ([], [], [])
-            found.append({"side": side, **dict(zip(CHANGES, names, strict=True))})
+            changes.append({"side": side, **dict(zip(CHANGES, names, strict=True))})
             continue
         before = {name: digest for name, _, digest in entry["files"]}
         now = {name: digest for name, _, digest in data.files}
         both = [name for name in now if name in before]
-        found.append(
+        changes.append(
             {
                 "side": side,
                 "gone": [name for name in before if name not in now],
@@ -192,25 +194,25 @@ def compare_data(recorded: Mapping[str, Any], components: Components) -> list[di
                 "changed": [name for name in both if now[name] != before[name]],
             }
         )
-    return found
+    return changes
 
 
 def refuse_data(
-    folder: str, found: Sequence[Mapping[str, Any]], accept: Sequence[str] = ()
+    folder: str, changes: Sequence[Mapping[str, Any]], accept: Sequence[str] = ()
 ) -> None:
     """Refuse to go on with other documents, naming them.
 
     Arguments:
-        found: what `compare_data` returned.
+        changes: what `compare_data` returned.
         accept: what is accepted already, for the command that goes on.
 
     Raises:
         SetpointError: if there is any.
     """
-    if not found:
+    if not changes:
         return
-    words = "; ".join(describe_data(side) for side in found)
-    trained = any(side["side"] == "train" for side in found)
+    words = "; ".join(describe_data(side) for side in changes)
+    trained = any(side["side"] == "train" for side in changes)
     path = "data.sources" if trained else "data.validation"
     command = f"setpoint train {shlex.quote(folder)} --accept {','.join([*accept, path])}"
     raise ContractRefused(
@@ -247,9 +249,9 @@ def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
 def _read(run: RunDirectory) -> dict[str, Any]:
     path = run.path / ENVIRONMENT
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found["data"]["train"]["files"], list):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record["data"]["train"]["files"], list):
             raise TypeError("data.train.files is not a list")
-        return found
+        return record
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SetpointError(f"{path}: the record of the run cannot be read: {error}") from None

@@ -155,9 +155,9 @@ def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
 
 
 def _is_of_use(directory: RunDirectory) -> bool:
-    """Whether a directory holds checkpoints, or says where ranks were that made no progress."""
+    """True if a directory holds checkpoints, or stacks of ranks that made no progress."""
     try:
-        stacks = any(os.path.getsize(each) for each in directory.logs.glob("*.stacks"))
+        stacks = any(os.path.getsize(file) for file in directory.logs.glob("*.stacks"))
         return stacks or bool(list_checkpoints(directory.checkpoints))
     except OSError:  # another rank removes an empty file, or the disk fails
         return True
@@ -197,8 +197,8 @@ def _record_failure(run: Run, error: Exception) -> None:
     if other is not None and (isinstance(error, LostRanks) or tells_of_others(error)):
         details = {"rank": other.rank, "error": other.error, "traceback": other.frames}
     if run.loop is not None:
-        at = run.loop.position
-        details = {"step": at.step, "seconds": round(at.seconds, 3), **details}
+        position = run.loop.position
+        details = {"step": position.step, "seconds": round(position.seconds, 3), **details}
     run.events.write("fault", **without_values(details, known))
     write_report(run)
 
@@ -261,7 +261,7 @@ def _write_loaded(run: Run) -> None:
 
 
 def facts_of(run: Run) -> RunFacts:
-    """What trackers show of the run; to be asked for when its start has been written."""
+    """The facts of a run for its trackers, once its start has been written."""
     directory = run.files
     with directory.events.open("rb") as file:
         first = file.readline()
@@ -309,7 +309,7 @@ def _write_config(run: Run) -> None:
 def lost_since(
     run: Run, position: Position, offset: int, reached: Position | None = None
 ) -> dict[str, Any]:
-    """What an event says of steps after a checkpoint that are lost, for `goodput`.
+    """The entry of an event for steps after a checkpoint that are lost; `goodput` counts them.
 
     Arguments:
         position: of the checkpoint.
@@ -321,18 +321,18 @@ def lost_since(
     """
     metrics, events = run.files.metrics, run.files.events
     rows = read_jsonl(metrics, [], offset) if metrics.exists() else []
-    found = dropped(
+    lost = dropped(
         read_jsonl(events, []) if reached is None else [],
         rows,
         position.step,
         position.seconds,
         None if reached is None else (reached.step, reached.seconds),
     )
-    return {} if found is None else {"dropped": found}
+    return {} if lost is None else {"dropped": lost}
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """What the event of a start or a resume says of the job."""
+    """The facts of the job in the event of a start or a resume."""
     facts: dict[str, Any] = {
         "began": time_of(run.began),
         "seconds": round(run.started.seconds, 3),
@@ -357,7 +357,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _notes(run: Run) -> Iterator[str]:
-    """What people should know of the job before it trains."""
+    """Notes on the job for people, before it trains."""
     grown = (run.components.pretrained or {}).get("grown")
     if grown is not None:
         yield (
@@ -387,12 +387,12 @@ def _program_callbacks_before(run: Run) -> list[str]:
     if run.accepted is None or not run.files.events.exists():
         return []
     rows = [row for row in read_jsonl(run.files.events, []) if row.get("event") in BEGINNINGS]
-    found = rows[-1].get("callbacks") if rows else None
-    return [str(name) for name in found] if isinstance(found, list) else []
+    names = rows[-1].get("callbacks") if rows else None
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _finished(run: Run, accepted: Accepted) -> str:
-    """Where and why the run is finished, and what follows for this session."""
+    """Say that a run is finished, with the step and the reason."""
     nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
     finished = f"{run.directory} is finished at step {run.resumed_at}"
     if run.reason is not None:

@@ -205,20 +205,22 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
         passed.append(reason)
         report(path, reason)
 
-    found: Checkpoint | None = None
+    newest: Checkpoint | None = None
     try:
-        found = run.store.load_newest(on_damaged)
+        newest = run.store.load_newest(on_damaged)
     except SetpointError:
         # Where all are damaged here, there may be others elsewhere.
-        if not passed or not any(each.fetch(None) for each in run.added_callbacks):
+        if not passed or not any(callback.fetch(None) for callback in run.added_callbacks):
             raise
-        found = run.store.load_newest(report)
+        newest = run.store.load_newest(report)
     else:
-        if passed and any(each.fetch(found and found.step) for each in run.added_callbacks):
-            found = run.store.load_newest(report)
-    if found is not None:
-        run.progress.note(f"resuming {run.directory} at step {found.step}")
-    return found
+        if passed and any(
+            callback.fetch(newest and newest.step) for callback in run.added_callbacks
+        ):
+            newest = run.store.load_newest(report)
+    if newest is not None:
+        run.progress.note(f"resuming {run.directory} at step {newest.step}")
+    return newest
 
 
 def report_damage(run: Run) -> OnDamaged:
@@ -268,22 +270,22 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     step, policy = failed.step, failed.policy
     assert policy is not None
     what = f"step {step}: {failed.wrong}"
-    found = run.store.load_newest(report_damage(run))
-    if found is None:
+    checkpoint = run.store.load_newest(report_damage(run))
+    if checkpoint is None:
         raise RunError(
             f"{what}, and {policy.field} = rollback has no checkpoint to go back to. Lower "
             f"checkpoint.every ({run.job.checkpoint.every}), or set checkpoint.at_start = true"
         )
-    count = policy.roll_back_to(found.step, step, failed.wrong)
-    states = {name: each for name, each in run.states.items() if name != "data"}
-    position = restore(run.job, states, run.frozen.completed(found))
+    count = policy.roll_back_to(checkpoint.step, step, failed.wrong)
+    states = {name: state for name, state in run.states.items() if name != "data"}
+    position = restore(run.job, states, run.frozen.completed(checkpoint))
     lost: dict[str, Any] = {}
     if loop.components.world.is_main:
         offset = run.trackers.states[JSONL]["offset"]
         lost = lost_since(run, position, offset, reached=loop.position)
     run.events.write(
         "rollback",
-        step=found.step,
+        step=checkpoint.step,
         failed=step,
         cause=failed.cause,
         loss=failed.loss,
@@ -294,10 +296,11 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
         **lost,
     )
     run.progress.note(
-        f"{what}; going back to step {found.step}, and on with the data after it (rollback {count})"
+        f"{what}; going back to step {checkpoint.step}, and on with the data after it "
+        f"(rollback {count})"
     )
-    run.store.set_aside_after(found.step)
-    run.trackers.rewind(found.step, run.progress.note)
+    run.store.set_aside_after(checkpoint.step)
+    run.trackers.rewind(checkpoint.step, run.progress.note)
     return position
 
 
@@ -313,7 +316,7 @@ def _compatibility_key(job: Job) -> str:
 
 
 class PeerShard(Placeable):
-    """What a rank holds of a tensor, from the rank of its number in another replica group.
+    """A shard of a tensor, from the rank of the same number in another replica group.
 
     Arguments:
         shape: of the whole tensor.
@@ -337,11 +340,11 @@ class PeerShard(Placeable):
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
         """The part; ranks of one number hold the same parts."""
-        here = tuple(offset), tuple(shape)
-        if here != (self.offset, tuple(self.local.shape)) and self.local.numel():
+        place = tuple(offset), tuple(shape)
+        if place != (self.offset, tuple(self.local.shape)) and self.local.numel():
             raise SetpointError(
                 f"a rank of another replica group holds elements from {self.offset} on of a "
-                f"tensor, and this rank wants those from {here[0]} on.\nValid: the same ranks in "
+                f"tensor, and this rank wants those from {place[0]} on.\nValid: the same ranks in "
                 f"all groups"
             )
         return self.local.cpu()
@@ -388,8 +391,8 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
         }
         where, plain = Path("the state of another replica group"), json.loads(state["state"])
         step: int = plain["position"]["step"]
-        found = Checkpoint(step, dict(tensors), plain, None, where)
-        loop.go_on_at(restore(run.job, states, found))
+        checkpoint = Checkpoint(step, dict(tensors), plain, None, where)
+        loop.go_on_at(restore(run.job, states, checkpoint))
         run.events.write("healed", step=step, before=before)
         run.progress.note(f"step {before}: goes on at step {step}, from another replica group")
 

@@ -130,7 +130,7 @@ def _refuse_arguments(directory: object, until: object, stop: object, accept: ob
     if stop is not None and not isinstance(stop, StopRequest):
         raise SetpointError(f"train: stop is a StopRequest or None; got {stop!r}")
     if not isinstance(accept, str) and (
-        not isinstance(accept, Sequence) or not all(isinstance(each, str) for each in accept)
+        not isinstance(accept, Sequence) or not all(isinstance(path, str) for path in accept)
     ):
         raise SetpointError(f"train: accept is a list of fields or sections; got {accept!r}")
 

@@ -45,7 +45,7 @@ def stop_message(
 
 
 def command_again(job: Job, path: str | Path) -> str:
-    """What resumes a run: the command that began it, unless that draws another seed."""
+    """The command that resumes a run: the one that began it, unless that draws another seed."""
     return f"`setpoint train {shlex.quote(str(path))}`" if is_drawn(job) else THE_SAME
 
 
@@ -60,16 +60,16 @@ def run_status(folder: str) -> str:
 
 
 def data_position(folder: str) -> str | None:
-    """Where in the data the newest whole checkpoint is, in words; None where none says so."""
+    """The position in the data of the newest whole checkpoint, in words; None if unknown."""
     _, directory = newest_whole(Path(folder, "checkpoints"))
     if directory is None:
         return None
     try:
-        found = json.loads((directory / STATE).read_bytes()).get("data")
+        position = json.loads((directory / STATE).read_bytes()).get("data")
     # Damaged, which training finds and says.
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
-    return found if isinstance(found, str) and found else None
+    return position if isinstance(position, str) and position else None
 
 
 def lengthened_from(folder: str, now: object) -> str | None:
@@ -80,7 +80,7 @@ def lengthened_from(folder: str, now: object) -> str | None:
 
 
 def goodput_of(folder: str | Path) -> Goodput:
-    """Where the time of a run went, by its record; lines that are damaged are left out."""
+    """The goodput of a run by its record; damaged lines are left out."""
     return goodput(_rows(folder), _rows(folder, "metrics.jsonl"))
 
 
@@ -114,7 +114,7 @@ def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
 
 
 def stop_file_of(job: Job, folder: str | Path) -> Path | None:
-    """Where the file lies that stops a run; None where none does."""
+    """The path of the file that stops a run; None if none does."""
     name = job.resilience.stop_file
     return None if name is None else Path(folder, name)
 

@@ -63,7 +63,7 @@ class Run:
     files: RunDirectory
     accepted: Accepted | None = None
     missing_checkpoints: str | None = None
-    """How far a run was whose checkpoints are gone; None if nothing is lost."""
+    """The training that is lost with the checkpoints; None if none is."""
     world: World = field(init=False)
     stop: StopRequest = field(init=False)
     shown: Progress = field(init=False)
@@ -103,9 +103,9 @@ class Run:
     metrics: MetricLog = field(init=False)
     states: States = field(init=False)
     loaded: Loaded | None = None
-    """What `checkpoint.load` gave a run without checkpoints of its own."""
+    """The start from `checkpoint.load`; None without one."""
     is_over: bool = False
-    """Whether nothing was left to train."""
+    """True if nothing was left to train."""
     reason: str | None = None
     """Why training ended before its duration was over; None if it did not."""
     loop: Loop | None = None
@@ -119,7 +119,7 @@ class Run:
     scores: Scores = field(default_factory=dict)
     """Of the last evaluation, by the name of the data set."""
     cause: str = ""
-    """What stopped the session from outside; empty if nothing did."""
+    """The signal or limit that stopped the session; empty if none did."""
 
     def __repr__(self) -> str:
         words = [f"{self.directory}: {STATUSES.get(self.status, f'status {self.status}')}"]
@@ -131,12 +131,12 @@ class Run:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether the run goes on from weights of its own."""
+        """True if the run goes on from weights of its own."""
         return bool(self.stamp[1])
 
     @property
     def begins_anew(self) -> bool:
-        """Whether weights to start from count: the run has none of its own, and loads not all."""
+        """True if initial weights are needed: there is no checkpoint, and not all are loaded."""
         section = self.job.checkpoint
         return not self.has_checkpoints and (section.load is None or section.excludes_weights)
 
@@ -153,5 +153,5 @@ class Run:
 
     @property
     def score(self) -> Score | None:
-        """How well held-out text is predicted at the end, if that was evaluated."""
+        """The score of the held-out text at the end; None if it was not evaluated."""
         return self.scores.get(HELD_OUT)

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a run: a registry of all that has a state."""
+"""State of a run in its checkpoints: the registry of all parts that have one."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from setpoint.train.position import Position, is_over
 from setpoint.units import DType
 
 WEIGHTS_ONLY = "weights_only"
-"""What the state of a checkpoint says that no run goes on from."""
+"""Mark in the state of a checkpoint that no run goes on from."""
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a checkpoint is made of.
+    """Content of a checkpoint.
 
     Arguments:
         tensors: by file and by name; not copies.
@@ -106,7 +106,7 @@ class Values:
 
 @dataclass(slots=True)
 class DataState:
-    """Where in the training data the run is."""
+    """The position in the training data."""
 
     job: Job
     components: Components
@@ -183,8 +183,8 @@ class OptimizerState:
             return
         assert state is not None
         if components.pipeline is not None:
-            own = {name for name, _ in components.weights.named_parameters()}
-            state = part_of_state(state, components.pipeline.elsewhere - own)
+            local = {name for name, _ in components.weights.named_parameters()}
+            state = part_of_state(state, components.pipeline.elsewhere - local)
         go_on_from(components, saved.tensors.get(TRAINING, {}))
         restore_optimizer(
             components.optimizer,
@@ -196,15 +196,15 @@ class OptimizerState:
         others: dict[Tensor, dtype] | None = None
         if title_of(self.job.optimizer) is not None:
             others = {
-                held: weights[name].dtype if name in weights else held.dtype
-                for name, held in components.weights.named_parameters()
+                param: weights[name].dtype if name in weights else param.dtype
+                for name, param in components.weights.named_parameters()
             }
         convert_state(self.job.precision, components.optimizer, others)
 
 
 @dataclass(slots=True)
 class TrackersState:
-    """How far each tracker has come."""
+    """The positions of the trackers in their files."""
 
     trackers: Trackers
     trained: bool = False
@@ -221,7 +221,7 @@ class TrackersState:
 
 @dataclass(slots=True)
 class LoggedState:
-    """What code of the user's has logged since the last row, on all ranks."""
+    """Metrics that code of the user has logged since the last row, on all ranks."""
 
     metrics: MetricLog
     world: World
@@ -303,8 +303,8 @@ def snapshot(
     """
     taken = Snapshot(state={"position": asdict(position)})
     with ExitStack() as within:
-        for each in states.values():
-            each.capture(taken, within)
+        for part in states.values():
+            part.capture(taken, within)
         if weights_only:
             weights = taken.tensors["model"]
             if weights_dtype is not None:
@@ -317,14 +317,14 @@ def snapshot(
 def _converted(weights: Mapping[str, Tensor], to: dtype) -> dict[str, Tensor]:
     """Weights in another dtype; those that are one tensor stay one."""
     done: dict[tuple[object, ...], Tensor] = {}
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        here = part_here(tensor)
-        seen = (here.data_ptr(), here.stride(), *tensor.shape) if here.numel() else (name,)
+        local = part_here(tensor)
+        seen = (local.data_ptr(), local.stride(), *tensor.shape) if local.numel() else (name,)
         if seen not in done:
             done[seen] = tensor.to(to) if tensor.is_floating_point() else tensor
-        found[name] = done[seen]
-    return found
+        result[name] = done[seen]
+    return result
 
 
 def restore(job: Job, states: Mapping[str, Stateful], checkpoint: Checkpoint) -> Position:
@@ -342,7 +342,7 @@ def restore(job: Job, states: Mapping[str, Stateful], checkpoint: Checkpoint) ->
             f"run resumes from these. Move it away to resume from the checkpoint before it, if "
             f"there is one, or train a run of its own that starts from them"
         )
-    for each in states.values():
-        if not (alone and each.trained):
-            each.restore(checkpoint)
+    for part in states.values():
+        if not (alone and part.trained):
+            part.restore(checkpoint)
     return position

@@ -23,12 +23,12 @@ def materialize_adapter(
 ) -> None:
     """Give adapters that lie on the meta device memory, whose content is anything."""
     for adapter in adapters_of(model).values():
-        if any(each.is_meta for each in adapter.parameters()):
+        if any(param.is_meta for param in adapter.parameters()):
             materialize(adapter, device, dtype or torch.float32)
 
 
 def adapter_rules(model: nn.Module, after_merge: bool = False) -> dict[str, Initializer]:
-    """How the parameters of adapters start, by their names in the model; see `LowRank.spreads`."""
+    """Initializers of adapter parameters, by their names in the model; see `LowRank.spreads`."""
     rules: dict[str, Initializer] = {}
     for path, adapter in adapters_of(model).items():
         for name, (kind, spread) in adapter.spreads(after_merge).items():
@@ -53,11 +53,11 @@ def start_magnitudes(model: nn.Module) -> None:
 
     Where ranks hold parts of a weight, all of them take part.
     """
-    for adapter, weight, held in held_by_adapters(model).values():
+    for adapter, weight, params in held_by_adapters(model).values():
         if adapter.magnitude is not None:
-            merged = whole_base(weight) + whole_update(adapter, held)
+            merged = whole_base(weight) + whole_update(adapter, params)
             lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
-            put(held["magnitude"], lengths)
+            put(params["magnitude"], lengths)
 
 
 def held_by_adapters(
@@ -68,18 +68,22 @@ def held_by_adapters(
     They are the parameters themselves: what a module reads by their names may be this rank's part.
     """
     modules = dict(model.named_modules())
-    found: dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]] = {}
+    adapters: dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]] = {}
     for path, adapter in adapters_of(model).items():
-        holder, _, own = path.rpartition(".")
+        holder, _, name_in_layer = path.rpartition(".")
         name, below = "weight", QUANTIZED
         if isinstance(adapter, ExpertAdapter):
-            holder, name, below = holder.rpartition(".")[0], own, f"{QUANTIZED}.{own}"
+            holder, name, below = (
+                holder.rpartition(".")[0],
+                name_in_layer,
+                f"{QUANTIZED}.{name_in_layer}",
+            )
         quantized = modules.get(f"{holder}.{below}")
         base = dict(modules[holder].named_parameters(recurse=False))
-        held = dict(adapter.named_parameters(recurse=False))
+        params = dict(adapter.named_parameters(recurse=False))
         weight = quantized if isinstance(quantized, QuantizedWeight) else base[name]
-        found[path] = adapter, weight, held
-    return found
+        adapters[path] = adapter, weight, params
+    return adapters
 
 
 def whole_base(weight: Base) -> Tensor:
@@ -102,9 +106,9 @@ def replace_base(weight: Base, merged: Tensor) -> Tensor:
     return merged.to(weight.dtype).to(merged.dtype)
 
 
-def whole_update(adapter: LowRank, held: Mapping[str, nn.Parameter]) -> Tensor:
+def whole_update(adapter: LowRank, params: Mapping[str, nn.Parameter]) -> Tensor:
     """The update of an adapter in fp32 at least, whole where ranks hold parts; all take part."""
-    return adapter.delta_of(_wide(whole_of(held["a"])), _wide(whole_of(held["b"])))
+    return adapter.delta_of(_wide(whole_of(params["a"])), _wide(whole_of(params["b"])))
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -59,39 +59,39 @@ def companions_of(
     from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
     from setpoint.model.pretrained.save import as_eos, declared_ends, fitting_ends
 
-    found: Companions = {}
+    files: Companions = {}
     if isinstance(tokenizer, HuggingFaceTokenizer):
         file = find_tokenizer(tokenizer.path)
-        found = _read({n: file if n == TOKENIZER else file.with_name(n) for n in TOKENIZER_FILES})
+        files = _read({n: file if n == TOKENIZER else file.with_name(n) for n in TOKENIZER_FILES})
         if tokenizer.added:
-            found[TOKENIZER] = tokenizer.document.encode()
+            files[TOKENIZER] = tokenizer.document.encode()
     same_tokenizer = False
     if pretrained is not None:
         start = Path(pretrained["directory"])
         config = CONFIG if pretrained["kind"] == "huggingface" else DESCRIPTION
         beside = _read({TOKENIZER: start / TOKENIZER})
-        same_tokenizer = bool(beside) and beside.items() <= found.items()
-        found |= _read({GENERATION: start / GENERATION, DESCRIPTION: start / config})
+        same_tokenizer = bool(beside) and beside.items() <= files.items()
+        files |= _read({GENERATION: start / GENERATION, DESCRIPTION: start / config})
     if isinstance(model, HuggingFaceModel):
         # Without what the section overrides, which is in its record.
         keys = config_keys(model) if keys is None else keys
-        found[DESCRIPTION] = json.dumps(keys, indent=2).encode()
+        files[DESCRIPTION] = json.dumps(keys, indent=2).encode()
     settings, config_json = (
-        json.loads(found.get(name, b"{}")) for name in (GENERATION, DESCRIPTION)
+        json.loads(files.get(name, b"{}")) for name in (GENERATION, DESCRIPTION)
     )
     ends = declared_ends(settings, config_json)
     if not same_tokenizer:
         ends = fitting_ends(ends, tokenizer.token_bytes.tolist())
     templates = [*_templates(sources, tokenizer)]
     if templates:
-        found[TEMPLATE] = templates[0].source.encode()
+        files[TEMPLATE] = templates[0].source.encode()
         ids = cast("ChatTokenizer", tokenizer).chat.tokens
-        turns = [ids[each.turn_end] for each in templates if each.turn_end is not None]
+        turns = [ids[template.turn_end] for template in templates if template.turn_end is not None]
         ends = [*dict.fromkeys([*ends, tokenizer.separator, *turns])]
     if ends:
         settings["eos_token_id"] = as_eos(ends)
-        found[GENERATION] = json.dumps(settings, indent=2).encode()
-    return found
+        files[GENERATION] = json.dumps(settings, indent=2).encode()
+    return files
 
 
 def _templates(sources: Sequence[SourceConfig], tokenizer: Tokenizer) -> Iterator[ChatTemplate]:
@@ -114,15 +114,15 @@ def companions_in(checkpoint: Path) -> Companions:
 
 
 def _read(files: Mapping[str, Path]) -> Companions:
-    found: Companions = {}
+    contents: Companions = {}
     for name, file in files.items():
         try:
-            found[name] = file.read_bytes()
+            contents[name] = file.read_bytes()
         except FileNotFoundError:
             continue
         except OSError as error:
             raise SetpointError(f"{file} cannot be read: {error.strerror}") from error
-    return found
+    return contents
 
 
 class FallbackFiles(NamedTuple):

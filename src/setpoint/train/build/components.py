@@ -169,8 +169,8 @@ class Components:
     @property
     def shapes(self) -> dict[str, torch.Size]:
         """The whole shapes of what a checkpoint has of the model, of what this rank has of it."""
-        held = self.model.state_dict(keep_vars=True)
-        return {name: self.replicas.shape_of(each) for name, each in held.items()}
+        state = self.model.state_dict(keep_vars=True)
+        return {name: self.replicas.shape_of(tensor) for name, tensor in state.items()}
 
     @property
     def parameter_count(self) -> int:
@@ -181,11 +181,11 @@ class Components:
             return self.adapter.adapter + self.adapter.trained + self.adapter.frozen
         if self.described is None:
             return count_parameters(self.model)
-        return sum(prod(each.shape) for each in self.described)
+        return sum(prod(param.shape) for param in self.described)
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.world.device
 
 
@@ -410,8 +410,8 @@ def build_model_parts(
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
             has_more = cut or job.adapter is not None
-            whole = skeleton(job.model, vocab_size) if has_more else None
-            components.pretrained = start_from(job.model, model, begins, dtype, whole, one)
+            undivided = skeleton(job.model, vocab_size) if has_more else None
+            components.pretrained = start_from(job.model, model, begins, dtype, undivided, one)
             materialize_adapter(model, begins, dtype)
             start_adapter(model, job.seed)
         else:
@@ -507,9 +507,9 @@ def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Para
 
 
 def data_line(job: Job, components: Components) -> str:
-    """What the data is, and how often the duration goes through it."""
+    """The data in words: its size, its notes, and the epochs that the duration takes."""
     corpora = [corpus for corpus in components.corpora if isinstance(corpus, Corpus)]
-    found, held_out = streamed_sources(components.corpora), ""
+    phrases, held_out = streamed_sources(components.corpora), ""
     if components.held_out is not None:
         tokens = "" if corpora else " tokens"
         held_out = f", {short_count(len(components.held_out.corpus.tokens))}{tokens} held out"
@@ -517,13 +517,13 @@ def data_line(job: Job, components: Components) -> str:
         train = DataIdentity.joined([corpus.identity for corpus in corpora])
         count = len(train.files)
         prepared = "" if train.prepared is None else f", from prepared data in {train.prepared}"
-        found.append(
+        phrases.append(
             f"{count:,} document{'s' * (count != 1)}, "
             f"{short_count(train.tokens or 0)} tokens to train on{held_out}{prepared}"
         )
     else:
-        found[-1] += held_out
-    notes = [f"data: {', '.join(found)}", *notes_of(components.train)]
+        phrases[-1] += held_out
+    notes = [f"data: {', '.join(phrases)}", *notes_of(components.train)]
     notes += [
         f"{rows.identity.side.replace('_', '-')}: {rows.note}"
         for rows in (components.held_out, *components.eval_sets.values())

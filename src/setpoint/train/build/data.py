@@ -105,7 +105,7 @@ def build_evaluation_rows(
 
 
 def notes_of(sequences: Sequences) -> Iterator[str]:
-    """What packing made of the documents, by source where they are mixed."""
+    """Notes of packing, by source for a mixture."""
     if isinstance(sequences, PackedSequences) and sequences.note:
         yield sequences.note
     elif isinstance(sequences, Mixture):
@@ -119,14 +119,14 @@ def phases_of(job: Job) -> list[Phase]:
     temperature = job.data.mixture.temperature
     phases = [Phase(0, shares_of(list(weights.values()), temperature))]
     for phase in job.data.all_phases:
-        own = list((weights | phase.weights).values())
+        shares = list((weights | phase.weights).values())
         first = steps_before(phase.start, job.batch) * job.batch.global_size
-        phases.append(Phase(first, shares_of(own, temperature)))
+        phases.append(Phase(first, shares_of(shares, temperature)))
     return phases
 
 
 def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
-    """Where a run is in its data, in words: the phase, the rows and epochs, of each source.
+    """The position in the data, in words: phase, rows and epochs of each source.
 
     Arguments:
         state: that of its feed.
@@ -136,7 +136,7 @@ def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
         return place
     sources: dict[str, Any] = mixture
     firsts = [phase.first for phase in phases_of(job)]
-    number = bisect_right(firsts, sum(each["taken"] for each in sources.values()))
+    number = bisect_right(firsts, sum(source_state["taken"] for source_state in sources.values()))
     since = "its sources' own weights"
     if number > 1:
         section = sections[number - 2]
@@ -154,7 +154,7 @@ def _limits_of(job: Job, members: Sequence[Sequences]) -> list[int | None]:
 
 
 def planned_in_words(job: Job, sequences: Sequences) -> str | None:
-    """What the duration takes of each source of a mixture; None where that is not known ahead."""
+    """Shares of the sources of a mixture in the whole duration; None if unknown ahead."""
     steps = job.total_steps()
     if steps is None or not isinstance(sequences, Mixture):
         return None
@@ -164,13 +164,18 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
         if job.data.streams:
             return None
         # Of rows then, about.
-        sizes = [each.row_tokens for each in members if isinstance(each, PackedSequences)]
+        sizes = [
+            rows_of_source.row_tokens
+            for rows_of_source in members
+            if isinstance(rows_of_source, PackedSequences)
+        ]
         shares = [
             [share / size for share, size in zip(phase.shares, sizes, strict=True)]
             for phase in phases
         ]
         phases = [
-            Phase(phase.first, shares_of(each)) for phase, each in zip(phases, shares, strict=True)
+            Phase(phase.first, shares_of(rows_of_source))
+            for phase, rows_of_source in zip(phases, shares, strict=True)
         ]
     planned = planned_rows(phases, _limits_of(job, members), rows)
     said = [
@@ -215,12 +220,12 @@ def build_datasets(
     """
     built: dict[str, EvaluationRows] = {}
     section = job.evaluation
-    for index, each in enumerate(section.datasets if section is not None else ()):
+    for index, dataset in enumerate(section.datasets if section is not None else ()):
         where = f"evaluation.datasets.{index}.sources"
         corpus = named_corpus(
-            each.name, each.sources, tokenizer, job.data.prepare, where=where, show=show
+            dataset.name, dataset.sources, tokenizer, job.data.prepare, where=where, show=show
         )
-        built[each.name] = build_evaluation_rows(job, corpus, each.sources)
+        built[dataset.name] = build_evaluation_rows(job, corpus, dataset.sources)
     return built
 
 
@@ -238,8 +243,8 @@ def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[
         )
         return
     known = {file.sha256 for file in train.identity.files}
-    for name, each in datasets.items():
-        files = each.identity.files
+    for name, dataset in datasets.items():
+        files = dataset.identity.files
         shared = [file for file in files if file.sha256 in known]
         if shared:
             yield (
@@ -272,7 +277,7 @@ def uneven_split(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> l
 
 
 def streamed_sources(corpora: Sequence[Corpus | Stream]) -> list[str]:
-    """What is read while training runs."""
+    """The sources that are streamed while training runs, in words."""
     return [
         f"{stream.name} streamed from {len(stream.parts):,} "
         f"part{'s' * (len(stream.parts) != 1)} in blocks of {stream.buffer:,} documents"

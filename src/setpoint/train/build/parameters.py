@@ -42,9 +42,9 @@ def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], 
         SetpointError: the model cannot be built.
     """
     parameters, others = described(job, vocabulary)
-    held = [each for each in parameters if not is_frozen(job.optimizer, each.name)]
-    whole = sum(prod(each.shape) for each in parameters)
-    return held, others + whole - sum(prod(each.shape) for each in held)
+    trained = [param for param in parameters if not is_frozen(job.optimizer, param.name)]
+    count = sum(prod(param.shape) for param in parameters)
+    return trained, others + count - sum(prod(param.shape) for param in trained)
 
 
 def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
@@ -61,9 +61,9 @@ def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
     """
     model = job.model
     if isinstance(model, Transformer) and model.parameters_known:
-        found = adapted(job, vocabulary)
-        if found is not None:
-            return found.trained, sum(prod(each.shape) for each in found.frozen)
+        adapted_model = adapted(job, vocabulary)
+        if adapted_model is not None:
+            return adapted_model.trained, sum(prod(param.shape) for param in adapted_model.frozen)
         return list(parameters_of(model, vocabulary)), 0
     try:
         from setpoint.model.build import build_outline
@@ -74,7 +74,7 @@ def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
         ) from None
     built = build_outline(model, vocabulary)
     add_adapter(job, built)
-    frozen = sum(each.numel() for each in built.parameters() if not each.requires_grad)
+    frozen = sum(param.numel() for param in built.parameters() if not param.requires_grad)
     return trained_parameters(built), frozen
 
 
@@ -111,12 +111,12 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
     return describe(job.adapter, base, fused_parts_of(model))
 
 
-def adapter_report(job: Job, found: Described) -> AdapterReport:
+def adapter_report(job: Job, adapter: Described) -> AdapterReport:
     """Count what is adapted, trained and frozen, `optimizer.frozen` included."""
-    frozen = [each for each in found.trained if is_frozen(job.optimizer, each.name)]
-    names = {each.name for each in frozen}
-    trained = [each for each in found.trained if each.name not in names]
-    rest = found._replace(trained=trained, frozen=[*found.frozen, *frozen])
+    frozen = [param for param in adapter.trained if is_frozen(job.optimizer, param.name)]
+    names = {param.name for param in frozen}
+    trained = [param for param in adapter.trained if param.name not in names]
+    rest = adapter._replace(trained=trained, frozen=[*adapter.frozen, *frozen])
     width = WIDTHS[job.precision.params]
     return report_of(rest, width, width)
 
@@ -135,22 +135,22 @@ def least_weights(job: Job) -> int | None:
     count = estimate_size(model, vocab_size=words, sequence_length=length).parameters
     trained = count
     if job.optimizer.frozen or job.adapter is not None:
-        held, frozen = trained_and_frozen(job, words)
-        trained = sum(prod(each.shape) for each in held)
+        trained_params, frozen = trained_and_frozen(job, words)
+        trained = sum(prod(param.shape) for param in trained_params)
         count = trained + frozen
     width = WIDTHS[job.precision.params]
-    held = width * (count + trained * (2 if job.optimizer.keeps_state else 1))
-    return held - saved_by_quantizing(job, words)
+    size = width * (count + trained * (2 if job.optimizer.keeps_state else 1))
+    return size - saved_by_quantizing(job, words)
 
 
 def saved_by_quantizing(job: Job, vocabulary: int) -> int:
     """Count the bytes that a quantized base takes less than one in `precision.params`."""
-    found = adapted(job, vocabulary)
-    if found is None or not found.quantized:
+    adapter = adapted(job, vocabulary)
+    if adapter is None or not adapter.quantized:
         return 0
     width = WIDTHS[job.precision.params]
-    numbers = {each.name: prod(each.shape) for each in found.frozen}
-    return sum(width * numbers[name] - size for name, size in found.quantized.items())
+    numbers = {param.name: prod(param.shape) for param in adapter.frozen}
+    return sum(width * numbers[name] - size for name, size in adapter.quantized.items())
 
 
 def trained_parameters(
@@ -170,7 +170,7 @@ def trained_parameters(
 
     kinds, rates, turned = parameter_kinds(model), multipliers_of(model), inputs_first(model)
     packed = packed_experts(model)
-    held: Iterable[tuple[str, Any]] = model.named_parameters() if named is None else named
+    tensors: Iterable[tuple[str, Any]] = model.named_parameters() if named is None else named
     return [
         Parameter(
             name,
@@ -181,7 +181,7 @@ def trained_parameters(
             packed.get(name, ""),
             tensor,
         )
-        for name, tensor in held
+        for name, tensor in tensors
         if tensor.requires_grad
     ]
 
@@ -231,10 +231,10 @@ def groups_of(
 
     if described is None:
         return parameter_groups(config, trained_parameters(model, named))
-    held: dict[str, Any] = dict(model.named_parameters() if named is None else named)
+    tensors: dict[str, Any] = dict(model.named_parameters() if named is None else named)
     groups = parameter_groups(config, _unfrozen(config, described))
     for group in groups:
-        group["params"] = [(name, held[name]) for name, _ in group["params"] if name in held]
+        group["params"] = [(name, tensors[name]) for name, _ in group["params"] if name in tensors]
         if not group["params"]:
             group["param_names"] = []  # torch wants them of all groups or of none
     return groups
@@ -253,4 +253,4 @@ def rows_of(
 
 
 def _unfrozen(config: OptimizerConfig, described: Sequence[Parameter]) -> list[Parameter]:
-    return [each for each in described if not is_frozen(config, each.name)]
+    return [param for param in described if not is_frozen(config, param.name)]

@@ -20,7 +20,7 @@ from setpoint.train.config import Job
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """How the model FLOPs utilization of a run is computed.
+    """Formula and numbers of the model FLOPs utilization (MFU) of a run.
 
     Arguments:
         flops_per_token: what it gives; None where it cannot be computed.
@@ -42,7 +42,7 @@ class Utilization:
         return None if self.peak is None else self.peak * self.ranks
 
     def record(self) -> dict[str, Any]:
-        """What the record of a run says of it.
+        """The entry in the record of a run.
 
         Returns:
             a mapping of plain values; `mfu` in the rows is tokens_per_second * flops_per_token /
