@@ -89,7 +89,7 @@ def test_any_step_is_reached_from_a_checkpoint_also_behind_a_rollback(
     run = train(job).directory
     for step in (3, 6, 9):
         done = again(run, step, *flags)
-        assert done.found == done.recorded == recorded(run, step)
+        assert done.numbers == done.recorded == recorded(run, step)
         assert done.start == (step - 1) // 4 * 4 and not done.is_kept and not done.first
     kept = read_bad_batch(run, 7)
     components = build_components(job)
@@ -99,9 +99,9 @@ def test_any_step_is_reached_from_a_checkpoint_also_behind_a_rollback(
     for one, other in zip(batches, taken.batches, strict=True):
         assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
     done = again(run, 7, *flags)
-    assert done.is_kept and math.isfinite(done.found.loss)  # the poison was in the objective
+    assert done.is_kept and math.isfinite(done.numbers.loss)  # the poison was in the objective
     done = again(run, 7, *flags, from_data=True)
-    assert done.found == recorded(run, 7)
+    assert done.numbers == recorded(run, 7)
 
 
 def test_a_run_that_was_loaded_from_another_is_reached_from_its_start(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_run_that_was_loaded_from_another_is_reached_from_its_start(tmp_path: 
              "duration=11 steps", "optimizer.frozen=['^embedding']")  # fmt: skip
     run = train(small_job(tmp_path, *FLAGS, *flags), tmp_path / "runs" / "second").directory
     done = again(run, 11, *flags)
-    assert done.found == recorded(run, 11) and not done.is_kept
+    assert done.numbers == recorded(run, 11) and not done.is_kept
 
 
 def test_as_many_as_asked_for_are_kept_and_damage_is_said(tmp_path: Path, poison: Poison) -> None:

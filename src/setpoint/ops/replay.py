@@ -39,9 +39,9 @@ from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean
 from setpoint.train.opening import settings_of
-from setpoint.train.position import Position
-from setpoint.train.start_from import load_other
-from setpoint.train.state import WEIGHTS_ONLY, restore, states_of
+from setpoint.train.resume import restore_or_load
+from setpoint.train.state import WEIGHTS_ONLY, states_of
+from setpoint.train.verdict import rollbacks_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +111,19 @@ def replay(
     recorded = _recorded(run, step, saved)
     checkpoint = _newest_before(run, step, note)
     with settings_of(job):
-        kept, load = fallback_files(job, run.path), job.checkpoint.load
-        fresh = checkpoint is None and (load is None or job.checkpoint.excludes_weights)
-        components = build_components(job, fresh, no_work, *kept)
+        section, files = job.checkpoint, fallback_files(job, run.path)
+        fresh = checkpoint is None and (section.load is None or section.excludes_weights)
+        components = build_components(job, fresh, no_work, *files)
         states = states_of(job, components, best_metric_of(job, components), LossMean(), Trackers())
-        position, frozen = Position(), FrozenParameters(job, components)
-        if checkpoint is not None:
-            position = restore(job, states, frozen.completed(checkpoint))
-        elif load is not None:
-            with TemporaryDirectory() as folder:
-                _, position = load_other(job, components, states, frozen, into=Path(folder))
+        frozen = FrozenParameters(job, components)
+        with TemporaryDirectory() as folder:
+            position, _ = restore_or_load(
+                job, components, states, frozen, checkpoint, run.events, Path(folder)
+            )
         loop = Loop(job, components, [], StopRequest(), position)
         assert isinstance(loop.engine, Engine)
         try:
-            _go_on_with_data(run, loop, saved)
+            _go_on_with_data(run, loop, checkpoint, saved)
             components.model.train()
             _take_steps(loop, step)
             shares = [(0, list(components.feed.take().batches))] if saved is None else saved.shares
@@ -185,17 +184,18 @@ def _newest_before(run: RunDirectory, step: int, note: Callable[[str], None]) ->
     return None
 
 
-def _go_on_with_data(run: RunDirectory, loop: Loop, saved: SavedStep | None) -> None:
-    """Move the data to where the run went on from the checkpoint, if it has gone back to it."""
+def _go_on_with_data(
+    run: RunDirectory, loop: Loop, checkpoint: Checkpoint | None, saved: SavedStep | None
+) -> None:
+    """Move the data to where it was on the way to the step, before later rollbacks."""
     start, data = loop.position.step, None
-    if saved is not None:
-        rewound = saved.facts.get("rewound")
-        if rewound and rewound["step"] == start:
-            data = rewound["data"]
-    else:
-        for row in _rows(run.events):
-            if row.get("event") == "rollback" and row.get("step") == start:
-                data = row["data"]
+    if saved is None:  # the last time that the run went on from here, also without the checkpoint
+        for event in rollbacks_to(_rows(run.events), start).values():
+            data = event["data"]
+    elif (rewound := saved.facts.get("rewound")) and rewound["step"] == start:
+        data = rewound["data"]
+    elif checkpoint is not None:
+        data = checkpoint.state["loader"]
     if data is not None:
         loop.components.feed.load_state_dict(data)
 
