@@ -161,6 +161,8 @@ class Arguments:
         if text is None:
             return None
         try:
+            if not text.isascii() or "_" in text:  # which Python reads, and no field does
+                raise ValueError
             result = read(text)
         except ValueError:
             raise SetpointError(f"{name} needs {kind}, got {text!r}") from None
@@ -394,10 +396,11 @@ class Command:
 
         lines = [bold(f"{self.title} {self.usage}"), "", self.description.strip(), ""]
         lines.append(bold("Options"))
-        for option in self.options:
-            left = f"{option.name} {option.metavar}" if option.metavar else option.name
+        names = [" ".join(filter(None, (each.name, each.metavar))) for each in self.options]
+        width = max(map(len, names)) + 2
+        for name, option in zip(names, self.options, strict=True):
             repeat = " May be repeated." if option.repeat else ""
-            lines.append(f"  {left:<21} {option.help}{repeat}")
+            lines.append(f"  {name:<{width}}{option.help}{repeat}")
         if self.examples:
             lines += ["", bold("Examples")]
             width = max(len(command) for command, _ in self.examples) + 2

@@ -78,9 +78,9 @@ def run(arguments: Arguments) -> int:
         open_table(source, arguments, overrides=not many and at == 1)
         for at, source in enumerate(sources)
     ]
-    ignored = [path.replace("-", "_") for path in arguments.options.get("--ignore", [])]
-    for path in ignored:
-        _expect_path(path, tables, arguments)
+    ignored = [
+        _known_path(path, tables, arguments) for path in arguments.options.get("--ignore", [])
+    ]
     rows = compare(tables, roles, ignored)
     if arguments.has("--json"):
         import json
@@ -124,15 +124,19 @@ def _role(name: str) -> Role:
     return ROLES[name]
 
 
-def _expect_path(path: str, tables: list[Table], arguments: Arguments) -> None:
-    """Refuse to ignore what there is not: it would be compared under its right name."""
-    if any(within(key, path) for each in tables for key in each):
-        return
-    known = [name for name, _ in all_fields(arguments.command.program.root)]
-    if path in known:
-        return
-    meant = did_you_mean(path, [*known, *(key for each in tables for key in each)], " ")
-    raise SetpointError(f"--ignore {path}: there is no such field or section.{meant}")
+def _known_path(typed: str, tables: list[Table], arguments: Arguments) -> str:
+    """A path to ignore, as the tables spell it.
+
+    Raises:
+        SetpointError: if there is none: it would be compared under its right name.
+    """
+    fields = [name for name, _ in all_fields(arguments.command.program.root)]
+    keys = [key for table in tables for key in table]
+    for path in (typed, typed.replace("-", "_")):  # keys of mappings are as they were written
+        if path in fields or any(within(key, path) for key in keys):
+            return path
+    meant = did_you_mean(typed, [*fields, *keys], " ")
+    raise SetpointError(f"--ignore {typed}: there is no such field or section.{meant}")
 
 
 def _facts(row: Row, sources: list[str]) -> object:

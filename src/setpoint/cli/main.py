@@ -106,9 +106,10 @@ def _dispatch(words: list[str]) -> int:
     if words[0] in ("--version", "-V"):
         print(f"setpoint {__version__}")
         return 0
-    if words[0] in GROUPS and len(words) < 2 + (words[-1] in ("--help", "-h")):
-        print(_overview(words[0]), file=sys.stdout if len(words) > 1 else sys.stderr)
-        return 0 if len(words) > 1 else WRONG
+    if words[0] in GROUPS and all(word.startswith("-") for word in words[1:]):
+        helps = {"--help", "-h"}.intersection(words)
+        print(_overview(words[0]), file=sys.stdout if helps else sys.stderr)
+        return 0 if helps else WRONG
     name, *rest = joined(words)
     if name == "__complete":
         from setpoint.cli.complete import run

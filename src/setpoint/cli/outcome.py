@@ -235,8 +235,9 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
 
         problems = [problem.to_json() for problem in getattr(error, "problems", ())]
         answer = {"ok": False, "status": error.status, "error": str(error), "problems": problems}
-        print(json.dumps(answer, indent=2))
-    sys.stdout.flush()
+        _print_or_abandon(json.dumps(answer, indent=2))
+    else:
+        _print_or_abandon()
     # Of a rank, its launcher prints the traceback.
     traced = getattr(error, "rank_traceback", "") or traceback_to_show(error)
     if "RANK" in os.environ:
@@ -249,6 +250,16 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
         if log := log_of(error):
             print(all_frames_in(log), file=sys.stderr)
     print(f"{styled('error:', '1;31', sys.stderr)} {error}", file=sys.stderr)
+
+
+def _print_or_abandon(*lines: str) -> None:
+    """Print lines and what waits in the buffer, unless the reader of standard output has left."""
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _abandon_output()
 
 
 def _speaks_json(name: str) -> bool:

@@ -78,9 +78,9 @@ def run(arguments: Arguments) -> int:
     if chosen in ("toml", "yaml") and not (arguments.has("--all") or arguments.has("--minimal")):
         data = _without_nulls(data, to_minimal(config), config)
     if path is not None:
-        from setpoint.cli.why import by_index, not_there
+        from setpoint.cli.why import leaf_path, not_there
 
-        path = by_index(config, path.replace("-", "_"))
+        path = leaf_path(config, path)
         whole = _branch(to_plain(config), path.split("."))
         if whole is None:
             raise SetpointError(not_there(arguments.command.program, config, path))

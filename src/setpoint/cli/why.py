@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Program
 from setpoint.cli.source import open_source
@@ -11,6 +13,7 @@ from setpoint.cli.value import plain, value_text
 from setpoint.config import (
     SUFFIXES,
     Config,
+    Free,
     Leaf,
     SetpointError,
     all_fields,
@@ -46,12 +49,12 @@ def run(arguments: Arguments) -> int:
     program = arguments.command.program
     path, source = path_and_source(arguments.positional, program)
     config = open_source(source, arguments).resolve()
-    name = by_index(config, path.replace("-", "_"))
+    name = leaf_path(config, path)
     every = list(leaves(config))
     found = [leaf for leaf in every if leaf.key == name or leaf.key.startswith(f"{name}.")]
     if not found:  # an entry of a mapping, whose key is as it was written
         entries = (entry for leaf in every for entry in entries_of(config, leaf))
-        found = [entry for entry in entries if entry.key in (name, path)]
+        found = [entry for entry in entries if entry.key == name]
     dropped = list(dropped_values(config, name))
     if not found:
         lines = [f"  dropped: {line}" for line in dropped]
@@ -70,30 +73,29 @@ def run(arguments: Arguments) -> int:
 
 def not_there(program: Program, config: Config, path: str) -> str:
     """What is said of a path that leads nowhere."""
-    name = by_index(config, path.replace("-", "_"))
+    name = leaf_path(config, path)
     meant = _meant(program, name, list(leaves(config)))
     return f"this configuration has no value {path!r}. {meant}"
 
 
-def by_index(config: Config, name: str) -> str:
-    """A path with items of lists, which overrides call by name or type, by their index.
-
-    Returns:
-        the path as `leaves` has it.
-    """
-    node: object = config
-    parts = name.split(".")
-    for at, part in enumerate(parts):
-        if isinstance(node, Config) and part in type(node).__setpoint__.fields:
-            node = getattr(node, part)
+def leaf_path(config: Config, typed: str) -> str:
+    """A typed path as `leaves` has it: fields with underscores, items of lists by index."""
+    node: Any = config
+    parts = typed.split(".")
+    for depth, part in enumerate(parts):
+        plain = part.replace("-", "_")
+        if isinstance(node, Config):
+            parts[depth] = plain
+            node = getattr(node, plain) if plain in type(node).__setpoint__.fields else None
         elif isinstance(node, list | tuple):
             try:
-                index = item_index(node, part, ".".join(parts[:at]))
+                index = item_index(node, part, ".".join(parts[:depth]))
             except SetpointError:
                 break
-            parts[at], node = str(index), node[index]
-        else:
-            break
+            parts[depth], node = str(index), node[index]
+        elif isinstance(node, Mapping | Free):  # whose keys are as they were written
+            parts[depth] = part if part in node or plain not in node else plain
+            node = dict(node.items()).get(parts[depth])
     return ".".join(parts)
 
 

@@ -102,7 +102,8 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
         # Upper and lower case are the same, so that two variables may mean one field.
         other = first.setdefault(path, name)
         if other != name:
-            error = Invalid(f"is also set by the variable {other}", secret=True)
+            secret = _holds_secret(type(editor.root), path)
+            error = Invalid(f"is also set by the variable {other}", secret=secret)
             editor.report(path, value, origin, error)
         elif path[0] == TAG and TAG not in type(editor.root).__setpoint__.fields and len(path) == 2:
             later.append((name, path))
@@ -131,7 +132,9 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
             here: Sequence[type[Node]] = section_classes(kind) if kind is not None else ()
             classes = [type(node)] if isinstance(node, Node) else here
             fields = [info for cls in classes for info in cls.__setpoint__.fields.values()]
-            key = _one_of(part, ["type", EXTENDS, *(info.name for info in fields)])
+            alike = [info for info in fields if info.name.lower() == part.lower()]
+            secret = any(holds_secret(info.type) for info in alike)
+            key = _one_of(part, ["type", EXTENDS, *(info.name for info in alike)], secret)
             if key is None:  # an argument of what is imported, or a mistake
                 key = part if hasattr(cast(object, node), "__setpoint_open__") else part.lower()
             found = next((info for info in fields if info.name == key), None)
@@ -159,14 +162,18 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path)
 
 
-def _one_of(part: str, known: Iterable[str]) -> str | None:
-    """The name that a part of a variable means, in whatever case it is written."""
+def _one_of(part: str, known: Iterable[str], secret: bool = True) -> str | None:
+    """The name that a part of a variable means, in whatever case it is written.
+
+    Arguments:
+        secret: whether an error hides the value.
+    """
     found = sorted({name for name in known if name.lower() == part.lower()})
     if part in found or not found:
         return part if found else None
     if len(found) > 1:
         reason = f"may mean {' or '.join(found)}, which differ in upper and lower case only"
-        raise Invalid(f"{reason}; write {part} as one of them", tuple(found), secret=True)
+        raise Invalid(f"{reason}; write {part} as one of them", tuple(found), secret=secret)
     return found[0]
 
 
@@ -190,14 +197,19 @@ def _refuse_single_underscores(editor: Editor, name: str, value: str, prefix: st
     path = _meant(type(editor.root), name[len(prefix) - 1 :].lower().split("_"))
     if path is not None:
         right = prefix + "__".join(path).upper()
-        owners = classes_at(type(editor.root), path[:-1])
-        fields = [info for cls in owners if (info := field_of(cls, path[-1])) is not None]
         error = Invalid(
             f"{name} sets nothing: write two underscores before each name",
             hint=f"Did you mean {right}? If {name} is for another program, unset it here.",
-            secret=any(holds_secret(info.type) for info in fields),
+            secret=_holds_secret(type(editor.root), path),
         )
         editor.report(path, PlainScalar(value), Origin(ENVIRONMENT, name), error)
+
+
+def _holds_secret(root: type[Node], path: Sequence[str]) -> bool:
+    """Whether a field at a path is a secret."""
+    owners = classes_at(root, tuple(path[:-1]))
+    fields = (field_of(cls, path[-1]) for cls in owners)
+    return any(info is not None and holds_secret(info.type) for info in fields)
 
 
 def _meant(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:

@@ -65,6 +65,10 @@ class Free:
         except AttributeError:
             raise KeyError(key) from None
 
+    def keys(self) -> Iterator[str]:
+        """The keys; with these, `dict(user)` is a copy."""
+        return iter(self)
+
     def __contains__(self, key: object) -> bool:
         return any(key == known for known in self)
 
