@@ -60,7 +60,7 @@ PLAN = Option(
 )
 DRY_RUN = Option(
     "--dry-run",
-    "Take a step as one of the ranks, without the others: its memory.",
+    "Run one step of one rank on fake tensors; report its memory.",
 )
 RANK = Option("--rank", "The rank of --plan and --dry-run; default: 0.", "N")
 COMMAND = Command(

@@ -90,18 +90,18 @@ WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N")
 STDIN = Option("--config-from-stdin", "Put a configuration file from standard input on top.")
 STDIN_FORMAT = Option(
     "--stdin-format",
-    "Its format: toml, yaml or json; default: by its first character.",
+    "Format of standard input: toml, yaml or json; default: detected.",
     "FORMAT",
     choices=("toml", "yaml", "json"),
 )
 GPU = Option(
     "--gpu",
-    "GPU, such as h100: check its memory; with --plan, expect its step time.",
+    "GPU, such as h100: check its memory; with --plan, estimate the step time.",
     "NAME",
 )
-MACHINES = Option("--machines", "A file with GPUs and networks of your own.", "FILE")
-PRICE = Option("--price", "Of a GPU for an hour, for the cost of the run.", "N")
-POWER = Option("--power", "Watts of a GPU; default: those of its maker.", "N")
+MACHINES = Option("--machines", "File with GPUs and networks of your own.", "FILE")
+PRICE = Option("--price", "Price per GPU-hour, for the cost of the run.", "N")
+POWER = Option("--power", "Power per GPU in watts; default: its data sheet.", "N")
 TIMELINE = Option("--timeline", "Draw the step into this HTML file.", "FILE")
 GPU_OPTIONS = (GPU, MACHINES, PRICE, POWER, TIMELINE)
 """Of commands that expect the time of a step; see `setpoint.cli.expected`."""

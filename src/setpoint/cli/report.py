@@ -32,7 +32,8 @@ COMMAND = Command(
         Option("--output", "Write this file instead.", "FILE"),
         Option("--objective", "Metric that runs are ranked by; default evaluation.held_out_loss.",
                "PATH"),
-        Option("--direction", "Of the objective.", "WORD", choices=("minimize", "maximize")),
+        Option("--direction", "minimize or maximize the objective.", "WORD",
+               choices=("minimize", "maximize")),
         JSON,
     ],
     [

@@ -1,4 +1,4 @@
-"""`setpoint runs archive`: leave runs out of lists, with nothing of them removed."""
+"""`setpoint runs archive`: hide runs from lists, with nothing of them removed."""
 
 from __future__ import annotations
 

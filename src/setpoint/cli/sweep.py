@@ -42,7 +42,12 @@ COMMAND = Command(
         Option("--random", "Random search with this many points.", "N"),
         Option("--search", "Sequential search with this many points, finished ones included.", "N"),
         Option("--objective", f"Metric to optimize; default {OBJECTIVE}.", "PATH"),
-        Option("--direction", "Of the objective.", "WORD", choices=("minimize", "maximize")),
+        Option(
+            "--direction",
+            "minimize or maximize the objective.",
+            "WORD",
+            choices=("minimize", "maximize"),
+        ),
         Option("--draw-seed", "Seed of --random and --search; default 0.", "N"),
         *COMMON,
         JSON,

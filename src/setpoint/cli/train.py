@@ -33,9 +33,9 @@ from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory_of
 from setpoint.train.run_status import command_again, stop_message, watch_limits
 
-NNODES = Option("--nnodes", "Machines of the job; each runs this command.", "N|MIN:MAX")
-ENDPOINT = Option("--rdzv-endpoint", "Where these meet: one of them, and a free port.", "HOST:PORT")
-RUN_ID = Option("--rdzv-id", "Name of the job there, the same on all machines.", "ID")
+NNODES = Option("--nnodes", "Number of nodes; run this command on each.", "N|MIN:MAX")
+ENDPOINT = Option("--rdzv-endpoint", "Rendezvous address: a node and a free port.", "HOST:PORT")
+RUN_ID = Option("--rdzv-id", "Rendezvous id, the same on all nodes.", "ID")
 UNTIL = Option("--until", "Stop after this step; the same command without it resumes.", "STEP")
 RESTARTS = Option("--max-restarts", "Start all ranks again if one is killed or hangs.", "N")
 COMMAND = Command(
@@ -247,7 +247,7 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> _Sta
                 f"--nnodes {given} needs {option.name} {option.metavar}, the same on all of them"
             )
         if most == 1 and arguments.has(option.name):
-            raise SetpointError(f"{option.name} has no effect on one machine (--nnodes)")
+            raise SetpointError(f"{option.name} has no effect on one node (--nnodes)")
     if restarts and total == 1:
         raise SetpointError("--max-restarts has no effect for one rank: run the command again")
     if ranks is None:
