@@ -52,7 +52,7 @@ def test_torch_is_asked_where_a_value_calls_for_it(
     text = cli.refused(line)
     assert "PyTorch sees no GPU on this machine; use --parallel.device auto or cpu" in text
     assert "For a job of another machine, --world-size N leaves this one out." in text
-    named = "whether the device is there (needs torch: --using torch)\n"
+    named = "the device is there (needs torch: --using torch)\n"
     for elsewhere in ("--world-size 1", "--parallel.world_size 2"):
         assert named in cli.ok(f"{line} {elsewhere}")
     # Building a model imports what it names, which is done where that is asked for.
@@ -60,7 +60,7 @@ def test_torch_is_asked_where_a_value_calls_for_it(
     text = cli.ok(f"check tiny {own}")
     assert "once built (needs import and torch: --using import,torch)\n" in text
     monkeypatch.setattr(check, "_has_torch", lambda: False)
-    assert "whether the device is there (needs torch, which is not installed)\n" in cli.ok(line)
+    assert "the device is there (needs torch, which is not installed)\n" in cli.ok(line)
 
 
 def test_missing_paths_are_found(cli: CommandLine) -> None:

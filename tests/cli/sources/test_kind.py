@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.checkpoint import folder
+from setpoint.checkpoint import folder, manifest
 from setpoint.cli.sources import kind
 from setpoint.cli.sources.kind import (
     CHECKPOINT,
@@ -79,7 +79,7 @@ def test_what_lies_in_the_folder(cli: CommandLine) -> None:
 
 def test_the_names_are_those_of_checkpoints() -> None:
     # Repeated there, since every command decides what its SOURCE is.
-    assert kind.MANIFEST == folder.MANIFEST
+    assert kind.MANIFEST == manifest.MANIFEST
     assert kind.POINTERS == folder.POINTERS
 
 
