@@ -15,7 +15,6 @@ from setpoint.ops.rank_health import GpuHealthCallback
 from setpoint.ops.stragglers import StragglersCallback
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
-from setpoint.resilience.limits import END_OF_JOB, Limits
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.heartbeat import read_heartbeats
 from setpoint.track.jsonl import NoEvents
@@ -26,7 +25,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of
-from setpoint.train.run_status import watch_limits
+from setpoint.train.session_limits import END_OF_JOB, SessionLimits, watch_limits
 
 from ..ops.nvml_stand_in import nvml_stand_in
 from .poison import Poisoned, poison_runs
@@ -101,7 +100,7 @@ def limited(job: Job) -> tuple[list[str], str]:
         patch.setenv(END_OF_JOB, str(time.time() + 1e6))
         watch_limits(stop, job, "run")
     found = stop.limits
-    assert isinstance(found, Limits)
+    assert isinstance(found, SessionLimits)
     found.close()
     return list(found.ends), str(found.file)
 

@@ -31,7 +31,8 @@ from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.build.companions import fallback_files
 from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory_of
-from setpoint.train.run_status import command_again, stop_message, watch_limits
+from setpoint.train.run_status import command_again, stop_message
+from setpoint.train.session_limits import watch_limits
 
 NNODES = Option("--nnodes", "Number of nodes; run this command on each.", "N|MIN:MAX")
 ENDPOINT = Option("--rdzv-endpoint", "Rendezvous address: a node and a free port.", "HOST:PORT")

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 INTERRUPTED, PREEMPTED, TERMINATED = 130, 75, 143
 PREEMPT = signal.SIGUSR1
@@ -68,22 +68,6 @@ class Abandoned(Exception):
     """Raised by `StopRequest.check` where a stop was asked for, in work that is done again."""
 
 
-class Limiting(Protocol):
-    """What asks for a stop by itself: `limits.Limits`, which takes long to import."""
-
-    def step_took(self, seconds: float) -> None:
-        """See `Limits.step_took`."""
-        ...
-
-    def save_took(self, seconds: float) -> None:
-        """See `Limits.save_took`."""
-        ...
-
-    def close(self) -> None:
-        """See `Limits.close`."""
-        ...
-
-
 class StopRequest:
     """Whether the run was asked to stop, and how the process is to leave then.
 
@@ -121,8 +105,8 @@ class StopRequest:
         """Names the newest checkpoint in words."""
         self.outlook: Callable[[], str] = lambda: ""
         """Says what a stop means while `busy` is False: what was trained, and what to type."""
-        self.limits: Limiting | None = None
-        """What asks for a stop by itself; ended with the outermost block."""
+        self.limits: Any = None
+        """Its `SessionLimits`, which may ask for a stop; closed with the outermost block."""
         self._before: dict[int, Any] = {}
         self._depth = 0
         self._pipe: tuple[int, int] | None = None

@@ -45,11 +45,10 @@ from setpoint.train.contract import (
 from setpoint.train.run_name import draw_seed, find_run
 from setpoint.train.run_status import (
     command_again,
-    refuse_stopped,
     stop_message,
-    watch_limits,
 )
 from setpoint.train.session import Run, Stamp
+from setpoint.train.session_limits import refuse_stopped, watch_limits
 
 if TYPE_CHECKING:
     from setpoint.train.loop import Callback

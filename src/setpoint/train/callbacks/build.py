@@ -6,9 +6,7 @@ from functools import partial
 
 from setpoint.config import ImportPath, SetpointError, added_sections
 from setpoint.resilience.config import SkipStep
-from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
-from setpoint.train.callbacks.limits import LimitsCallback
 from setpoint.train.callbacks.log import BadStepsCallback, LogCallback, RecordCallback
 from setpoint.train.callbacks.profile import (
     CollectCallback,
@@ -24,7 +22,12 @@ from setpoint.train.recording import change_record
 from setpoint.train.session import Run
 
 # Training does not import its operations, as it does without them.
-OF_EVERY_RUN = ("setpoint.ops.chain:ChainCallback", "setpoint.ops.bad_batches:BadBatchesCallback")
+OF_EVERY_RUN = (
+    "setpoint.ops.chain:ChainCallback",
+    "setpoint.ops.bad_batches:BadBatchesCallback",
+    "setpoint.ops.pace:DataWaitCallback",
+    "setpoint.ops.pace:LimitsCallback",
+)
 
 
 def build_callbacks(run: Run) -> list[Callback]:
@@ -56,7 +59,6 @@ def build_callbacks(run: Run) -> list[Callback]:
         callbacks.append(watch_compiler(job, components, events, progress))
     callbacks += [
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, run.mean),
-        DataWaitCallback(job.data.loader, events, progress),
         evaluation,
         SaveCallback(
             run.store,
@@ -79,8 +81,6 @@ def build_callbacks(run: Run) -> list[Callback]:
         callbacks.append(BadStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
-    if run.stop.limits is not None:
-        callbacks.append(LimitsCallback(run.stop.limits))
     if job.resilience.gc is not None:
         callbacks.append(CollectCallback(job.resilience.gc))
     return callbacks

@@ -1,4 +1,4 @@
-"""When a run has to leave by itself: its time is over, or a file asks for it."""
+"""Limits of a session: its time limit, the end of its Slurm job, and its stop file."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from threading import Event, Thread, current_thread
 
 from setpoint.config import SetpointError
+from setpoint.files.threads import Periodic
+from setpoint.parallel.rank import launcher_process, own_rank
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.config import Job
 
 END_OF_JOB = "SLURM_JOB_END_TIME"
-"""Where Slurm tells a job when it ends, in seconds since 1970."""
+"""Variable in which Slurm tells a job its end, in seconds since 1970."""
 LOOK = 1.0
 """Seconds between two looks at the file."""
 SPARE = 2.0
 """Seconds that are left beyond what steps and saves have taken."""
 
 
-class Limits:
+class SessionLimits:
     """Asks a run to stop in time, from a thread, so that the beginning is no exception.
 
     A request may come when a step has just begun and, of several ranks, is heard of in the next
@@ -41,20 +44,16 @@ class Limits:
         self.ask, self.file = ask, file
         self.longest_step = self.longest_save = 0.0
         self._steps = 0
-        self._ended = Event()
-        self._thread: Thread | None = None
+        self._periodic = Periodic(self._pause, self._look, "setpoint-limits", at_once=True)
 
     def start(self) -> None:
         """Begin to look; nothing happens where there is nothing to look for."""
-        if self._thread is None and (self.ends or self.file is not None):
-            self._thread = Thread(target=self._run, name="setpoint-limits", daemon=True)
-            self._thread.start()
+        if self.ends or self.file is not None:
+            self._periodic.start()
 
     def close(self) -> None:
         """Look no more."""
-        self._ended.set()
-        if self._thread is not None and self._thread is not current_thread():
-            self._thread.join()
+        self._periodic.end()
 
     def step_took(self, seconds: float) -> None:
         """Note how long a step took, with all that follows it."""
@@ -71,7 +70,7 @@ class Limits:
         return SPARE + 2 * self.longest_step + self.longest_save
 
     def reason(self) -> str | None:
-        """Why the run has to leave now; None if it need not."""
+        """Reason to leave now; None without one."""
         if self.file is not None and self.file.exists():
             return f"the stop file {self.file}, to be removed before it resumes"
         if self.ends:
@@ -80,23 +79,66 @@ class Limits:
                 return why
         return None
 
-    def _run(self) -> None:
-        while True:
-            reason = self.reason()
-            if reason is not None:
-                self.ask(reason)
-                return
-            left = min((end - self.reserve - time.monotonic() for end in self.ends.values()),
-                       default=LOOK)  # fmt: skip
-            if self._ended.wait(min(LOOK, max(0.01, left))):
-                return
+    def _look(self) -> None:
+        reason = self.reason()
+        if reason is not None:
+            self.ask(reason)
+            self._periodic.end()
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        left = min((end - self.reserve - now for end in self.ends.values()), default=LOOK)
+        return min(LOOK, max(0.01, left))
+
+
+def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
+    """Begin to watch the limits of this session; a second call changes nothing.
+
+    Arguments:
+        folder: the run directory, which need not be there yet.
+
+    Raises:
+        SetpointError: the scheduler names an end that is over or no time.
+    """
+    if stop.limits is not None:
+        return
+    section, ends = job.resilience, dict[str, float]()
+    if section.time_limit.unit == "seconds":
+        # Ranks that are started again go on within the time of their launcher.
+        began = started_at(launcher_process() or os.getpid())
+        ends[f"resilience.time_limit = {section.time_limit}"] = began + section.time_limit.count
+    end = end_of_job() if section.deadline == "auto" else None
+    if end is not None:
+        ends[END_OF_JOB] = end
+    file = stop_file_of(job, folder) if own_rank() == 0 else None
+    limits = stop.limits = SessionLimits(stop.ask, ends, file)
+    limits.start()
+
+
+def stop_file_of(job: Job, folder: str | Path) -> Path | None:
+    """Path of the file that stops a run; None where none does."""
+    name = job.resilience.stop_file
+    return None if name is None else Path(folder, name)
+
+
+def refuse_stopped(job: Job, folder: str | Path) -> None:
+    """Refuse a run that a file has stopped, until that is removed.
+
+    Raises:
+        SetpointError: it is there.
+    """
+    file = stop_file_of(job, folder)
+    if file is not None and file.exists():
+        raise SetpointError(
+            f"{file} is there, and stops the run.\nValid: remove it, or --resilience.stop_file null"
+        )
 
 
 def end_of_job() -> float | None:
-    """When Slurm ends the job that this process is of, in seconds since 1970; None without one.
+    """End of the Slurm job of this process, in seconds since 1970; None without one.
 
     Raises:
-        SetpointError: what it says is no time, or is over.
+        SetpointError: the variable holds no time, or one that is over.
     """
     text = os.environ.get(END_OF_JOB)
     if text is None:
@@ -115,7 +157,7 @@ def end_of_job() -> float | None:
 
 
 def started_at(process: int) -> float:
-    """When a process was started, in seconds since 1970; now, where the system does not say."""
+    """Start of a process, in seconds since 1970; now, where the system does not say."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             # The name of the program, in parentheses, may hold anything.

@@ -13,13 +13,13 @@ import pytest
 from setpoint.config import resolve
 from setpoint.data.config import Loader
 from setpoint.data.feed import Spent
+from setpoint.ops.pace import SECONDS, STEPS, DataWaitCallback
 from setpoint.track.progress import Progress
-from setpoint.train.callbacks.data_wait import SECONDS, STEPS, DataWaitCallback
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ..small import small_job
+from ..train.small import small_job
 
 
 class Heard(Progress):
@@ -46,7 +46,9 @@ class Steps:
         self.components = SimpleNamespace(feed=SimpleNamespace(spent=self.spent))
         self.heard = Heard()
         section = resolve(Loader(workers=workers))
-        self.callback = DataWaitCallback(section, cast(Any, self.heard), self.heard)
+        self.callback = DataWaitCallback()
+        self.callback.section = section
+        self.callback.events, self.callback.note = cast(Any, self.heard), self.heard.note
 
     def take(
         self,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.resilience import limits
-from setpoint.resilience.limits import END_OF_JOB, SPARE, Limits, end_of_job, started_at
 from setpoint.resilience.signals import Stopped, StopRequest
+from setpoint.train import session_limits as limits
+from setpoint.train.session_limits import END_OF_JOB, SPARE, SessionLimits, end_of_job, started_at
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 def test_time_is_left_for_two_steps_and_a_save(clock: list[float]) -> None:
-    found = Limits(StopRequest().ask, {"a": 1e6 + 1100, "b": 1e6 + 1300}, None)
+    found = SessionLimits(StopRequest().ask, {"a": 1e6 + 1100, "b": 1e6 + 1300}, None)
     for seconds in (40.0, 5.0, 10.0):  # the first one compiles
         found.step_took(seconds)
     found.save_took(7.0)
@@ -50,7 +50,7 @@ def test_an_end_and_a_file_stop_what_is_under_way(
     for ends, words in (({"the end": time.time() + 0.1}, "the end"), ({}, f"the stop file {file}")):
         with pytest.raises(Stopped) as caught, StopRequest() as stop:
             stop.resumable = True
-            found = stop.limits = Limits(stop.ask, ends, file)
+            found = stop.limits = SessionLimits(stop.ask, ends, file)
             found.start()
             if not ends:
                 file.touch()

@@ -1,20 +1,20 @@
-"""Warns where steps wait for their data."""
+"""Pace of steps: a warning where they wait for data, and the time that limits reserve for one."""
 
 from __future__ import annotations
 
 import math
 import os
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from setpoint.data.feed import Spent
-from setpoint.train.loop import Callback, Phase
+from setpoint.train.loop import Callback, Loop, Phase, StepResult
 
 if TYPE_CHECKING:
     from setpoint.data.config import Loader
-    from setpoint.track.jsonl import EventLog
-    from setpoint.track.progress import Progress
-    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.session import Run
 
 TOO_MUCH = 0.05
 """Share of the time of the steps from which on waiting for data is worth a warning."""
@@ -34,12 +34,16 @@ class DataWaitCallback(Callback):
 
     phase = Phase.OBSERVE
 
-    def __init__(self, section: Loader, events: EventLog, progress: Progress) -> None:
-        self.section, self.events, self.progress = section, events, progress
+    def __init__(self) -> None:
         self.steps = -1
         self.stepping = self.waited = 0.0
         self.spent = Spent()
         self.warned = False
+
+    def opened(self, run: Run, within: ExitStack) -> None:
+        """Take where to report to."""
+        self.section = run.job.data.loader
+        self.events, self.note = run.events, run.progress.note
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Look at the stretch that this step ends, if it does."""
@@ -71,16 +75,40 @@ class DataWaitCallback(Callback):
             making=spent.making,
         )
         if not self.warned:
-            told = advice(self.section, spent, waited, seconds)
-            self.progress.note(
+            change = advice(self.section, spent, waited, seconds)
+            self.note(
                 f"step {step}: {share:.0%} of the last {self.steps} steps were spent waiting for "
-                f"data; {told}"
+                f"data; {change}"
             )
             self.warned = True
 
 
+class LimitsCallback(Callback):
+    """Measures from the end of a step to that of the next one, with all that follows it."""
+
+    phase = Phase.LAST
+
+    def __init__(self) -> None:
+        self.since = 0.0
+
+    def start(self, loop: Loop) -> None:
+        """Measure from here."""
+        self.since = time.monotonic()
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Let the limits know how long it was."""
+        now = time.monotonic()
+        if loop.stop.limits is not None:
+            loop.stop.limits.step_took(now - self.since)
+        self.since = now
+
+    def rewound(self, loop: Loop) -> None:
+        """Measure from here."""
+        self.since = time.monotonic()
+
+
 def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:
-    """What to change, by what the batches of a stretch have cost.
+    """Suggest a change of the loader, by what the batches of a stretch have cost.
 
     Arguments:
         waited: seconds of waiting for data, of the `seconds` of the steps.
