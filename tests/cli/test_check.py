@@ -135,6 +135,7 @@ def test_what_is_held_out(cli: CommandLine) -> None:
     validation = "--data.validation text --data.validation.0.paths val.txt"
     cli.file("none.toml", SMALL.replace("held_out = 0.2\n", ""))
     cli.ok(f"check none.toml {validation}")
+    cli.ok(f"check none.toml --data.held_out 0 {validation}")  # which is what holds anyway
     text = cli.refused("check small.toml --data.held_out 0")
     assert "leaves no held-out text to evaluate on" in text and "data.validation" in text
     cli.ok("check small.toml --data.held_out 0 --evaluation null")

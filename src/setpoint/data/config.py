@@ -516,7 +516,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
 
     @dead("held_out")
     def _held_out_is_dead(self) -> str | None:
-        return "validation takes its place" if self.validation else None
+        # Of 0, which is what holds then, nothing is lost.
+        return "validation takes its place" if self.validation and self.held_out else None
 
     @check
     def _check_sources(self) -> Iterator[Problem]:
