@@ -34,7 +34,7 @@ from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces
 from setpoint.precision.config import converted, skips
 from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.protocols import Part as Size
-from setpoint.train.build.parameters import WIDTHS, adapted, described
+from setpoint.train.build.parameters import WIDTHS, adapted, trainable_parameters
 from setpoint.train.rules.model import known_vocabulary
 
 if TYPE_CHECKING:
@@ -484,7 +484,7 @@ def _all_parameters(
 
 def _whole_model(job: Job, vocabulary: int) -> Kind:
     """A model whose parts are not known: one, of all its parameters."""
-    parameters, others = described(job, vocabulary)
+    parameters, others = trainable_parameters(job, vocabulary)
     fast = sum(prod(each.shape) for each in parameters if in_float8(job, each))
     weights: dict[Weight, int] = {}
     for each in parameters:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from setpoint.checkpoint.manifest import Base
 from setpoint.files.tensor_file import DTYPES
 from setpoint.model.config import Transformer
-from setpoint.model.pretrained.base import completed, files_at, find_base, tensors_at
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import as_placed, part_here
@@ -48,6 +47,8 @@ class FrozenParameters:
         if base is None:
             self._loaded = None
             return checkpoint
+        from setpoint.model.pretrained.base import completed, find_base
+
         known = self._loaded
         if known is None or known[0].files != base.files:
             pretrained = self.job.model.pretrained
@@ -126,6 +127,8 @@ class FrozenParameters:
         unsure = {n: (DTYPES[tensor.dtype],) for n, tensor in frozen.items() if n not in known}
         if not unsure or self.components.replicas.holds_state:
             return known
+        from setpoint.model.pretrained.base import tensors_at
+
         directory = self._from or place.directory
         weights = tensors_at(place, unsure, config, size, directory, self._outline())
         for name, weight in weights.items():
@@ -137,5 +140,7 @@ class FrozenParameters:
 
 def _found(pretrained: str) -> tuple[Base, Place]:
     """The weights that `model.pretrained` means, and nothing left out yet."""
+    from setpoint.model.pretrained.base import files_at
+
     place = locate(pretrained)
     return Base(pretrained, str(place.directory.resolve()), files_at(place), {}), place

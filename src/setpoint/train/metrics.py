@@ -147,10 +147,10 @@ class NormMetrics:
         }
         for name, group in zip(groups, components.optimizer.param_groups, strict=False):
             groups[name] += group["param_names"]
-        if components.described is None:
+        if components.all_trained is None:
             known = [name for name, each in held.items() if each.requires_grad]
         else:
-            known = [each.name for each in components.described]
+            known = [each.name for each in components.all_trained]
         by: dict[str, Sets] = {"model": {"": known}, "groups": groups, "layers": _layers(known)}
         wanted = (section.grad_norms, section.param_norms, section.update_ratios)
         self.sets: dict[str, Sets] = {

@@ -343,7 +343,7 @@ def _facts(run: Run) -> dict[str, Any]:
         facts["pretrained"] = run.components.pretrained
     facts["groups"] = [
         row.to_json()
-        for row in rows_of(run.job.optimizer, run.components.model, run.components.described)
+        for row in rows_of(run.job.optimizer, run.components.model, run.components.all_trained)
     ]
     if run.components.adapter is not None:
         facts["adapter"] = run.components.adapter.to_json()

@@ -23,7 +23,6 @@ from setpoint.config import (
     read_record,
     resolve,
 )
-from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import Placeable, box_of, part_here
 from setpoint.track.jsonl import read_jsonl
@@ -369,6 +368,8 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
     if section is None:
         yield
         return
+    from setpoint.parallel.replica_groups import ReplicaGroups
+
     states = {name: each for name, each in run.states.items() if name not in NOT_SHARED}
     key = _compatibility_key(run.job)
     groups = ReplicaGroups(section, run.job.parallel.timeout, key, run.world)

@@ -57,7 +57,6 @@ def companions_of(
         SetpointError: if a file cannot be read.
     """
     from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
-    from setpoint.model.pretrained.save import as_eos, declared_ends, fitting_ends
 
     files: Companions = {}
     if isinstance(tokenizer, HuggingFaceTokenizer):
@@ -76,13 +75,17 @@ def companions_of(
         # Without what the section overrides, which is in its record.
         keys = config_keys(model) if keys is None else keys
         files[DESCRIPTION] = json.dumps(keys, indent=2).encode()
+    templates = [*_templates(sources, tokenizer)]
+    if not files and not templates:
+        return files
+    from setpoint.model.pretrained.save import as_eos, declared_ends, fitting_ends
+
     settings, config_json = (
         json.loads(files.get(name, b"{}")) for name in (GENERATION, DESCRIPTION)
     )
     ends = declared_ends(settings, config_json)
     if not same_tokenizer:
         ends = fitting_ends(ends, tokenizer.token_bytes.tolist())
-    templates = [*_templates(sources, tokenizer)]
     if templates:
         files[TEMPLATE] = templates[0].source.encode()
         ids = cast("ChatTokenizer", tokenizer).chat.tokens
@@ -95,10 +98,10 @@ def companions_of(
 
 
 def _templates(sources: Sequence[SourceConfig], tokenizer: Tokenizer) -> Iterator[ChatTemplate]:
-    from setpoint.data.sources.conversations import ConversationsSource
-
     for source in sources:
         if isinstance(source, Conversations):
+            from setpoint.data.sources.conversations import ConversationsSource
+
             # Rows of tokens need none; where others do, reading them has said so.
             with suppress(SetpointError):
                 yield ConversationsSource(source).template(tokenizer)

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.adapter.plan import AdapterReport
-from setpoint.adapter.quantize.apply import noise_of
-from setpoint.adapter.quantize.weight import StepNoise
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
@@ -29,22 +27,18 @@ from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import evaluation_windows
-from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import count_parameters, layers_of
-from setpoint.model.moe.exchange import build_exchange
 from setpoint.model.parts import stage_sizes
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
-from setpoint.model.pretrained.start import start_from
 from setpoint.model.skeleton import materialize, move_buffers, skeleton
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.apply import divide, reader_of, sequence_parts
 from setpoint.parallel.determinism import seed_everything
 from setpoint.parallel.engines import zero_settings
 from setpoint.parallel.pipeline import Pipeline
-from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.replicas import Replicas, TorchReplicas
 from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import ZeroReplicas
@@ -96,9 +90,11 @@ from setpoint.units.dtype import DType
 if TYPE_CHECKING:
     import torch
 
+    from setpoint.adapter.quantize.weight import StepNoise
     from setpoint.model.moe.dispatch import Exchange
     from setpoint.parallel.experts import ExpertRanks
     from setpoint.parallel.pipeline import Stage
+    from setpoint.parallel.replica_groups import ReplicaGroups
 
 
 Empty = Callable[[nn.Module, torch.device, torch.dtype], None]
@@ -120,7 +116,7 @@ class Components:
         replicas: sum the gradients of all ranks.
         sequence: which places of sequences this rank has.
         pipeline: runs the stages of this rank; None where it has the whole model.
-        described: all parameters that the whole model trains, where this rank has a part.
+        all_trained: all parameters that the whole model trains, where this rank has a part.
         adapter: what the adapter of the model adapts, trains and freezes; None without one.
         weights: the model's parameters as the optimizer gets them.
         options: those of its groups as they were built, by which it is seen what it has counted.
@@ -144,7 +140,7 @@ class Components:
     optimizer: torch.optim.Optimizer = field(init=False)
     options: Options = field(init=False)
     pipeline: Pipeline | None = None
-    described: list[Parameter] | None = None
+    all_trained: list[Parameter] | None = None
     adapter: AdapterReport | None = None
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
@@ -179,9 +175,9 @@ class Components:
             return self.replicas.count
         if self.adapter is not None:
             return self.adapter.adapter + self.adapter.trained + self.adapter.frozen
-        if self.described is None:
+        if self.all_trained is None:
             return count_parameters(self.model)
-        return sum(prod(param.shape) for param in self.described)
+        return sum(prod(param.shape) for param in self.all_trained)
 
     @property
     def device(self) -> torch.device:
@@ -333,12 +329,12 @@ def build_trained(
         _set_gathers(job, model, stages)
     components.weights = build_weights(job.precision, model, full, parallel.uses_fsdp)
     named = components.weights.named_parameters()
-    groups = groups_of(job.optimizer, model, named, components.described)
+    groups = groups_of(job.optimizer, model, named, components.all_trained)
     components.optimizer = build_optimizer(
         job.optimizer, groups, state_dtype(job.precision), job.seed
     )
     if parallel.uses_deepspeed:
-        components.described = trained_parameters(model)
+        components.all_trained = trained_parameters(model)
     components.options = options_of(components.optimizer)
     settings = zero_settings(job)
     if settings is not None and world.size > 1:
@@ -358,7 +354,11 @@ def build_trained(
         components.objective = Objective(model, loss, sources, components.replicas.model)
     if job.compile is not None and is_graph:
         components.compiled = compile_step(job.compile, components.objective)
-    components.sequence, components.noise = sequence_parts(parallel, world), noise_of(model)
+    components.sequence = sequence_parts(parallel, world)
+    if job.adapter is not None:
+        from setpoint.adapter.quantize.apply import noise_of
+
+        components.noise = noise_of(model)
     components.scaler = build_scaler(job.precision, device)
     components.non_finite = NonFiniteSteps(job.resilience.non_finite)
     if job.resilience.spike is not None:
@@ -404,11 +404,13 @@ def build_model_parts(
         model = skeleton(job.model, vocab_size)
         _use_float8(job, model, device)
         adapted = add_adapter(job, model)
-        components.described = trained_parameters(model) if cut else None
+        components.all_trained = trained_parameters(model) if cut else None
         stages = divide_model(job, world, model)
         # Masters are taken from the weights before these are rounded.
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
+            from setpoint.model.pretrained.start import start_from
+
             has_more = cut or job.adapter is not None
             undivided = skeleton(job.model, vocab_size) if has_more else None
             components.pretrained = start_from(job.model, model, begins, dtype, undivided, one)
@@ -420,6 +422,9 @@ def build_model_parts(
                 initialize(model, job.seed, adapter_rules(model))
                 start_magnitudes(model)
     else:
+        from setpoint.model.build import build_model
+        from setpoint.model.pretrained.start import start_from
+
         # Without memory where it gets no weights, as only a family of transformers can begin.
         is_planned = empty is not None and isinstance(job.model, HuggingFaceModel)
         with torch.device("meta") if is_planned else nullcontext():
@@ -432,7 +437,7 @@ def build_model_parts(
         adapted = add_adapter(job, model)
         if empty is None:
             start_adapter(model, job.seed)
-        components.described = trained_parameters(model) if cut else None
+        components.all_trained = trained_parameters(model) if cut else None
         stages = divide_model(job, world, model if is_planned else model.to(begins))
         if empty is not None and is_planned:
             empty(model, begins, DType(job.precision.params).torch())
@@ -440,7 +445,7 @@ def build_model_parts(
         from setpoint.precision.float8 import require_parts_fit
 
         require_parts_fit(job.precision.float8, model, job.parallel.degrees["tensor"])
-    freeze(job.optimizer, model, components.described)
+    freeze(job.optimizer, model, components.all_trained)
     full = store_in(job.precision, model, _shards(job, model, stages))
     if offload:
         move_buffers(model, device)
@@ -472,6 +477,8 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     policy = partial(sharding_policy, job.precision)
 
     def exchange(ranks: ExpertRanks) -> Exchange:
+        from setpoint.model.moe.exchange import build_exchange
+
         of_ranks = ranks.group, ranks.alike, ranks.divides
         is_compiled = job.compile is not None
         return build_exchange(job.parallel.dispatch, job.model, *of_ranks, is_compiled)

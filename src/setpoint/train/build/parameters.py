@@ -41,13 +41,13 @@ def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], 
     Raises:
         SetpointError: the model cannot be built.
     """
-    parameters, others = described(job, vocabulary)
+    parameters, others = trainable_parameters(job, vocabulary)
     trained = [param for param in parameters if not is_frozen(job.optimizer, param.name)]
     count = sum(prod(param.shape) for param in parameters)
     return trained, others + count - sum(prod(param.shape) for param in trained)
 
 
-def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
+def trainable_parameters(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
     """List the parameters that a job would train without `optimizer.frozen`, with its adapter.
 
     Those of models that are not Setpoint's own are found by building the model on the meta device.
@@ -187,21 +187,21 @@ def trained_parameters(
 
 
 def freeze(
-    config: OptimizerConfig, model: nn.Module, described: Sequence[Parameter] | None = None
+    config: OptimizerConfig, model: nn.Module, all_trained: Sequence[Parameter] | None = None
 ) -> None:
     """Freeze the parameters that the patterns of `optimizer.frozen` are found in.
 
     Tied parameters are one, under its first name.
 
     Arguments:
-        described: all parameters of the model that this one is a part of; None: it is whole.
+        all_trained: all parameters of the model that this one is a part of; None: it is whole.
 
     Raises:
         SetpointError: a pattern matches nothing, or all are frozen.
     """
     if not config.frozen and not config.frozen_spans:
         return
-    for problem in frozen_problems(config, described or trained_parameters(model)):
+    for problem in frozen_problems(config, all_trained or trained_parameters(model)):
         raise SetpointError(in_words(config, problem))
     for name, parameter in model.named_parameters():
         if is_frozen(config, name):
@@ -212,13 +212,13 @@ def groups_of(
     config: OptimizerConfig,
     model: nn.Module,
     named: Iterable[tuple[str, Tensor]] | None = None,
-    described: Sequence[Parameter] | None = None,
+    all_trained: Sequence[Parameter] | None = None,
 ) -> Groups:
     """Put the parameters of a model into the groups that its optimizer is built over.
 
     Arguments:
         named: what the optimizer gets for each name of the model; None: the model's own.
-        described: all parameters of the model that this one is a part of; None: it is whole.
+        all_trained: all parameters of the model that this one is a part of; None: it is whole.
 
     Returns:
         groups of PyTorch's form; see `parameter_groups`. Those of a part are all of the whole
@@ -229,10 +229,10 @@ def groups_of(
     """
     from setpoint.optim.groups import parameter_groups
 
-    if described is None:
+    if all_trained is None:
         return parameter_groups(config, trained_parameters(model, named))
     tensors: dict[str, Any] = dict(model.named_parameters() if named is None else named)
-    groups = parameter_groups(config, _unfrozen(config, described))
+    groups = parameter_groups(config, _unfrozen(config, all_trained))
     for group in groups:
         group["params"] = [(name, tensors[name]) for name, _ in group["params"] if name in tensors]
         if not group["params"]:
@@ -241,16 +241,16 @@ def groups_of(
 
 
 def rows_of(
-    config: OptimizerConfig, model: nn.Module, described: Sequence[Parameter] | None = None
+    config: OptimizerConfig, model: nn.Module, all_trained: Sequence[Parameter] | None = None
 ) -> list[GroupRow]:
     """Tell which parameters of a model fell into which group.
 
     Arguments:
-        described: all parameters of the model that this one is a part of; None: it is whole.
+        all_trained: all parameters of the model that this one is a part of; None: it is whole.
     """
-    parameters = described and _unfrozen(config, described)
+    parameters = all_trained and _unfrozen(config, all_trained)
     return group_rows(gather(config, parameters or trained_parameters(model)), config.lr)
 
 
-def _unfrozen(config: OptimizerConfig, described: Sequence[Parameter]) -> list[Parameter]:
-    return [param for param in described if not is_frozen(config, param.name)]
+def _unfrozen(config: OptimizerConfig, all_trained: Sequence[Parameter]) -> list[Parameter]:
+    return [param for param in all_trained if not is_frozen(config, param.name)]

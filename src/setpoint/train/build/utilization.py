@@ -11,7 +11,6 @@ from torch import nn
 from setpoint.config import SetpointError
 from setpoint.model.config import Transformer
 from setpoint.model.flops import FORMULAS, all_parameters, training_flops
-from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.layers import count_parameters
 from setpoint.model.size import pair_size
 from setpoint.track.accelerators import peak_of
@@ -98,6 +97,8 @@ def _pair_sizes(job: Job, model: nn.Module) -> int:
     """L H (Q + V): elements of a query and a value of all heads of all layers."""
     if isinstance(job.model, Transformer):
         return job.model.layers * pair_size(job.model)
+    from setpoint.model.huggingface.language_model import HuggingFaceModel
+
     # A model of the user's own may say it in the words of transformers, too.
     inner = model.model if isinstance(model, HuggingFaceModel) else model
     keys = getattr(inner, "config", None)

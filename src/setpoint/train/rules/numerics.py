@@ -202,10 +202,10 @@ def built_pattern_problems(job: Job) -> Iterator[Problem]:
 def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
     from setpoint.optim.frozen import frozen_problems, is_frozen
     from setpoint.optim.grouping import unmatched
-    from setpoint.train.build.parameters import described
+    from setpoint.train.build.parameters import trainable_parameters
 
     # Which names there are does not depend on the vocabulary.
-    config, all_of_them = job.optimizer, described(job, vocabulary)[0]
+    config, all_of_them = job.optimizer, trainable_parameters(job, vocabulary)[0]
     trained = [parameter for parameter in all_of_them if not is_frozen(config, parameter.name)]
     yield from within("optimizer", frozen_problems(config, all_of_them))
     yield from within("optimizer", unmatched(config, trained) if trained else ())

@@ -412,12 +412,12 @@ def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
 @check(when=lambda job: bool(job.parallel.sharding.replicated))
 def replicated_problems(job: Job) -> Iterator[Problem]:
     """Patterns of unsharded parameters that match none, or weights of divided experts."""
-    from setpoint.train.build.parameters import described
+    from setpoint.train.build.parameters import trainable_parameters
 
     parallel = job.parallel
     if not job.model.parameters_known or job.adapter is not None or not parallel.uses_fsdp:
         return
-    names = [parameter.name for parameter in described(job, 1)[0]]
+    names = [parameter.name for parameter in trainable_parameters(job, 1)[0]]
     for index, pattern in enumerate(parallel.sharding.replicated):
         path = f"parallel.sharding.replicated.{index}"
         matches = [name for name in names if re.search(pattern, name)]
