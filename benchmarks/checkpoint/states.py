@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.loading import Checkpoint, put_all
+from setpoint.checkpoint.loading import LoadedCheckpoint, put_all
 
 MEGABYTE = 1_000_000
 WIDTH = 1024
@@ -49,7 +49,7 @@ def joined(states: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def put_into(states: dict[str, dict[str, Tensor]], found: Checkpoint) -> None:
+def put_into(states: dict[str, dict[str, Tensor]], found: LoadedCheckpoint) -> None:
     """Read a checkpoint into tensors that are in memory."""
     put_all(
         [

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.folder import list_checkpoints, unfinished
-from setpoint.checkpoint.loading import Checkpoint, load_directory, verify_directory
+from setpoint.checkpoint.loading import LoadedCheckpoint, load_directory, verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
@@ -142,7 +142,7 @@ def alone(tensors: Tensors) -> Tensors:
     return tensors
 
 
-def check(checkpoint: Checkpoint | None) -> Newest | None:
+def check(checkpoint: LoadedCheckpoint | None) -> Newest | None:
     """Compare a checkpoint with what was saved."""
     if checkpoint is None:
         return None

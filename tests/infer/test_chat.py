@@ -15,7 +15,7 @@ from setpoint.config import ConfigError, chain_of, compose
 from setpoint.data.sources.named_templates import NAMED
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference, Weights
-from setpoint.infer.continuation import Text, continue_prompts
+from setpoint.infer.continuation import GeneratedText, continue_prompts
 from setpoint.infer.harness import Answers
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel, load
@@ -73,7 +73,9 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(run, exported)
 
 
-def answers(path: Path, *prompts: str, chat: Chat | None = None, **fields: Any) -> list[Text]:
+def answers(
+    path: Path, *prompts: str, chat: Chat | None = None, **fields: Any
+) -> list[GeneratedText]:
     section = Generation(prompts=prompts, **{"temperature": 0.0, "max_tokens": 12, **fields})
     return infer(Inference(weights=Weights(path=str(path)), chat=chat, generation=section)).texts
 

@@ -16,7 +16,7 @@ from setpoint.config.schema.tree import section_classes
 from setpoint.data.loader import Loader
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
-from setpoint.infer.continuation import Text
+from setpoint.infer.continuation import GeneratedText
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.train.config import Job
@@ -24,7 +24,7 @@ from setpoint.train.config import Job
 from .small import folder_of
 
 
-def texts(job: Inference) -> list[Text]:
+def texts(job: Inference) -> list[GeneratedText]:
     """What is generated."""
     return infer(job).texts
 

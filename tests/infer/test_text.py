@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError, resolve
-from setpoint.infer.continuation import Text, continue_prompts
+from setpoint.infer.continuation import GeneratedText, continue_prompts
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.loaded_model import LoadedModel
 from setpoint.infer.prompts import Prompt, prompts_of
@@ -22,7 +22,7 @@ GREEDY = {"temperature": 0.0, "max_tokens": 24}
 
 def texts(
     loaded: LoadedModel, *prompts: str, seed: int = 0, size: int = 8, **fields: Any
-) -> list[Text]:
+) -> list[GeneratedText]:
     section = resolve(Generation(prompts=prompts, **{**GREEDY, **fields}))
     return continue_prompts(loaded, section, asked(loaded, section), seed=seed, micro_size=size)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.checkpoint.loading import Checkpoint, load_directory
+from setpoint.checkpoint.loading import LoadedCheckpoint, load_directory
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.loaded_model import load
@@ -58,7 +58,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
-def newest(folder: Path) -> Checkpoint:
+def newest(folder: Path) -> LoadedCheckpoint:
     return load_directory(list(list_checkpoints(folder / "checkpoints").values())[-1])
 
 

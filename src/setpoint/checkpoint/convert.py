@@ -20,7 +20,7 @@ from setpoint.files.tensor_file import encode_one_by_one
 from setpoint.shapes.placed import Placeable
 
 from .folder import POINTERS
-from .loading import StoredLayout, StoredPart, StoredTensor, encode_index, load_directory
+from .loading import FilePart, StoredLayout, StoredTensor, encode_index, load_directory
 from .manifest import (
     BASE,
     INDEX,
@@ -119,12 +119,12 @@ def _write(
             }
             written |= _write_file(folder, stem + TENSORS, boxes, aliases)
             continue
-        layouts: dict[str, list[StoredPart]] = {name: [] for name in kept}
+        layouts: dict[str, list[FilePart]] = {name: [] for name in kept}
         for rank in range(parts):
             file = file_of_rank(stem, rank, parts)
             boxes = dict(_boxes_of(kept, rank, parts))
             for name, box in boxes.items():
-                layouts[name].append(StoredPart(file, box.offset, box.shape))
+                layouts[name].append(FilePart(file, box.offset, box.shape))
             tied = {name: owner for name, owner in aliases.items() if owner in boxes}
             if boxes:
                 written |= _write_file(folder, file, boxes, tied)

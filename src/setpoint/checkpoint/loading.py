@@ -55,7 +55,7 @@ OPEN = 32
 processes may open 1024."""
 
 
-class StoredPart(NamedTuple):
+class FilePart(NamedTuple):
     """A box of a tensor, as one file holds it under the tensor's name.
 
     Arguments:
@@ -72,7 +72,7 @@ class StoredLayout(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    parts: tuple[StoredPart, ...]
+    parts: tuple[FilePart, ...]
 
 
 Index = dict[str, dict[str, StoredLayout]]
@@ -102,7 +102,7 @@ def decode_index(content: bytes | bytearray) -> dict[str, StoredLayout]:
             dtype_named(entry["dtype"]),
             tuple(entry["shape"]),
             tuple(
-                StoredPart(part["file"], tuple(part["offset"]), tuple(part["shape"]))
+                FilePart(part["file"], tuple(part["offset"]), tuple(part["shape"]))
                 for part in entry["parts"]
             ),
         )
@@ -228,7 +228,7 @@ class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
         """The tensors of a file that holds all of each."""
         tensors: dict[str, StoredTensor] = {}
         for tensor, (dtype, shape, _, _) in self[name].items():
-            part = StoredPart(name, (0,) * len(shape), shape)
+            part = FilePart(name, (0,) * len(shape), shape)
             tensors[tensor] = StoredTensor(StoredLayout(dtype, shape, (part,)), tensor, self)
         return tensors
 
@@ -336,7 +336,7 @@ def joined(tensors: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class LoadedCheckpoint:
     """The content of a checkpoint, as `CheckpointStore.save` was given it.
 
     Arguments:
@@ -385,7 +385,7 @@ def load_directory(
     directory: Path,
     only: Collection[str] | None = None,
     world: World | None = None,
-) -> Checkpoint:
+) -> LoadedCheckpoint:
     """Verify and read a checkpoint.
 
     Arguments:
@@ -420,7 +420,9 @@ def load_directory(
     with as_damaged(directory):
         state = decode_state(read_verified(directory, manifest, STATE))
     base = read_base(directory, manifest)
-    return Checkpoint(manifest.step, {**tensors}, state, manifest.metric, directory, base=base)
+    return LoadedCheckpoint(
+        manifest.step, {**tensors}, state, manifest.metric, directory, base=base
+    )
 
 
 def verify_directory(directory: Path) -> float | None:
@@ -436,7 +438,9 @@ def verify_directory(directory: Path) -> float | None:
     return manifest.metric
 
 
-def load_weights(model: nn.Module, checkpoint: Checkpoint, elsewhere: Collection[str] = ()) -> None:
+def load_weights(
+    model: nn.Module, checkpoint: LoadedCheckpoint, elsewhere: Collection[str] = ()
+) -> None:
     """Put a checkpoint's weights into a model, of which each rank may hold a part.
 
     Arguments:

@@ -22,7 +22,7 @@ from setpoint.files.threads import in_threads
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import part_here
 
-from .loading import Index, StoredLayout, StoredPart, encode_index, joined
+from .loading import FilePart, Index, StoredLayout, encode_index, joined
 from .manifest import INDEX, STATE, TENSORS, encode_state, file_of_rank
 
 if TYPE_CHECKING:
@@ -212,13 +212,13 @@ def _share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
     planner = DefaultSavePlanner(flatten_state_dict=False)
     planner.set_up_planner({}, is_coordinator=True)
     shares, metadata = planner.create_global_plan(list(plans))
-    parts_of: dict[str, list[StoredPart]] = {}
+    parts_of: dict[str, list[FilePart]] = {}
     for rank, share in enumerate(shares):
         for item in share.items:
             data = item.tensor_data
             assert data is not None
             stem = _apart(item.index.fqn)[0]
-            part = StoredPart(
+            part = FilePart(
                 file_of_rank(stem, rank, len(shares)),
                 tuple(data.chunk.offsets),
                 tuple(data.chunk.sizes),

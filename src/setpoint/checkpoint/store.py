@@ -46,7 +46,7 @@ from .folder import (
     remove,
     temporary,
 )
-from .loading import Checkpoint, agree, load_directory, verify_directory
+from .loading import LoadedCheckpoint, agree, load_directory, verify_directory
 from .manifest import MANIFEST, DamagedCheckpoint, Manifest, compare_sizes, read_manifest
 from .places import format_newest
 from .staging import HostMemory, Staged, Tensors
@@ -297,7 +297,7 @@ class CheckpointStore:
 
     def load(
         self, which: int | Literal["latest", "best"] = "latest", only: Collection[str] | None = None
-    ) -> Checkpoint:
+    ) -> LoadedCheckpoint:
         """Load a checkpoint after comparing every byte with its checksum. Nothing is written.
 
         Arguments:
@@ -320,7 +320,7 @@ class CheckpointStore:
             )
         return load_directory(checkpoints[step], only, self.world)
 
-    def load_newest(self, on_damaged: OnDamaged | None = None) -> Checkpoint | None:
+    def load_newest(self, on_damaged: OnDamaged | None = None) -> LoadedCheckpoint | None:
         """Load the newest whole checkpoint; None without any. It ends when all ranks have read.
 
         Arguments:
@@ -341,7 +341,7 @@ class CheckpointStore:
             )
         reasons: list[str] = []
         for directory in reversed(list_checkpoints(self.root).values()):
-            checkpoint: Checkpoint | None = None
+            checkpoint: LoadedCheckpoint | None = None
             refused: SetpointError | None = None
             try:
                 checkpoint = load_directory(directory, world=self.world)

@@ -22,7 +22,7 @@ from setpoint.parallel.rank import launched, own_rank
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.infer.continuation import Text
+    from setpoint.infer.continuation import GeneratedText
 
 COMMAND = Command(
     "generate",
@@ -125,7 +125,7 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _shown(text: Text) -> str:
+def _shown(text: GeneratedText) -> str:
     """The prompt and its continuation, of a conversation the answer alone."""
     return text.text if text.messages is not None else text.prompt + text.text
 

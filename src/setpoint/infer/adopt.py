@@ -155,7 +155,7 @@ def _lay_export(section: Export, directory: Path) -> None:
         section.store("dtype", dtype, Origin(RECORD, str(directory), record.find))
 
 
-def _lay_sampling(section: Generation, path: str, place: Place) -> list[Problem]:
+def _lay_sampling(section: Generation, path: str, place: WeightsPlace) -> list[Problem]:
     """Sample as the generation_config.json of the weights says, unless other values are given."""
     if not (place.directory / GENERATION).is_file():
         return []
@@ -181,7 +181,7 @@ def _lay_sampling(section: Generation, path: str, place: Place) -> list[Problem]
     return problems
 
 
-def _of_run(place: Place) -> Inference:
+def _of_run(place: WeightsPlace) -> Inference:
     """The values in the record of a run or checkpoint."""
     record = load_record(Job, str(place.record))
     base = Inference()
@@ -205,7 +205,7 @@ def _of_run(place: Place) -> Inference:
     return base
 
 
-def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
+def _of_hugging_face(path: str, place: WeightsPlace, draft: Inference) -> Inference:
     """The values in the files of a model in Hugging Face's format."""
     model = _model_of(path, place, draft)
     base = Inference()
@@ -237,7 +237,7 @@ def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
     return base
 
 
-def _model_of(path: str, place: Place, draft: Inference) -> Config:
+def _model_of(path: str, place: WeightsPlace, draft: Inference) -> Config:
     """The model that a directory describes: Setpoint's own where it can be, else transformers'."""
     from setpoint.model.pretrained.read_config import read_config
 
@@ -329,7 +329,7 @@ def _shown(value: object, plain: object) -> str:
     return "null" if plain is None else str(plain)
 
 
-class Place(NamedTuple):
+class WeightsPlace(NamedTuple):
     """Location of weights.
 
     Arguments:
@@ -342,7 +342,9 @@ class Place(NamedTuple):
     record: Path | None = None
 
 
-def find_weights(path: str, which: int | str | None = None, *, weights: bool = False) -> Place:
+def find_weights(
+    path: str, which: int | str | None = None, *, weights: bool = False
+) -> WeightsPlace:
     """Find weights, without reading them.
 
     Arguments:
@@ -356,7 +358,7 @@ def find_weights(path: str, which: int | str | None = None, *, weights: bool = F
     if which is None:
         place = locate(path, weights=weights)
         if place.kind == "huggingface":
-            return Place("huggingface", place.directory)
+            return WeightsPlace("huggingface", place.directory)
         return _checkpoint(place.directory)
     run = Path(os.path.expanduser(path))
     if not is_record(str(run)) or not (run / "checkpoints").is_dir() or find_checkpoint(run):
@@ -370,12 +372,12 @@ def find_weights(path: str, which: int | str | None = None, *, weights: bool = F
     return _checkpoint(checkpoint)
 
 
-def _checkpoint(directory: Path) -> Place:
+def _checkpoint(directory: Path) -> WeightsPlace:
     verify_record(directory)
-    return Place("checkpoint", directory, directory)
+    return WeightsPlace("checkpoint", directory, directory)
 
 
-def kept_tokenizer(section: TokenizerConfig, place: Place) -> TokenizerConfig:
+def kept_tokenizer(section: TokenizerConfig, place: WeightsPlace) -> TokenizerConfig:
     """The section of a tokenizer, with the files that a checkpoint keeps of it."""
     kept = place.record is not None and (place.directory / TOKENIZER).is_file()
     if not kept or not isinstance(section, HuggingFace):

@@ -278,6 +278,11 @@ class Inference(
         return self.adapter is not None and self.weights.merge_adapter and not apart
 
     @property
+    def runs_model(self) -> bool:
+        """True if a task runs the model."""
+        return any(getattr(self, name) is not None for name in FORWARD)
+
+    @property
     def divides_weights(self) -> bool:
         """True if a rank holds a part of the weights."""
         parallel, degrees = self.parallel, self.parallel.degrees
@@ -382,10 +387,9 @@ class Inference(
     def _training_is_dead(self) -> str:
         return "it concerns training alone"
 
-    @dead("parallel.step_timeout")
-    def _step_timeout_is_dead(self) -> str | None:
-        forward = [name for name in FORWARD if getattr(self, name) is not None]
-        return None if forward else "there are no forward passes"
+    @dead("parallel.step_timeout", "batch.micro_size", "batch.global_size", "precision.compute")
+    def _passes_are_dead(self) -> str | None:
+        return None if self.runs_model else "nothing goes through the model"
 
     @dead("seed")
     def _seed_is_dead(self) -> str | None:
@@ -427,17 +431,4 @@ class Inference(
 
     @dead("weights.dtype")
     def _dtype_is_dead(self) -> str | None:
-        others = (self.generation, self.evaluation, self.harness)
-        if all(each is None for each in others):
-            return "an export converts to its own, export.dtype"
-        return None
-
-    @dead("batch.micro_size", "batch.global_size")
-    def _micro_size_is_dead(self) -> str | None:
-        others = (self.generation, self.evaluation, self.harness)
-        return "nothing goes through the model" if all(each is None for each in others) else None
-
-    @dead("precision.compute")
-    def _compute_is_dead(self) -> str | None:
-        others = (self.generation, self.evaluation, self.harness)
-        return "nothing is computed" if all(each is None for each in others) else None
+        return None if self.runs_model else "an export converts to its own, export.dtype"

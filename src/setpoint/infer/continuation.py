@@ -22,7 +22,7 @@ FINISH = {"stop": "stop token", "ended": "stop text", "length": "length"}
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class GeneratedText:
     """One continuation.
 
     Arguments:
@@ -52,7 +52,7 @@ def continue_prompts(
     micro_size: int,
     on_text: OnText | None = None,
     show: Work = no_work,
-) -> list[Text]:
+) -> list[GeneratedText]:
     """Continue prompts.
 
     What is drawn for a prompt depends on the seed, the prompt and the number of the sample, and on
@@ -72,7 +72,7 @@ def continue_prompts(
     """
     rows = [(prompt, sample) for prompt in prompts for sample in range(section.samples)]
     stops = {*loaded.stops, *stop_ids(section, loaded.facts, loaded.tokenizer.vocab_size)}
-    runner, texts = loaded.runner, list[Text]()
+    runner, texts = loaded.runner, list[GeneratedText]()
     together = micro_size * runner.world.data_size
     for first in range(0, len(rows), together):
         show(GENERATING, first, len(rows))
@@ -92,7 +92,7 @@ def _continue_group(
     seed: int,
     numbers: Sequence[int],
     on_text: OnText | None,
-) -> list[Text]:
+) -> list[GeneratedText]:
     prompts = [loaded.tokens_of(prompt) for prompt, _ in rows]
     generators = [
         torch.Generator().manual_seed(seed_of(seed, sample, tokens))
@@ -125,7 +125,7 @@ def _continue_group(
             cache=section.cache,
             on_token=on_token,
         )
-    texts: list[Text] = []
+    texts: list[GeneratedText] = []
     for place, ((prompt, sample), continuation) in enumerate(zip(rows, made, strict=True)):
         rest = streams[place].finish()
         if on_text is not None and rest:
@@ -137,7 +137,7 @@ def _continue_group(
         )
         made_text, finish = streams[place].text, FINISH[continuation.finish]
         texts.append(
-            Text(
+            GeneratedText(
                 prompt.text,
                 sample,
                 made_text,

@@ -43,7 +43,7 @@ from setpoint.track.redact import declared_secrets
 
 if TYPE_CHECKING:
     from setpoint.infer.config import Inference
-    from setpoint.infer.continuation import Text
+    from setpoint.infer.continuation import GeneratedText
     from setpoint.infer.passes import Profiles
     from setpoint.shapes.scoring import Score
 
@@ -120,7 +120,7 @@ def infer_on(
 
         harness = open_harness(job.harness)
     loaded = None
-    if job.evaluation is not None or job.generation is not None or harness is not None:
+    if job.runs_model:
         with determinism(job.deterministic):
             loaded = load(job, world)
             if output is not None and job.profiling is not None:
@@ -171,7 +171,7 @@ class Results:
 
     weights: Path
     scores: dict[str, Score] = field(default_factory=dict)
-    texts: list[Text] = field(default_factory=list)
+    texts: list[GeneratedText] = field(default_factory=list)
     harness: dict[str, dict[str, Any]] = field(default_factory=dict)
     exported: Path | None = None
     profiles: Profiles | None = None

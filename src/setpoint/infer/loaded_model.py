@@ -14,11 +14,12 @@ from setpoint.adapter.apply import adapt
 from setpoint.adapter.config import AdapterConfig
 from setpoint.adapter.merge import merge_all
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest, verify
+from setpoint.checkpoint.loading import verify_directory
+from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError, load_record
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
-from setpoint.infer.adopt import Place, find_weights
+from setpoint.infer.adopt import WeightsPlace, find_weights
 from setpoint.infer.config import Inference
 from setpoint.infer.distributed import Division, ModelRunner
 from setpoint.infer.prompts import Prompt
@@ -61,7 +62,7 @@ class LoadedModel:
     context: int
     opening: tuple[int, ...]
     stops: tuple[int, ...]
-    place: Place
+    place: WeightsPlace
 
     def computing(self) -> AbstractContextManager[object]:
         """The format of matrix products."""
@@ -137,7 +138,7 @@ def load(job: Inference, world: World | None = None) -> LoadedModel:
     )
 
 
-def _opening(place: Place, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _opening(place: WeightsPlace, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Tokens in front of a text: those in front of the texts that a run was trained on."""
     if place.record is None:
         return tokenizer.opening
@@ -168,7 +169,7 @@ def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -
 
 
 def _load_checkpoint(
-    job: Inference, place: Place, vocab_size: int, given: Mapping[str, Any]
+    job: Inference, place: WeightsPlace, vocab_size: int, given: Mapping[str, Any]
 ) -> nn.Module:
     with naming_whole_ones(place.directory):
         adapter = job.adapter
@@ -205,7 +206,7 @@ def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
 
 
 def _load_hugging_face(
-    job: Inference, place: Place, tokens: int, given: Mapping[str, Any]
+    job: Inference, place: WeightsPlace, tokens: int, given: Mapping[str, Any]
 ) -> nn.Module:
     if isinstance(job.model, HuggingFaceModel):
         model = job.model.build(vocab_size=tokens)
@@ -229,8 +230,7 @@ def _whole_beside(checkpoint: Path) -> list[str]:
     names: list[str] = []
     for directory in list_checkpoints(checkpoint.parent).values():
         try:
-            manifest = read_manifest(directory)
-            verify(directory, manifest, manifest.files)
+            verify_directory(directory)
         except SetpointError:
             continue
         names.append(directory.name)

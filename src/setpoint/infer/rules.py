@@ -83,7 +83,7 @@ def pass_problems(job: Inference) -> Iterator[Problem]:
     """Find what is to run between forward passes, and cannot."""
     profiling, gc = job.profiling, job.resilience.gc
     asked = {"profiling": profiling, "resilience.gc": gc}
-    if all(getattr(job, name) is None for name in FORWARD):
+    if not job.runs_model:
         for path in [path for path, section in asked.items() if section is not None]:
             yield Problem(
                 path,

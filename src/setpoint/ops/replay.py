@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.checkpoint.loading import Checkpoint, load_directory
+from setpoint.checkpoint.loading import LoadedCheckpoint, load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError
 from setpoint.ops.bad_batches import SavedStep, read_bad_batch
@@ -169,7 +169,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return read_jsonl(path, damaged=[]) if path.exists() else []
 
 
-def _newest_before(run: RunDirectory, step: int, note: Callable[[str], None]) -> Checkpoint | None:
+def _newest_before(
+    run: RunDirectory, step: int, note: Callable[[str], None]
+) -> LoadedCheckpoint | None:
     """The newest checkpoint before a step that a run can go on from."""
     for number, path in reversed(list_checkpoints(run.checkpoints).items()):
         if number >= step:

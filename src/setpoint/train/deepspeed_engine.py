@@ -23,7 +23,7 @@ from setpoint.train.engine import Engine, Rates, ReadStepResult, Sums
 from setpoint.train.step_errors import naming_optimizer
 
 if TYPE_CHECKING:
-    from setpoint.checkpoint.loading import Checkpoint
+    from setpoint.checkpoint.loading import LoadedCheckpoint
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
 
@@ -70,7 +70,7 @@ class ZeroModel:
             if number % world.size == world.rank
         }
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """Give the model and the optimizer the most exact weights of a checkpoint.
 
         Raises:
@@ -120,7 +120,7 @@ class ZeroTraining:
         own = {name: each for name, each in tensors.items() if not each.is_meta}
         into.tensors["optimizer"], into.state["optimizer"] = own, state
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """Go on; the options of the optimizer are those of the configuration.
 
         Raises:

@@ -17,7 +17,7 @@ from setpoint.shapes.placed import as_placed, part_here
 from setpoint.train.build.parameters import add_adapter
 
 if TYPE_CHECKING:
-    from setpoint.checkpoint.loading import Checkpoint
+    from setpoint.checkpoint.loading import LoadedCheckpoint
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
 
@@ -37,7 +37,7 @@ class FrozenParameters:
         self._loaded: tuple[Base, Place] | None = None
         self._from: Path | None = None
 
-    def completed(self, checkpoint: Checkpoint) -> Checkpoint:
+    def completed(self, checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
         """A checkpoint with the frozen parameters that it leaves out.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.loading import Checkpoint
+from setpoint.checkpoint.loading import LoadedCheckpoint
 from setpoint.checkpoint.store import OnDamaged
 from setpoint.config import (
     RunError,
@@ -134,7 +134,7 @@ def restore_or_load(
     components: Components,
     states: States,
     frozen: FrozenParameters,
-    checkpoint: Checkpoint | None,
+    checkpoint: LoadedCheckpoint | None,
     events: Path,
     folder: Path,
 ) -> tuple[Position, Loaded | None]:
@@ -194,7 +194,7 @@ def _folder_for_fetching(run: Run) -> Iterator[Path]:
             rmtree(folder, ignore_errors=True)
 
 
-def _newest_checkpoint(run: Run) -> Checkpoint | None:
+def _newest_checkpoint(run: Run) -> LoadedCheckpoint | None:
     """Load the newest whole checkpoint, naming the damaged ones that are passed over."""
     run.store.prepare()
     passed: list[str] = []
@@ -204,7 +204,7 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
         passed.append(reason)
         report(path, reason)
 
-    newest: Checkpoint | None = None
+    newest: LoadedCheckpoint | None = None
     try:
         newest = run.store.load_newest(on_damaged)
     except SetpointError:
@@ -392,7 +392,7 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
         }
         where, plain = Path("the state of another replica group"), json.loads(state["state"])
         step: int = plain["position"]["step"]
-        checkpoint = Checkpoint(step, dict(tensors), plain, None, where)
+        checkpoint = LoadedCheckpoint(step, dict(tensors), plain, None, where)
         loop.go_on_at(restore(run.job, states, checkpoint))
         run.events.write("healed", step=step, before=before)
         run.progress.note(f"step {before}: goes on at step {step}, from another replica group")

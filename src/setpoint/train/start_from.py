@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import ENTRIES, FETCH, OF_OPTIMIZER
 from setpoint.checkpoint.folder import directory_name
-from setpoint.checkpoint.loading import Checkpoint, agree, load_directory
+from setpoint.checkpoint.loading import LoadedCheckpoint, agree, load_directory
 from setpoint.checkpoint.manifest import MANIFEST
 from setpoint.checkpoint.places import CHECKPOINTS, checkpoint_to_load, split_url, verify_record
 from setpoint.config import (
@@ -133,8 +133,8 @@ def load_other(
         DamagedCheckpoint: it is not what was saved.
     """
     assert job.checkpoint.load is not None
-    saved: Checkpoint | None = None
-    selected: tuple[Checkpoint, Loaded] | None = None
+    saved: LoadedCheckpoint | None = None
+    selected: tuple[LoadedCheckpoint, Loaded] | None = None
     refused: SetpointError | None = None
     trained = _trained(components)
     name = job.checkpoint.load
@@ -181,7 +181,7 @@ def load_other(
     return loaded, position
 
 
-def other_frozen(components: Components, checkpoint: Checkpoint) -> Iterator[str]:
+def other_frozen(components: Components, checkpoint: LoadedCheckpoint) -> Iterator[str]:
     """Say what the optimizer does with parameters that are frozen now, or were; all ranks ask."""
     trained = dict.fromkeys(_trained(components), "frozen before")
     groups = checkpoint.state["optimizer"]["groups"]
@@ -232,8 +232,8 @@ def _trained(components: Components) -> list[str]:
 
 
 def _select(
-    job: Job, components: Components, trained: list[str], saved: Checkpoint
-) -> tuple[Checkpoint, Loaded]:
+    job: Job, components: Components, trained: list[str], saved: LoadedCheckpoint
+) -> tuple[LoadedCheckpoint, Loaded]:
     """Leave out of a checkpoint what the job does; no rank waits for another."""
     path = saved.path
     verify_record(path)
@@ -298,7 +298,7 @@ def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
         )
 
 
-def _left_weights(job: Job, components: Components, saved: Checkpoint) -> dict[str, str]:
+def _left_weights(job: Job, components: Components, saved: LoadedCheckpoint) -> dict[str, str]:
     """The weights that the job excludes, with what there is to say of each.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, dtype
 
-from setpoint.checkpoint.loading import Checkpoint, load_weights
+from setpoint.checkpoint.loading import LoadedCheckpoint, load_weights
 from setpoint.checkpoint.optimizer_state import (
     capture_optimizer,
     join_states,
@@ -70,7 +70,7 @@ class Stateful(Protocol):
         """
         ...
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """Go on from what a checkpoint holds; where that leaves it out, from the start."""
         ...
 
@@ -99,7 +99,7 @@ class Values:
         if state or not self.rare:
             into.state[self.key] = state
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """See `Stateful.restore`."""
         self.owner.load_state_dict(saved.state.get(self.key, {}))
 
@@ -118,7 +118,7 @@ class DataState:
         place = self.components.feed.state_dict()
         into.state["loader"], into.state["data"] = place, where_in_data(self.job, place)
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """See `Stateful.restore`."""
         if "loader" in saved.state or not saved.partial:
             self.components.feed.load_state_dict(saved.state["loader"], self.other_data)
@@ -143,7 +143,7 @@ class ModelState:
         elif training:
             into.tensors[TRAINING] = training
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """See `Stateful.restore`."""
         pipeline = self.components.pipeline
         elsewhere = () if pipeline is None else pipeline.elsewhere
@@ -174,7 +174,7 @@ class OptimizerState:
             state = join_states(components.pipeline.all_of(state))
         into.state["optimizer"] = state
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """Go on; options and formats are those of the configuration."""
         components, state = self.components, saved.state.get("optimizer")
         weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
@@ -214,7 +214,7 @@ class TrackersState:
         self.trackers.flush()
         into.state.update(self.trackers.state_dict())
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """See `Stateful.restore`."""
         self.trackers.load_state_dict(saved.state)
 
@@ -233,7 +233,7 @@ class LoggedState:
         if state := self.metrics.state_dict():
             into.state["metrics"] = state
 
-    def restore(self, saved: Checkpoint) -> None:
+    def restore(self, saved: LoadedCheckpoint) -> None:
         """See `Stateful.restore`."""
         state = saved.state.get("metrics", {}) if self.world.is_main else {}
         self.metrics.load_state_dict(state)
@@ -327,7 +327,7 @@ def _converted(weights: Mapping[str, Tensor], to: dtype) -> dict[str, Tensor]:
     return result
 
 
-def restore(job: Job, states: Mapping[str, Stateful], checkpoint: Checkpoint) -> Position:
+def restore(job: Job, states: Mapping[str, Stateful], checkpoint: LoadedCheckpoint) -> Position:
     """Bring a run to where it was when a checkpoint was saved.
 
     Raises:

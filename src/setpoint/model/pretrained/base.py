@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.checkpoint.loading import Checkpoint, load_directory, load_weights
+from setpoint.checkpoint.loading import LoadedCheckpoint, load_directory, load_weights
 from setpoint.checkpoint.manifest import (
     BASE,
     Base,
@@ -156,12 +156,12 @@ def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
 
 
 def completed(
-    found: Checkpoint,
+    found: LoadedCheckpoint,
     place: Place,
     config: ModelConfig,
     vocab_size: int,
     model: nn.Module | None,
-) -> Checkpoint:
+) -> LoadedCheckpoint:
     """A checkpoint with the frozen parameters that it leaves out.
 
     Arguments:
@@ -223,7 +223,7 @@ def _rounded(tensor: Tensor, through: Sequence[str]) -> Tensor:
     return tensor
 
 
-def _with(found: Checkpoint, frozen: Named, place: Place) -> Checkpoint:
+def _with(found: LoadedCheckpoint, frozen: Named, place: Place) -> LoadedCheckpoint:
     assert found.base is not None
     if lost := [name for name in found.base.tensors if name not in frozen]:
         raise RunError(
