@@ -187,7 +187,7 @@ def _newest_before(
 
 
 def _go_on_with_data(
-    run: RunDirectory, loop: Loop, checkpoint: Checkpoint | None, saved: SavedStep | None
+    run: RunDirectory, loop: Loop, checkpoint: LoadedCheckpoint | None, saved: SavedStep | None
 ) -> None:
     """Move the data to where it was on the way to the step, before later rollbacks."""
     start, data = loop.position.step, None
