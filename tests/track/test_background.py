@@ -77,7 +77,7 @@ def test_one_that_hangs_holds_nothing_up() -> None:
     inner = Keeping()
     inner.may_write.clear()
     tracker, lines = opened(inner, limit=5, patience=0.2)
-    while tracker._tasks.qsize():  # until it has been opened
+    while tracker._worker and tracker._worker.waiting:  # until it has been opened
         time.sleep(0.001)
     for step in range(4, 24):
         tracker.write({"step": step})

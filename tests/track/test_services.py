@@ -204,7 +204,8 @@ def test_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             tracker.write(each)
         tracker.close()
         assert "did not take its rows within 0.5 s: 3 are not sent" in lines[0]
-        tracker._thread.join(WAIT)
+        assert tracker._worker is not None
+        tracker._worker._thread.join(WAIT)
         tracker._show()
     assert "is off in this session: " in lines[1] and len(lines) == 2
 
@@ -542,7 +543,7 @@ def test_aim_needs_an_old_setuptools_for_its_list_of_packages_alone(
 def test_the_queue_and_the_patience_are_those_of_the_section(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path / "run") as run:
         tracker = build_service(resolve(TensorBoard(queue=3, patience=0.5)), run_directory=run)
-        assert (tracker._tasks.maxsize, tracker.patience) == (3, 0.5)
+        assert (tracker.limit, tracker.patience) == (3, 0.5)
         folder = tmp_path / "file"
         folder.write_text("")  # no event file can be made in it
         config = resolve(TensorBoard(directory=str(folder), required=True, patience=WAIT))

@@ -16,9 +16,9 @@ from setpoint.config import SetpointError
 from setpoint.files.atomic import is_alive, not_linked
 
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
-"""What a system answers where another process has a lock."""
+"""Errors where another process has a lock."""
 TRIES, PAUSE = 20, 0.01
-"""How often a lock is asked for, and the seconds between: who only looks has it for a moment."""
+"""Number of attempts, and seconds between: a process that only looks has it for a moment."""
 
 
 def refuse_locked(path: Path) -> None:
@@ -50,7 +50,7 @@ def refuse_locked(path: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock; False where that cannot be found out."""
+    """True if a process holds the lock; False where that cannot be found out."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -80,7 +80,7 @@ def _take(descriptor: int, kind: int) -> None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether a path leads to this very file."""
+    """True if a path leads to this very file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -105,7 +105,7 @@ class RunLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_new = not os.path.lexists(path)
-        """Whether the file was not there before."""
+        """True if the file was not there before."""
         self._descriptor: int | None = None
         for _ in range(TRIES):
             descriptor = self._open()
@@ -211,10 +211,10 @@ def holder(path: Path) -> str:
             # The holder has the lock and is about to write who it is.
             time.sleep(0.01)
             continue
-        here = host == socket.gethostname()
-        if here and not is_alive(pid):
+        is_local = host == socket.gethostname()
+        if is_local and not is_alive(pid):
             # The text of a former holder that was killed; the present one will replace it.
             time.sleep(0.01)
             continue
-        return f"process {pid}" if here else f"process {pid} on host {host}"
+        return f"process {pid}" if is_local else f"process {pid} on host {host}"
     return "another process"

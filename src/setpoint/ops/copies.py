@@ -27,7 +27,7 @@ LOOK = 1.0
 
 
 class RemoteCopies(Callback):
-    """What `checkpoint.remote` asks for. The main rank uploads, and all ranks fetch.
+    """Copies as `checkpoint.remote` asks for. The main rank uploads, and all ranks fetch.
 
     Arguments:
         config: the section.
@@ -115,7 +115,7 @@ class RemoteCopies(Callback):
             uploads.add_record()
 
         def look() -> bool:
-            """Whether there is nothing to wait for any more."""
+            """True if there is nothing to wait for any more."""
             assert uploads is not None
             left = ends - time.monotonic()
             return uploads.wait(max(0.0, min(LOOK, left))) or left <= LOOK

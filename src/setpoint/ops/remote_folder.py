@@ -53,7 +53,7 @@ class RemoteFolder:
         self._sure: dict[str, Written] = {}
 
     def is_there(self) -> bool:
-        """Whether anything lies at the URL.
+        """True if anything lies at the URL.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -99,7 +99,7 @@ class RemoteFolder:
         return [(pieces.written.size, by)]
 
     def _arrived(self, path: str, written: Written, pieces: Pieces) -> str | None:
-        """How a file is known to be at the URL; None if it is not, or is another one."""
+        """Comparison by which a file is known to be at the URL; None if it is not there."""
         self._system.invalidate_cache()
         try:
             info = self._system.info(path)

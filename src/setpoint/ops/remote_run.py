@@ -34,7 +34,7 @@ from setpoint.files.atomic import Written, replacing, write_file
 from setpoint.ops.remote_folder import RemoteError, RemoteFolder, repeated
 
 SET_ASIDE = f"{MANIFEST}.set-aside"
-"""What the manifest of a checkpoint is called that the run does not come from any more."""
+"""Name of the manifest of a checkpoint that the run does not come from any more."""
 
 OnDamaged = Callable[[str, str], None]
 """Told of each damaged checkpoint that is passed over: its name and the reason."""
@@ -49,7 +49,7 @@ class RemoteCheckpoint(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What an upload did.
+    """Result of an upload.
 
     Arguments:
         files, size: that were sent; those that were there already are not counted.
@@ -285,7 +285,7 @@ class RemoteRun(RemoteFolder):
         return gone
 
     def distance(self, step: int, unit: str) -> float | None:
-        """How far the run was at a checkpoint, in a unit of periods; None where it is not known.
+        """Position of the run at a checkpoint, in a unit of periods; None where it is not known.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -436,7 +436,7 @@ def _position_in(content: bytes | None, found: RemoteCheckpoint | None) -> dict[
 
 
 def remote_of(section: Remote, path: Path) -> RemoteRun:
-    """Where a run directory is uploaded to: a folder of its name.
+    """URL that a run directory is uploaded to: a folder of its name.
 
     Raises:
         RemoteError: if the URL cannot be opened.

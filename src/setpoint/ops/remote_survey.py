@@ -1,4 +1,4 @@
-"""What checkpoints lie at a URL, and whether they are as they were saved. Imports no torch."""
+"""Checkpoints at a URL, and whether they are as they were saved. Imports no torch."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RemotePlace:
             yield FileComparison(name, written.size, problem)
 
     def is_gone(self, found: CheckpointEntry) -> bool:
-        """Whether a checkpoint has been removed meanwhile."""
+        """True if a checkpoint has been removed meanwhile."""
         return not self.run.sizes(found.step)
 
     def _look(self, step: int) -> CheckpointEntry:

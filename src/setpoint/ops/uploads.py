@@ -104,7 +104,7 @@ class Uploads:
         with self._changed:
             if step in self._sent and not self._is_replaced(step, self._sent[step]):
                 return
-            self._steps = [each for each in self._steps if each != step] + [step]
+            self._steps = [other for other in self._steps if other != step] + [step]
             while len(self._steps) > self.waiting + (self._sending is not None):
                 # That which is being sent stays, and so does the best: no later one replaces it.
                 spare = [e for e in self._steps[:-1] if e not in (self._sending, best)]
@@ -129,7 +129,7 @@ class Uploads:
             RunError: if the disk refuses to keep that in mind.
         """
         with self._changed:
-            self._steps = [each for each in self._steps if each <= step]
+            self._steps = [other for other in self._steps if other <= step]
             self._sent = {each: sent for each, sent in self._sent.items() if each <= step}
             self._aside = step if self._aside is None else min(step, self._aside)
             try:
@@ -157,20 +157,20 @@ class Uploads:
 
     @property
     def left(self) -> str:
-        """What is not sent, in words."""
+        """Unsent checkpoints or files, in words."""
         return ", ".join(self.unsent) or "the record of the run"
 
     @property
     def failure(self) -> str:
-        """What the service said last, if nothing has gone well since."""
+        """Last error of the service, if nothing has gone well since."""
         return self._failure
 
     def reports(self) -> list[UploadReport]:
-        """What has happened since the last call."""
-        found: list[UploadReport] = []
+        """Reports since the last call."""
+        reports: list[UploadReport] = []
         while self._reports:
-            found.append(self._reports.popleft())
-        return found
+            reports.append(self._reports.popleft())
+        return reports
 
     def wait(self, seconds: float) -> bool:
         """Wait until everything is sent.
@@ -286,7 +286,7 @@ class Uploads:
         return read_manifest(directory)
 
     def _is_replaced(self, step: int, manifest: Manifest) -> bool:
-        """Whether a checkpoint has been saved again since its manifest was read."""
+        """True if a checkpoint has been saved again since its manifest was read."""
         try:
             return self._manifest(step) != manifest
         except SetpointError:
@@ -294,7 +294,7 @@ class Uploads:
 
     def _forget(self, step: int) -> None:
         with self._changed:
-            self._steps = [each for each in self._steps if each != step]
+            self._steps = [other for other in self._steps if other != step]
 
     def _report(self, event: str, note: str = "", **details: Any) -> None:
         self._reports.append(UploadReport(event, {**details, "url": self.run.url}, note))

@@ -1,1 +1,1 @@
-"""What keeps a run from being lost: orderly stops."""
+"""Orderly stops, and the pace of garbage collection."""

@@ -33,8 +33,8 @@ class TimeLimit(Period):
         try:
             super().__init__(text)
         except Invalid as error:
-            whole = Invalid(error.message, TIMES, hint=error.hint)
-            raise whole.called("TimeLimit", text) from None
+            error = Invalid(error.message, TIMES, hint=error.hint)
+            raise error.called("TimeLimit", text) from None
         if self.unit not in ("never", "seconds"):
             hint = "Or end the run there with duration."
             error = Invalid(f"{self} is no time", TIMES, hint=hint)
@@ -73,7 +73,7 @@ class GarbageCollection(Config, role=RUNTIME):
 
 
 class StepPolicy(Config, role=RUNTIME):
-    """What becomes of a step that is not to change the weights."""
+    """Bad-step policy: fail, skip or roll back."""
 
 
 class FailStep(StepPolicy, type="fail"):
@@ -131,8 +131,8 @@ class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:Stragglers
     """Interval; compared are means over the steps since the last report."""
 
     factor: float = field(default=1.3, gt=1, lt=inf)
-    """How many times the median over all ranks the time of a slow rank is at least: reading data,
-    forward, and backward up to its last gradient."""
+    """Threshold as a multiple of the median time over all ranks: of reading data, forward, and
+    backward up to the last gradient."""
 
     @check
     def _check_every(self) -> Iterator[Problem]:
@@ -141,10 +141,10 @@ class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:Stragglers
 
 
 class GpuHealthCheck(Config, role=RUNTIME, owner="setpoint.ops.rank_health:GpuHealthCallback"):
-    """Look at the GPU of each rank by NVML: temperature, throttling, memory errors, Xid errors."""
+    """GPU health of each rank by NVML: temperature, throttling, memory errors, Xid errors."""
 
     every: Period = field(default=Period("10 min"))
-    """Interval; there is one look at the start as well, with never only that."""
+    """Interval; there is one check at the start as well, with never only that."""
 
     max_temperature: int = field(default=90, ge=1, le=150)
     """Temperature in degrees Celsius from which it is reported."""
@@ -158,7 +158,7 @@ class Resilience(Config, role=RUNTIME):
 
 
 class TrainingResilience(Resilience, role=RUNTIME):
-    """What a training run does about garbage, signals, numbers that are not finite and hangs."""
+    """Garbage collection, shutdown, bad steps, hangs and health of ranks."""
 
     grace_period: float = field(
         default=120.0,
@@ -216,16 +216,16 @@ class TrainingResilience(Resilience, role=RUNTIME):
 
     @property
     def policies(self) -> dict[str, StepPolicy]:
-        """What becomes of bad steps, by the field that says so."""
-        found = {"resilience.non_finite": self.non_finite}
+        """Bad-step policies by field."""
+        policies = {"resilience.non_finite": self.non_finite}
         if self.spike is not None:
-            found["resilience.spike.policy"] = self.spike.policy
-        return found
+            policies["resilience.spike.policy"] = self.spike.policy
+        return policies
 
     @property
     def rollbacks(self) -> list[str]:
         """The fields that ask for a rollback."""
-        return [name for name, each in self.policies.items() if isinstance(each, RollBack)]
+        return [name for name, policy in self.policies.items() if isinstance(policy, RollBack)]
 
     @check
     def _check_file(self) -> Iterator[Problem]:

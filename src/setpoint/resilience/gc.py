@@ -1,4 +1,4 @@
-"""Collects Python's garbage at a pace, so that all ranks pause together and never in between."""
+"""Manual garbage collection, for which all ranks pause together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WHOLE = 2
 
 
 class PacedCollection:
-    """Takes the collection of garbage over, from `start` to `close`."""
+    """Collects in place of Python, from `start` to `close`."""
 
     def __init__(self, section: GarbageCollection) -> None:
         self.section = section

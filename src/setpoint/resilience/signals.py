@@ -24,7 +24,7 @@ from typing import Any
 
 INTERRUPTED, PREEMPTED, TERMINATED = 130, 75, 143
 PREEMPT = signal.SIGUSR1
-"""What schedulers send as a notice, such as Slurm with `--signal=USR1@120`."""
+"""Notice of schedulers, such as Slurm with `--signal=USR1@120`."""
 NAMES = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
@@ -69,7 +69,7 @@ class Abandoned(Exception):
 
 
 class StopRequest:
-    """Whether the run was asked to stop, and how the process is to leave then.
+    """A request to stop, and the way in which the process leaves then.
 
     Inside a `with` block SIGTERM, SIGUSR1 and SIGHUP ask for a stop as preemption and SIGINT
     (Ctrl-C) as an interruption. While `busy` is False the first signal raises `Stopped`; while it
@@ -84,19 +84,19 @@ class StopRequest:
         self.signal: int | None = None
         self.is_deaf = False
         self.busy = False
-        """Whether steps have been trained that no checkpoint holds."""
+        """True while steps have been trained that no checkpoint holds."""
         self.defers = False
-        """Whether a step under way is finished in any case, as other ranks wait for this one."""
+        """True if a step under way is finished in any case, as other ranks wait for this one."""
         self.saving = False
-        """Whether a checkpoint is being saved, which the grace period does not cut short."""
+        """True while a checkpoint is being saved, which the grace period does not cut short."""
         self.writing: Callable[[], bool] = lambda: False
-        """Whether one is being written in the background, which it does not cut short either."""
+        """True while one is being written in the background, which is not cut short either."""
         self.keeps = True
-        """Whether the run saves checkpoints, so that a stop in the middle of training saves one."""
+        """True if the run saves checkpoints, so that a stop in the middle of training saves one."""
         self.resumable = False
-        """Whether the same command resumes later without a loss: SIGTERM gives status 75 then."""
+        """True if the same command resumes later without a loss: SIGTERM gives status 75 then."""
         self.owns_process = False
-        """Whether this is a process of Setpoint's own, which may be ended on the spot."""
+        """True in a process of Setpoint's own, which may be ended on the spot."""
         self.began: float | None = None
         """When that process began, in seconds since 1970; None where it did not begin with this."""
         self.grace = float("inf")
@@ -127,24 +127,24 @@ class StopRequest:
 
     @property
     def cause(self) -> str:
-        """What asked to stop, in words; empty without a request."""
+        """Cause of the stop in words; empty without a request."""
         if self._reason is not None and self.signal == PREEMPT:
             return self._reason
         return "" if self.signal is None else named(self.signal)
 
     @property
     def reason(self) -> str | None:
-        """What asked to stop other than a signal, in words; None where nothing did."""
+        """Cause other than a signal, in words; None without one."""
         return self._reason
 
     @property
     def saves_now(self) -> bool:
-        """Whether a checkpoint is asked for after the present step, and training then goes on."""
+        """True if a checkpoint is to be saved after the present step, and training goes on."""
         return self._save_asked > self._save_answered
 
     @property
     def requested(self) -> bool:
-        """Whether to stop after the present step."""
+        """True if the run is to stop after the present step."""
         return self.signal is not None
 
     @property
@@ -345,11 +345,11 @@ class StopRequest:
                 )
 
     def _called(self, number: int) -> str:
-        """What has asked to stop first."""
+        """Name of the first request."""
         return self._reason if self._reason is not None and number == PREEMPT else named(number)
 
     def _comes_again(self, seen: dict[int, float], number: int) -> bool:
-        """Whether a signal is meant to hurry, by those of its kind before it.
+        """True if a signal is meant to hurry, by those of its kind before it.
 
         Another kind is not: Slurm sends a notice, and SIGTERM where that was not enough.
         """
@@ -359,7 +359,7 @@ class StopRequest:
 
     @property
     def _finishes(self) -> bool:
-        """Whether a stop waits for the end of the step."""
+        """True if a stop waits for the end of the step."""
         return self.busy or self.defers
 
     def _prospect(self) -> str:
@@ -404,22 +404,14 @@ class StopRequest:
 
 
 def active() -> StopRequest | None:
-    """Find the request whose handlers are installed.
-
-    Returns:
-        it; None outside of all `with` blocks, and in threads that are not the main one.
-    """
+    """The request whose handlers are installed; None outside of blocks, and in other threads."""
     import threading
 
     return _active if threading.current_thread() is threading.main_thread() else None
 
 
 def named(number: int) -> str:
-    """What people call a signal.
-
-    Returns:
-        for instance `Ctrl-C` or `SIGTERM`.
-    """
+    """Name of a signal for people, such as `Ctrl-C` or `SIGTERM`."""
     known = signal.Signals(number)
     return NAMES.get(known, known.name)
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind and what people see of it: run directory, metrics, events, progress.
+"""Record of a run and its display: run directory, metrics, events, progress.
 
 Importing this package imports neither torch nor rich.
 """

@@ -14,7 +14,7 @@ NO_LOGIN = "wandb-without-login"
 OPEN_PORT = "prometheus-beyond-loopback"
 NORMS = ("grad_norms", "param_norms", "update_ratios")
 MARK = ".identity-"
-"""How the name of an empty file in a run directory begins, which tells a run without its record."""
+"""Prefix of the empty file in a run directory that identifies the run without its record."""
 
 
 class TrackerConfig(Config, role=RUNTIME):
@@ -272,7 +272,7 @@ class Metrics(Config, role=RUNTIME):
             chosen = getattr(self, name)
             for index, each in enumerate(chosen):
                 if each in chosen[:index]:
-                    yield Problem(f"{name}.{index}", f"{each} stands twice", hint="Remove one.")
+                    yield Problem(f"{name}.{index}", f"duplicate: {each}", hint="Remove one.")
 
 
 class System(
@@ -295,7 +295,7 @@ class AlertConfig(Config, role=RUNTIME):
     events: tuple[
         Literal["finished", "failed", "stopped", "spike", "non_finite", "stalled"], ...
     ] = ("finished", "failed", "stopped", "spike", "non_finite", "stalled")
-    """What is sent. stopped: to go on later; spike, non_finite: of a step that was not taken;
+    """Events to send. stopped: to go on later; spike, non_finite: of a step that was not taken;
     stalled: no step for `stalled_after`."""
     stalled_after: float = field(default=1800.0, gt=0, lt=inf)
     """Seconds without the end of a step, evaluations and checkpoints included."""
@@ -312,7 +312,7 @@ class Webhook(AlertConfig, type="webhook", owner="setpoint.ops.alerts:WebhookAle
     """Posts JSON to a URL."""
 
     url: Secret
-    """Where the URL is, `env:NAME` or `file:PATH`: whoever knows it can post there."""
+    """Reference to the URL, `env:NAME` or `file:PATH`: whoever knows it can post there."""
     headers: dict[str, Secret] = field(factory=dict)
     """HTTP headers, such as `Authorization`, and where their values are."""
     body: dict[str, str] = field(factory=dict)
@@ -365,7 +365,7 @@ class Tracking(Config, role=RUNTIME):
     report: bool = True
     """Write report.html, as `setpoint report` does, into the run directory at the end of a run."""
     metrics: Metrics = field(factory=Metrics)
-    """What rows of metrics hold."""
+    """Metrics of each row."""
 
     system: System | None = field(default=None, also_called=("system_metrics",))
     """Use of CPU, memory, disk, network and GPU; null: not sampled."""

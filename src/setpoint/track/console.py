@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person watches a stream on a terminal that can move its cursor.
+    """True if a stream is a terminal that can move its cursor.
 
     Arguments:
         stream: for instance standard output.
@@ -37,8 +37,11 @@ def now() -> str:
 
 def time_of(seconds: float) -> str:
     """A time in seconds since 1970 as `now` writes it."""
-    at = datetime.fromtimestamp(seconds, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(seconds, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def short_count(count: float) -> str:
@@ -131,5 +134,5 @@ def plain_table(title: str, rows: Sequence[Sequence[str]], *, columns: Sequence[
 
 
 def _counted(cell: str, column: int) -> int:
-    """How much a cell says about the width of its column: a sentence among numbers says nothing."""
+    """Width that a cell asks of its column; 0 for a sentence among numbers."""
     return len(cell) if column == 0 or len(cell) <= LONGEST else 0

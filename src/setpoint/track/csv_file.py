@@ -45,8 +45,8 @@ class CsvTracker(Tracker):
         for path in sorted(self.folder.glob("*.csv")):
             columns, rows = _read(path)
             if "step" in columns:
-                at = columns.index("step")
-                self._replace(path, columns, [row for row in rows if int(row[at]) <= step])
+                column = columns.index("step")
+                self._replace(path, columns, [row for row in rows if int(row[column]) <= step])
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row.
@@ -116,21 +116,21 @@ def build_csv(config: Csv, *, run_directory: RunDirectory) -> CsvTracker:
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The columns and the whole rows of a file."""
+    """The columns and the complete rows of a file."""
     content = path.read_bytes().decode("utf-8", "replace")
-    whole = content[: content.rfind("\n") + 1]
-    columns, *rows = [*csv.reader(io.StringIO(whole, newline=""))] or [[]]
+    lines = content[: content.rfind("\n") + 1]
+    columns, *rows = [*csv.reader(io.StringIO(lines, newline=""))] or [[]]
     return columns, rows
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, list | tuple):
-            found |= {f"{name}.{index}": each for index, each in enumerate(value)}
+            cells |= {f"{name}.{index}": item for index, item in enumerate(value)}
         elif name != "kind":
-            found[name] = value
-    return found
+            cells[name] = value
+    return cells
 
 
 def _appended(path: Path) -> TextIO:

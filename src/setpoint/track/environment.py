@@ -1,4 +1,4 @@
-"""`environment.json`: everything around a run that could have made it come out differently."""
+"""`environment.json`: code revision, packages, machine and variables of a run."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def _own_code() -> dict[str, Any]:
 
 @cache
 def _packages() -> dict[str, str]:
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for distribution in metadata.distributions():
         # `distribution.metadata` parses long descriptions, too: five times the time.
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         head = dict(_HEADER.findall(text.partition("\n\n")[0]))
         # The metadata of a broken installation can lack its name or version.
-        found[head.get("Name", "None")] = head.get("Version", "None")
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+        packages[head.get("Name", "None")] = head.get("Version", "None")
+    return dict(sorted(packages.items(), key=lambda item: item[0].lower()))
 
 
 def _processor() -> dict[str, Any]:
@@ -261,6 +261,6 @@ def _git(directory: Path, *arguments: str) -> bytes:
     except OSError as error:
         raise _GitError(f"git cannot be run: {error.strerror}") from error
     if done.returncode:
-        words = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _GitError(words[0] if words else "there is none")
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _GitError(lines[0] if lines else "there is none")
     return done.stdout

@@ -270,13 +270,13 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def _end_of_whole_lines(descriptor: int, block: int = 65536) -> int:
-    """Where the last line break of a file ends; 0 if there is none."""
+    """End of the last line break of a file in bytes; 0 without one."""
     end = os.fstat(descriptor).st_size
     while end:
         start = max(0, end - block)
-        found = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        line_break = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if line_break >= 0:
+            return start + line_break + 1
         end = start
     return 0
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is known at one moment of a run; None is not shown.
+    """Metrics of a run at one moment; None is not shown.
 
     Arguments:
         loss: mean over the steps since the last reading, in nats per token.
@@ -72,7 +72,7 @@ class Progress:
         """Begin to show."""
 
     def advance(self, step: int) -> None:
-        """Tell that a step is done; cheap enough for every step."""
+        """Show that a step is done; cheap enough for every step."""
 
     def show(self, reading: Reading) -> None:
         """Show a row of metrics."""
@@ -176,7 +176,7 @@ def make_work_progress(stream: TextIO | None = None) -> Progress:
 
 
 class Pace:
-    """How fast pieces of work go, from what is told of them."""
+    """Speed of pieces of work, from the calls of `Progress.work`."""
 
     def __init__(self) -> None:
         self._first: tuple[str, float, int] | None = None

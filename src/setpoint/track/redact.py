@@ -19,7 +19,7 @@ SHORTEST = 8
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a flag, a field or a variable looks as if it held a secret.
+    """True if a flag, a field or a variable looks as if it held a secret.
 
     Arguments:
         name: for instance `--tracking.wandb.api_key` or `HF_TOKEN`; `tokens` and `tokenizer` are
@@ -69,12 +69,12 @@ def without_values(value: Any, secrets: Iterable[str] = ()) -> Any:
         secrets: further ones than variables of the environment with a secret's name hold. Lines of
             them count one by one, and those of fewer than `SHORTEST` characters do not.
     """
-    held = [
+    values = [
         text
         for name, text in os.environ.items()
         if is_secret_name(name) and not os.path.exists(text)  # such as the file of a key
     ]
-    lines = {line.strip() for text in (*held, *secrets) for line in text.splitlines()}
+    lines = {line.strip() for text in (*values, *secrets) for line in text.splitlines()}
     known = sorted((line for line in lines if len(line) >= SHORTEST), key=len, reverse=True)
     if not known:
         return value

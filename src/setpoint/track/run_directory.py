@@ -102,7 +102,7 @@ class RunDirectory:
             _refuse_foreign(path)
             refuse_linked_folders(path)
         else:
-            made += takewhile(lambda each: not _exists(each), (path, *path.parents))
+            made += takewhile(lambda folder: not _exists(folder), (path, *path.parents))
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -242,10 +242,10 @@ class RunDirectory:
         if self.is_new and not self.config.exists():
             for _ in range(TRIES):  # another rank may write a last heartbeat meanwhile
                 new = [name for name in _within(self.path) if name not in (".lock", *self._before)]
-                own = [name for name in new if _is_own(name.partition("/")[0])]
-                if not own:
+                made = [name for name in new if _is_own(name.partition("/")[0])]
+                if not made:
                     break
-                for name in own:
+                for name in made:
                     with contextlib.suppress(OSError):
                         _remove(self.path / name)
             # Last, while it is locked: who waits for it sees that this one is gone.
@@ -274,11 +274,9 @@ class RunDirectory:
 
 
 def is_run_directory(path: Path) -> bool:
-    """Whether a directory holds the record of a run.
+    """True if a directory has a `config.json` and another file of the record of a run.
 
-    Returns:
-        whether it has a `config.json` and another file of a record: other programs' directories,
-        those of models above all, have a `config.json` too.
+    Other programs' directories, those of models above all, have a `config.json` too.
     """
     others = ("origins.json", "environment.json", "events.jsonl", ".lock")
     return (path / CONFIG).is_file() and any((path / name).exists() for name in others)
@@ -318,30 +316,31 @@ def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
     Raises:
         OSError: one cannot be read.
     """
-    own, folders = os.path.realpath(path), [str(path)]
+    root, folders = os.path.realpath(path), [str(path)]
     while folders:
         folder = folders.pop()
         with os.scandir(folder) as entries:
-            found = [each for each in entries if only in (None, each.name) or folder != str(path)]
-        folders += [each.path for each in found if each.is_dir(follow_symlinks=False)]
-        links = [each.path for each in found if each.is_symlink() and os.path.isdir(each)]
+            inside = [item for item in entries if only in (None, item.name) or folder != str(path)]
+        folders += [item.path for item in inside if item.is_dir(follow_symlinks=False)]
+        links = [item.path for item in inside if item.is_symlink() and os.path.isdir(item)]
         for link in sorted(links):
-            if os.path.commonpath((own, os.path.realpath(link))) != own:
+            if os.path.commonpath((root, os.path.realpath(link))) != root:
                 yield link
 
 
 def _is_own(name: str) -> bool:
-    """Whether a run makes files or folders of such a name in its directory."""
-    own = {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
-    return name.startswith(MARK) or name.partition(".tmp-")[0] in own
+    """True if a run makes files or folders of such a name in its directory."""
+    names = {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
+    return name.startswith(MARK) or name.partition(".tmp-")[0] in names
 
 
 def _within(path: Path) -> list[str]:
     """The paths of all that is in a directory, what is in a folder before it; links are ends."""
-    found: list[str] = []
-    for folder, folders, files in os.walk(path, topdown=False):
-        found += [os.path.relpath(os.path.join(folder, name), path) for name in (*files, *folders)]
-    return found
+    return [
+        os.path.relpath(os.path.join(folder, name), path)
+        for folder, folders, files in os.walk(path, topdown=False)
+        for name in (*files, *folders)
+    ]
 
 
 def _remove(path: Path) -> None:

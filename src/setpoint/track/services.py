@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .run_directory import RunDirectory
 
 PROJECT = "setpoint"
-"""Where runs go that belong to no experiment."""
+"""Project of runs that belong to no experiment."""
 
 ID_TAG = "setpoint.run_id"
 """The tag by which MLflow finds the run of a run directory again."""
@@ -76,16 +76,16 @@ def login_problems(config: Wandb) -> Iterator[Problem]:
     """Find that W&B has no login on this machine, which it would say after the first steps."""
     if any(map(os.environ.get, ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))) or _knows_wandb():
         return
-    said = "no login was found (WANDB_API_KEY, ~/.netrc)"
+    problem = "no login was found (WANDB_API_KEY, ~/.netrc)"
     hint = "Run `wandb login`, or set mode = offline and send the run later with `wandb sync`."
     if config.required:
-        yield Problem("required", f"{said}, and the service is required", hint=hint)
+        yield Problem("required", f"{problem}, and the service is required", hint=hint)
         return
-    yield Caution(NO_LOGIN, "mode", f"{said}: the run would be trained without W&B", hint=hint)
+    yield Caution(NO_LOGIN, "mode", f"{problem}: the run would be trained without W&B", hint=hint)
 
 
 def _knows_wandb() -> bool:
-    """Whether a file of W&B's may have a login; one that cannot be read may."""
+    """True if a file of W&B's may have a login; one that cannot be read may."""
     import netrc
 
     home = Path.home()
@@ -109,29 +109,29 @@ def scalars(row: Mapping[str, Any], kind: bool = True) -> dict[str, float]:
     Arguments:
         kind: whether names begin with the kind of the row.
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     start = f"{row.get('kind', 'train')}/" if kind else ""
     for name, value in row.items():
-        each = enumerate(value) if isinstance(value, list | tuple) else [(None, value)]
-        for index, number in each:
+        items = enumerate(value) if isinstance(value, list | tuple) else [(None, value)]
+        for index, number in items:
             if isinstance(number, int | float) and not isinstance(number, bool) and name != "step":
-                found[f"{start}{name}" if index is None else f"{start}{name}/{index}"] = number
-    return found
+                numbers[f"{start}{name}" if index is None else f"{start}{name}/{index}"] = number
+    return numbers
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
     """Nested plain data by dotted paths."""
     if isinstance(value, Mapping) and value:
-        return {k: v for key, each in value.items() for k, v in flat(each, f"{path}{key}.").items()}
+        return {k: v for key, item in value.items() for k, v in flat(item, f"{path}{key}.").items()}
     return {path.removesuffix("."): value}
 
 
 class Service(Tracker):
-    """What the trackers of services have in common."""
+    """Base of the trackers of services."""
 
     facts: RunFacts
     session: int
-    """What tells rows from those of the same step that were there before."""
+    """Session number, by which rows of a step that was logged before are told apart."""
 
     def __init__(self, config: Any, run_directory: RunDirectory) -> None:
         self.config, self.run_directory = config, run_directory
@@ -141,7 +141,7 @@ class Service(Tracker):
         self.facts, self.session = facts, facts.session
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Tell the rows that come again from those that are there."""
+        """Bump the session number so that re-logged steps are distinguishable."""
         self.session += 1
 
     def marked(self, row: Mapping[str, Any]) -> dict[str, float]:
@@ -155,12 +155,12 @@ class Service(Tracker):
 
     @property
     def name(self) -> str:
-        """What the run is called there."""
+        """Display name of the run."""
         return self.config.name or self.facts.name
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What goes with the configuration."""
+        """Properties beside the configuration."""
         facts = self.facts
         return {
             "fingerprint": facts.fingerprint,
@@ -289,17 +289,17 @@ class MlflowTracker(Service):
         self.client.log_dict(self.run_id, self.properties, "run.json")
 
     def _artifacts(self) -> str | None:
-        """Where files of a new experiment go: beside a database, not into the folder of today."""
-        scheme, found, path = (self.config.uri or "").partition(":///")
-        if not found or scheme == "file":
+        """Folder for files of a new experiment: beside a database, not the working directory."""
+        scheme, slashes, path = (self.config.uri or "").partition(":///")
+        if not slashes or scheme == "file":
             return None
         return (Path(path).resolve().parent / "mlflow-artifacts").as_uri()
 
     def write(self, row: dict[str, Any]) -> None:
         """Log the scalars of a row."""
-        at, metric = int(time.time() * 1000), self.mlflow.entities.Metric
-        found = [metric(name, value, at, row["step"]) for name, value in self.marked(row).items()]
-        self.client.log_batch(self.run_id, metrics=found)
+        now, step, metric = int(time.time() * 1000), row["step"], self.mlflow.entities.Metric
+        metrics = [metric(name, value, now, step) for name, value in self.marked(row).items()]
+        self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self) -> None:
         """Say that the session is over."""
@@ -423,9 +423,9 @@ class CometTracker(Service):
     def _archive(self) -> Path:
         """A folder of this session: archives of one key replace each other."""
         folder = Path(self.config.directory or self.run_directory.logs)
-        found = next(p for n in count(1) if not (p := folder / f"comet-{n}").exists())
-        found.mkdir(parents=True)
-        return found
+        archive = next(p for n in count(1) if not (p := folder / f"comet-{n}").exists())
+        archive.mkdir(parents=True)
+        return archive
 
     def write(self, row: dict[str, Any]) -> None:
         """Log the scalars of a row."""

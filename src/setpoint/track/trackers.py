@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -13,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.threads import Worker
 
 if TYPE_CHECKING:
     from .config import TrackerConfig
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What goes with a run to those that show it.
+    """Description of a run for those that show it.
 
     Arguments:
         run_id: 32 hexadecimal digits, the same in all sessions of a run directory.
@@ -85,7 +82,7 @@ class Tracker(Protocol):
         """Called before a checkpoint that counts on the rows before it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON has it; nothing where it is empty."""
+        """State for a checkpoint, as JSON has it; nothing is kept where it is empty."""
         return {}
 
     def close(self) -> None:
@@ -95,14 +92,14 @@ class Tracker(Protocol):
 LIMIT = 10_000
 """Rows that may wait."""
 unfinished: list[str] = []
-"""Trackers of this process that were not done, or failed, when they were closed.
+"""Trackers of this process that failed when they were closed.
 
 When Python exits, their libraries may wait for their servers again, for minutes or for ever.
 """
 
 
 class Background(Tracker):
-    """Hands rows to a tracker in another thread.
+    """Hands rows to a tracker in another thread, so that it never stops or slows training.
 
     What it raises is shown and counted. A tracker that cannot be opened gets nothing more in the
     session; a row that it refuses, or that finds the queue full, is lost to it alone.
@@ -125,17 +122,14 @@ class Background(Tracker):
         required: bool = False,
     ) -> None:
         self.name, self.inner, self.patience = name, inner, patience
+        self.limit, self.required = limit, required
         self.dropped = 0
         self._id: str | None = None
-        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(limit)
+        self._worker: Worker | None = None
         self._lines: deque[str] = deque()
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
         self._note: Callable[[str], None] = lambda line: None
-        self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
-        self._off = False
-        self._required = required
-        self._opened = threading.Event()
-        self._why_not = ""
+        self._off = ""
 
     def describe(self, facts: RunFacts) -> None:
         """See `Tracker.describe`."""
@@ -152,36 +146,36 @@ class Background(Tracker):
         # The name by which the service knows the run: that of its first session.
         self._id = state.get("id", self._id)
         state = {**state, "id": self._id}
-        self._tasks.put(lambda: self._open(step, state))
-        self._thread.start()
-        if not self._required:
+        self._worker = Worker(f"tracker {self.name}")
+        opened = self._worker.submit(lambda: self._open(step, state))
+        if not self.required:
             return
-        if not self._opened.wait(self.patience):
-            self._why_not = f"no answer within patience = {self.patience:g} s"
-        if self._why_not:
-            self._off = True
+        try:
+            opened.result(self.patience)
+        except TimeoutError:
+            self._off = f"no answer within patience = {self.patience:g} s"
+        if self._off:
             self._lines.clear()
             raise RunError(
-                f"tracker {self.name} is required and cannot be opened: {self._why_not}.\nValid: a "
+                f"tracker {self.name} is required and cannot be opened: {self._off}.\nValid: a "
                 f"login and a connection, or required = false, which trains without it"
             )
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
         """See `Tracker.rewind`; in the order of the rows."""
-        self._give(lambda: self.inner.rewind(step, state, self._say))
+        self._submit(lambda: self.inner.rewind(step, state, self._say))
 
     def write(self, row: dict[str, Any]) -> None:
-        """Take a row; what the thread has to say is shown here, where the run shows its lines."""
+        """Take a row, and show the lines of the thread where the run shows its own."""
         row = dict(row)
-        if not self._give(lambda: self.inner.write(row)):
+        if not self._submit(lambda: self.inner.write(row)):
             self.dropped += 1
             if not self._off:
-                waiting = self._tasks.maxsize
-                self._say(f"is slow: {waiting:,} rows wait, and further ones are dropped")
+                self._say(f"is slow: {self.limit:,} rows wait, and further ones are dropped")
         self._show()
 
     def flush(self) -> None:
-        """Nothing: no checkpoint counts on the rows of a service."""
+        """Show the lines of the thread; no checkpoint counts on the rows of a service."""
         self._show()
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,64 +184,53 @@ class Background(Tracker):
 
     def close(self) -> None:
         """Wait for the rows, and say how many are lost."""
-        end = time.monotonic() + self.patience
-        ends = 0
-        if self._thread.is_alive():
-            with contextlib.suppress(queue.Full):
-                self._tasks.put(None, timeout=self.patience)
-                ends = 1
-            self._thread.join(max(0.0, end - time.monotonic()))
-        if self._thread.is_alive():
-            unfinished.append(self.name)
-            waiting = max(0, self._tasks.qsize() - ends)
-            which = f"{waiting:,} are" if waiting else "the last ones may be"
-            if not self._why_not:
-                self._say(f"did not take its rows within {self.patience:g} s: {which} not sent")
+        if self._worker is not None:
+            self._worker.submit(self._close)
+            if not self._worker.end(self.patience) and not self._off:
+                rows = max(0, self._worker.waiting - 2)  # closing and the end wait as well
+                lost = f"{rows:,} are" if rows else "the last ones may be"
+                self._say(f"did not take its rows within {self.patience:g} s: {lost} not sent")
         if self.dropped:
             self._say(f"has lost {self.dropped:,} rows of this session")
         self._show()
 
-    def _give(self, task: Callable[[], None]) -> bool:
-        if self._off:
+    def _submit(self, task: Callable[[], None]) -> bool:
+        if self._off or self._worker is None or self._worker.waiting >= self.limit:
             return False
-        try:
-            self._tasks.put_nowait(task)
-        except queue.Full:
-            return False
+        self._worker.submit(lambda: self._do(task))
         return True
 
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            if self._off:  # what came before that was known
-                self.dropped += 1
-                continue
-            try:
-                task()
-            # Whatever a service raises, it is no reason to stop a run.
-            except Exception as error:
-                self.dropped += 1
-                self._say(f"failed: {_reason(error)}; training goes on")
-        if not self._off:
-            try:
-                self.inner.close()
-            except Exception as error:
-                unfinished.append(self.name)
-                self._say(f"failed when it was closed: {_reason(error)}")
+    def _do(self, task: Callable[[], None]) -> None:
+        if self._off:  # which was not known when the task came
+            self.dropped += 1
+            return
+        try:
+            task()
+        # Whatever a service raises, it is no reason to stop a run.
+        except Exception as error:
+            self.dropped += 1
+            self._say(f"failed: {_reason(error)}; training goes on")
 
     def _open(self, step: int, state: Mapping[str, Any]) -> None:
         try:
             self.inner.open(step, state, self._say)
         except BaseException as error:  # some end the process when they are not logged in
-            self._off = True
-            self._why_not = _reason(error)
-            self._say(f"is off in this session: {_reason(error)}; training goes on")
-        finally:
-            self._opened.set()
+            self._off = _reason(error)
+            self._say(f"is off in this session: {self._off}; training goes on")
+
+    def _close(self) -> None:
+        if self._off:
+            return
+        try:
+            self.inner.close()
+        except Exception as error:
+            unfinished.append(self.name)
+            self._say(f"failed when it was closed: {_reason(error)}")
 
     def _say(self, line: str) -> None:
         """Keep a line for the thread that trains; each is shown once."""
-        if line not in self._said and len(self._said) < 20:
-            self._said.add(line)
+        if line not in self._shown and len(self._shown) < 20:
+            self._shown.add(line)
             self._lines.append(f"tracker {self.name} {line}")
 
     def _show(self) -> None:
@@ -262,9 +245,9 @@ def _reason(error: BaseException) -> str:
 
 JSONL = "jsonl"
 OFFSET = "metrics_offset"
-"""What a checkpoint calls the length of `metrics.jsonl`; the file comes from the first versions."""
+"""Name of the length of `metrics.jsonl` in a checkpoint."""
 OTHERS = "trackers"
-"""What it calls the states of other trackers."""
+"""Name of the states of other trackers."""
 
 
 class _Rows(Tracker):
@@ -299,10 +282,10 @@ def _driven(name: str, built: Any) -> Tracker:
 
 
 def _is_exact(kind: type) -> bool:
-    """Whether a tracker says that it is driven between steps, or has a state or rows to flush."""
-    said = getattr(kind, "synchronous", None)
-    if said is not None:
-        return bool(said)
+    """True if a tracker is driven between steps, as it says or has a state or rows to flush."""
+    synchronous = getattr(kind, "synchronous", None)
+    if synchronous is not None:
+        return bool(synchronous)
     return any(
         getattr(kind, name) is not getattr(Tracker, name) for name in ("state_dict", "flush")
     )
