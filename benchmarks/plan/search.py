@@ -12,7 +12,7 @@ import time
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.plan.machines import machine_named
-from setpoint.plan.search import Space, search
+from setpoint.plan.search import SearchSpace, search
 from setpoint.plan.step_time import Kernels
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
@@ -40,7 +40,7 @@ def main(given: list[str] | None = None) -> int:
         job = compose(Job, chosen.source, flags=flags).resolve()
         workload = Workload.of(job, job.model.vocab_size)  # pyright: ignore[reportAttributeAccessIssue]
         kernels = Kernels.of(job)
-        space = Space(workload, size, Topology(), {}, machine, network, kernels, limit)
+        space = SearchSpace(workload, size, Topology(), {}, machine, network, kernels, limit)
         began, used = time.perf_counter(), time.process_time()
         found = search(space, 10)
         seconds, cpu = time.perf_counter() - began, time.process_time() - used

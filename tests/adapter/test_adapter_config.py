@@ -14,7 +14,7 @@ from setpoint.plan.preflight import preflight
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.train.build.components import build_components
-from setpoint.train.build.parameters import least_weights, trained_and_frozen
+from setpoint.train.build.parameters import trained_and_frozen, training_bytes
 
 from ..train.small import small_job
 
@@ -84,6 +84,6 @@ def test_what_is_adapted_is_known_without_the_model(tmp_path: Path, flags: tuple
     assert facts["adapter"] == report.line() and facts["trained parameters"] == numbers
     plan = update_memory(Workload.of(job, components.tokenizer.vocab_size), Topology.of(job))
     assert (plan.weights, plan.gradients) == (4 * (numbers + frozen), 4 * numbers)
-    assert least_weights(job) == 4 * (numbers + frozen) + 8 * numbers
+    assert training_bytes(job) == plan.total
     kinds = {each.name: each.kind for each in listed}
     assert all(kind == "vector" for name, kind in kinds.items() if name.endswith("magnitude"))

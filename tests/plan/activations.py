@@ -38,7 +38,7 @@ from setpoint.model.norm.norms import FUSED, build_norm  # noqa: E402
 from setpoint.model.transformer import Transformer  # noqa: E402
 from setpoint.plan.memory import TABLE, value_of  # noqa: E402
 from setpoint.plan.meter import Meter, metering  # noqa: E402
-from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces  # noqa: E402
+from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces  # noqa: E402
 from setpoint.precision.mixed_precision import compute_in  # noqa: E402
 from setpoint.shapes.batch import (  # noqa: E402
     Batch,
@@ -251,7 +251,7 @@ def draw(flags: tuple[str, ...], seed: int) -> tuple[Job, int]:
     return compose(Job, "tiny", flags=[*fixed, *given]).resolve(), rows
 
 
-def pieces_of(job: Job) -> list[tuple[Piece, str]]:
+def pieces_of(job: Job) -> list[tuple[ModelPiece, str]]:
     """The pieces of a job of one layer, and by what each is run."""
     model = job.model
     assert isinstance(model, TransformerConfig)
@@ -288,7 +288,9 @@ def _groups(axes: Sequence[str]) -> Iterator[ContextGroups | None]:
         distributed.destroy_process_group()
 
 
-def measure(job: Job, rows: int, piece: Piece, words: str = "") -> tuple[dict[str, int], Measured]:
+def measure(
+    job: Job, rows: int, piece: ModelPiece, words: str = ""
+) -> tuple[dict[str, int], Measured]:
     """Run a piece forward and backward.
 
     Arguments:
@@ -341,7 +343,7 @@ class _Run:
         job: Job,
         c: TransformerConfig,
         rows: int,
-        piece: Piece,
+        piece: ModelPiece,
         groups: ContextGroups | None,
     ) -> None:
         self.job, self.c, self.rows, self.piece = job, c, rows, piece

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.plan.machines import CALL, Group, Links, group_of, machine_named, machines
+from setpoint.plan.machines import CALL, Links, RankGroup, group_of, machine_named, machines
 from setpoint.track.accelerators import peak_of
 
 DRIVER = {
@@ -88,27 +88,27 @@ def test_an_unknown_machine_is_answered_with_what_is_known() -> None:
 
 
 def test_groups_lie_on_nodes() -> None:
-    assert group_of(DEGREES, "tensor", 4, 8) == Group(4, 4)
-    assert group_of(DEGREES, "shard", 4, 8) == Group(4, 2)
-    assert group_of(DEGREES, "pipeline", 2, 8) == Group(2, 1)
-    assert group_of(DEGREES, "shard+tensor", 16, 8) == Group(16, 8)
-    assert group_of(DEGREES, "pipeline+shard+tensor", 32, 64) == Group(32, 32)
-    assert Group(16, 8).nodes == 2
+    assert group_of(DEGREES, "tensor", 4, 8) == RankGroup(4, 4)
+    assert group_of(DEGREES, "shard", 4, 8) == RankGroup(4, 2)
+    assert group_of(DEGREES, "pipeline", 2, 8) == RankGroup(2, 1)
+    assert group_of(DEGREES, "shard+tensor", 16, 8) == RankGroup(16, 8)
+    assert group_of(DEGREES, "pipeline+shard+tensor", 32, 64) == RankGroup(32, 32)
+    assert RankGroup(16, 8).nodes == 2
 
 
 def test_times_of_collectives_are_those_of_rings() -> None:
     links = Links(8, fast=100.0, slow=10.0, near=1.0, far=5.0)
-    inside = Group(4, 4)
+    inside = RankGroup(4, 4)
     assert links.seconds("all_gather", inside, 1, 400) == pytest.approx(CALL + 3 + 3)
     assert links.seconds("reduce_scatter", inside, 2, 400) == pytest.approx(2 * (CALL + 3) + 3)
     assert links.seconds("all_reduce", inside, 1, 400) == pytest.approx(CALL + 6 + 6)
     assert links.seconds("send", inside, 3, 400) == pytest.approx(3 + 4)
-    assert links.seconds("all_gather", Group(1, 1), 1, 400) == 0
+    assert links.seconds("all_gather", RankGroup(1, 1), 1, 400) == 0
     # Sixteen ranks on two nodes: half of it comes over the eight network cards of a node.
-    between = links.seconds("all_gather", Group(16, 8), 1, 1600)
+    between = links.seconds("all_gather", RankGroup(16, 8), 1, 1600)
     assert between == pytest.approx(CALL + 14 + 5 + max(15, 1600 / 2 / 80))
-    alone = links.seconds("all_gather", Group(2, 1), 1, 400)
+    alone = links.seconds("all_gather", RankGroup(2, 1), 1, 400)
     assert alone == pytest.approx(CALL + 5 + 20)
     # A tree between many nodes has fewer latencies than a ring through all ranks.
-    many = links.seconds("all_reduce", Group(1024, 8), 1, 0)
+    many = links.seconds("all_reduce", RankGroup(1024, 8), 1, 0)
     assert many == pytest.approx(CALL + 2 * (7 + 7 * 5))

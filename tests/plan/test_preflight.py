@@ -49,7 +49,7 @@ def test_a_thousand_ranks() -> None:
     assert found.facts["batch"] == "4096 = 2 (micro) * 2 (accumulation) * 1024 (ranks)"
     assert found.facts["tokens per step"] == 4096 * 256
     assert found.problems == []
-    assert "parallel: whether the device is there (needs torch)" in found.skipped
+    assert "parallel: the device is there (needs torch)" in found.skipped
     assert all("(needs torch)" in reason for reason in found.skipped)
     assert found.to_json() == {
         "facts": found.facts,

@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.plan.machines import machine_named
-from setpoint.plan.search import Space, least_memory, meshes, most_memory, search
+from setpoint.plan.search import SearchSpace, least_memory, meshes, most_memory, search
 from setpoint.plan.search import _leaves as leaves_of
 from setpoint.plan.step_time import Kernels, step_time
 from setpoint.plan.topology import Topology
@@ -19,11 +19,11 @@ from ..train.small import small_job
 FLAGS = ("model.dim=256", "model.layers=4", "model.heads=4", "batch.global_size=16")
 
 
-def space_of(folder: Path, limit: int = 2**40, *flags: str, **fixed: object) -> Space:
+def space_of(folder: Path, limit: int = 2**40, *flags: str, **fixed: object) -> SearchSpace:
     job = small_job(folder, *FLAGS, *flags, without=("micro_size", "accumulation"))
     machine, network = machine_named("h100")
     workload = Workload.of(job, 257)
-    return Space(workload, 8, Topology(), fixed, machine, network, Kernels(), limit)
+    return SearchSpace(workload, 8, Topology(), fixed, machine, network, Kernels(), limit)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

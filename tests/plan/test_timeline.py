@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from setpoint.plan.step_time import Event
+from setpoint.plan.step_time import StepEvent
 from setpoint.plan.timeline import ROWS, Page, draw, html_of, seconds
 
 EVENTS = [
-    Event("compute", "forward", "layer 0", 0.0, 1.0, True),
-    Event("compute", "backward", "layer 0", 2.0, 4.0, True),
-    Event("messages", "gather", "weights <of> layer 1", 1.0, 2.0, True),
-    Event("messages", "reduce", "gradients", 2.0, 3.0, False),
+    StepEvent("compute", "forward", "layer 0", 0.0, 1.0, True),
+    StepEvent("compute", "backward", "layer 0", 2.0, 4.0, True),
+    StepEvent("messages", "gather", "weights <of> layer 1", 1.0, 2.0, True),
+    StepEvent("messages", "reduce", "gradients", 2.0, 3.0, False),
 ]
 
 
@@ -28,7 +28,7 @@ def test_rows_show_what_takes_most_of_each_column() -> None:
 
 def test_columns_of_many_micro_batches_show_their_shares() -> None:
     events = [
-        Event("compute", kind, "x", 0.3 * number + begin, 0.3 * number + end, number % 2 == 0)
+        StepEvent("compute", kind, "x", 0.3 * number + begin, 0.3 * number + end, number % 2 == 0)
         for number in range(300)
         for kind, begin, end in (("forward", 0.0, 0.1), ("backward", 0.1, 0.3))
     ]
@@ -42,7 +42,7 @@ def test_columns_of_many_micro_batches_show_their_shares() -> None:
 
 
 def test_many_ranks_are_left_out_in_the_middle() -> None:
-    events = [Event(f"pipeline {n}", "forward", "x", 0.0, 1.0, True) for n in range(64)]
+    events = [StepEvent(f"pipeline {n}", "forward", "x", 0.0, 1.0, True) for n in range(64)]
     lines = draw(events).splitlines()
     assert len([line for line in lines if line.startswith("pipeline")]) == ROWS
     assert any(line.startswith("...") and line.endswith("48 more") for line in lines)

@@ -33,7 +33,7 @@ from setpoint.units.size import ByteSize, in_units
 
 if TYPE_CHECKING:
     from setpoint.config import Composition
-    from setpoint.plan.search import Candidate, Found, Space
+    from setpoint.plan.search import Candidate, SearchResult, SearchSpace
     from setpoint.plan.topology import Topology
     from setpoint.train.config import Job
 
@@ -121,10 +121,10 @@ def _limit(arguments: Arguments, asked: Asked) -> int:
     return limit
 
 
-def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job, Space]:
+def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job, SearchSpace]:
     """The job on one rank, and what is searched."""
     from setpoint.parallel.config import AXES, REST, Parallel
-    from setpoint.plan.search import Space
+    from setpoint.plan.search import SearchSpace
     from setpoint.plan.step_time import Kernels
     from setpoint.plan.topology import Topology, policy_of
     from setpoint.plan.workload import Workload
@@ -183,7 +183,7 @@ def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job
             f"Valid: `setpoint check --dry-run` of one topology, which may know"
         )
     kernels = Kernels.of(job)
-    space = Space(workload, size, start, fixed, asked.machine, asked.network, kernels, limit)
+    space = SearchSpace(workload, size, start, fixed, asked.machine, asked.network, kernels, limit)
     return job, space
 
 
@@ -206,7 +206,7 @@ Resolved = tuple[list[str], "Candidate"]
 
 
 def _resolved(
-    found: Found, arguments: Arguments, space: Space, wanted: int
+    found: SearchResult, arguments: Arguments, space: SearchSpace, wanted: int
 ) -> tuple[list[Resolved], ConfigError | None]:
     """Those that all rules accept, with their overrides; what refused the first of the others."""
     from setpoint.plan.topology import Topology
@@ -238,7 +238,7 @@ def _shape(topology: Topology) -> tuple[Any, ...]:
     return (*topology.degrees.values(), topology.micro_size, topology.recompute)
 
 
-def _is_known(override: str, space: Space) -> bool:
+def _is_known(override: str, space: SearchSpace) -> bool:
     """Whether an override says what is fixed already."""
     path = override.removeprefix("--").partition("=")[0]
     if path.startswith("memory.activation_checkpointing"):
@@ -246,7 +246,7 @@ def _is_known(override: str, space: Space) -> bool:
     return path.rpartition(".")[2] in space.fixed
 
 
-def _facts(space: Space, found: Found, best: list[Resolved]) -> dict[str, Any]:
+def _facts(space: SearchSpace, found: SearchResult, best: list[Resolved]) -> dict[str, Any]:
     return {
         "world_size": space.world_size,
         "memory_limit": space.limit,
@@ -267,7 +267,9 @@ def _facts(space: Space, found: Found, best: list[Resolved]) -> dict[str, Any]:
     }
 
 
-def _lines(title: str, space: Space, found: Found, best: list[Resolved]) -> Iterator[str]:
+def _lines(
+    title: str, space: SearchSpace, found: SearchResult, best: list[Resolved]
+) -> Iterator[str]:
     from setpoint.plan.timeline import seconds
 
     yield bold(title)
@@ -291,7 +293,7 @@ def _lines(title: str, space: Space, found: Found, best: list[Resolved]) -> Iter
         yield f"\n{number}: {' '.join(map(shlex.quote, overrides))}"
 
 
-def _too_large(space: Space, topology: Any, memory: Any, ranks: int | None) -> str:
+def _too_large(space: SearchSpace, topology: Any, memory: Any, ranks: int | None) -> str:
     """Why no topology fits, by how much, and what would help most."""
     parts = {
         "weights": memory.weights + memory.gathered,

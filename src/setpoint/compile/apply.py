@@ -34,7 +34,7 @@ NUMBERS = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "la
 
 
 class Compiled:
-    """What was to be compiled, and what of it ran eagerly all the same."""
+    """The compiled modules, and those of them that ran eagerly all the same."""
 
     def __init__(self, names: Mapping[Any, str]) -> None:
         self.names = names

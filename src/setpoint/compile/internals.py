@@ -38,12 +38,12 @@ def internal(module: str, name: str) -> Any:
 
 
 def compilations() -> Sequence[Any]:
-    """What was compiled so far, each with its graph, seconds, and reason or failure."""
+    """Compilations so far, each with its graph, seconds, and reason or failure."""
     return list(internal(UTILS, "get_compilation_metrics")())
 
 
 def graph_breaks() -> Sequence[Any]:
-    """What ended a graph so far, each with `reason` and `user_stack`."""
+    """Graph breaks so far, each with `reason` and `user_stack`."""
     return list(internal(UTILS, "graph_break_reasons"))
 
 
@@ -79,5 +79,5 @@ def forget_compiled() -> None:
 
 
 def backend_function(name: str) -> Any:
-    """What a backend calls; its parameters tell whether it takes options."""
+    """The function of a backend; its parameters show if it takes options."""
     return internal("torch._dynamo", "lookup_backend")(name)

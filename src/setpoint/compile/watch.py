@@ -1,4 +1,4 @@
-"""What torch.compile has done since one last looked, and what it raises, in words."""
+"""News of torch.compile: graphs, recompilations, fallbacks to eager; its errors in words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ERRORS = ("torch._dynamo.", "torch._inductor.")
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What happened since one last looked.
+    """Events since the last call of `news`.
 
     Arguments:
         recompilations: why graphs among them were compiled anew, in PyTorch's words.
@@ -112,7 +112,7 @@ class Watch:
 
 
 def _is_meant(reason: Any) -> bool:
-    """Whether a graph is to end there: before what Setpoint keeps out, and at buckets of DDP."""
+    """True if a graph break is intended: before code kept out of graphs, and at buckets of DDP."""
     if reason.reason.startswith("DDPOptimizer"):  # compile.optimize_ddp
         return True
     stack = reason.user_stack

@@ -1,1 +1,1 @@
-"""Where tensors are kept, and what is recomputed."""
+"""Activation checkpointing, activation offload, allocators and the report of memory."""

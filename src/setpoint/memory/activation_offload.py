@@ -156,7 +156,7 @@ class Storage:
         return self.tensor
 
 
-class View:
+class SavedView:
     """A saved tensor in a storage; this is what autograd holds."""
 
     __slots__ = ("dtype", "offset", "shape", "storage", "stride")
@@ -226,7 +226,7 @@ class SavedTensors:
             reference, known = self.known[key]
             storage = known()
             if storage is not None and not reference.expired():
-                return View(tensor, storage)
+                return SavedView(tensor, storage)
         storage = Storage(tensor, self.offload)
         storage.before, self.last = self.last, weakref.ref(storage)
         gone = weakref.ref(storage, lambda _: self.known.pop(key, None))
@@ -238,7 +238,7 @@ class SavedTensors:
             self.bytes_on_device -= size
             if (storage_to_move := oldest()) is not None:
                 storage_to_move.move()
-        return View(tensor, storage)
+        return SavedView(tensor, storage)
 
     def unpack(self, packed: Any) -> Tensor:
         """Return a tensor of `pack`."""

@@ -49,7 +49,7 @@ def _swap() -> int:
 
 
 def _text(file: Path) -> str:
-    """What a file of the kernel says; nothing where there is none, as on other systems."""
+    """The text of a file of the kernel's; empty where there is none, as on other systems."""
     try:
         return file.read_text()
     except OSError:
@@ -97,6 +97,6 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def _is_set() -> bool:
-    """Whether the user has set these thresholds in the environment."""
+    """True if the user has set these thresholds in the environment."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     return "glibc.malloc." in tunables or any(name in os.environ for name in VARIABLES)

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from errno import ENOMEM
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from setpoint.shapes.placed import part_here
 from setpoint.units.size import in_units
 
 
@@ -122,29 +123,18 @@ def process_peak() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-@runtime_checkable
-class _Sharded(Protocol):
-    """A DTensor, of which only a part lies here."""
-
-    def to_local(self) -> Tensor: ...
-
-
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in map(_local, tensors))
+    return sum(t.numel() * t.element_size() for t in map(part_here, tensors))
 
 
 def _gradient(weight: Tensor, held: Tensor) -> int:
     """Gradients have their own format before they are brought to the optimizer."""
     wanted: Any = getattr(weight, "grad_dtype", None) or weight.dtype
-    return _local(held).numel() * max(wanted.itemsize, held.dtype.itemsize)
+    return part_here(held).numel() * max(wanted.itemsize, held.dtype.itemsize)
 
 
 def _lies_apart(held: Tensor, weight: Tensor) -> bool:
-    return held is not weight and _local(held).data_ptr() != _local(weight).data_ptr()
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, _Sharded) else tensor
+    return held is not weight and part_here(held).data_ptr() != part_here(weight).data_ptr()
 
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -172,7 +162,7 @@ def expandable_segments() -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory does not suffice."""
+    """True if an error means out of memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     if isinstance(error, OSError):

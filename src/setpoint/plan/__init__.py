@@ -1,1 +1,1 @@
-"""What can be known of a job before it runs, on any machine and without torch."""
+"""The plan of a job on paper: memory, traffic, time and the search; and the dry run."""

@@ -178,7 +178,7 @@ def _turns(job: Job, run: _Run) -> list[int]:
 
 
 def _notes(job: Job) -> list[str]:
-    """What a curve over the steps cannot show."""
+    """Notes on effects that a curve over the steps cannot show."""
     section = job.schedule
     if isinstance(section, Plateau):
         floor = f", down to {section.floor:g} of the peak" if section.floor else ""

@@ -43,7 +43,7 @@ from setpoint.plan.meter import (
     Marked,
     Measured,
     Meter,
-    Peak,
+    PeakMemory,
     axes_of,
     extended,
     few_layers,
@@ -97,7 +97,7 @@ def plain_products() -> Iterator[None]:
 
 
 def rows_by_rank(rank: int, ranks: int) -> Any:
-    """What stands for `AllToAll.rows_by_rank` on a rank of the experts: all have as many tokens."""
+    """Replace `AllToAll.rows_by_rank` on a rank of the experts: all have as many tokens."""
 
     def told(leaving: Any, arriving: Any, rows: int) -> tuple[list[int], list[int]]:
         del leaving, arriving
@@ -125,7 +125,7 @@ gathered weights where those after it have them."""
 
 
 class DryRun(NamedTuple):
-    """What a step takes of one rank.
+    """Memory, FLOPs and traffic of one rank in a step.
 
     Arguments:
         degrees: of each axis.
@@ -144,7 +144,7 @@ class DryRun(NamedTuple):
     degrees: dict[str, int]
     at: dict[str, int]
     held: int
-    peak: Peak
+    peak: PeakMemory
     flops: int
     traffic: list[Traffic]
     seconds: float
@@ -225,7 +225,7 @@ def _run_of(
 ) -> DryRun:
     highest = max(found.windows, key=lambda window: window.peak)
     known = {**found.fixed, "gradients": highest.gradients}
-    peak = Peak(**known, rest=highest.peak - sum(known.values()))
+    peak = PeakMemory(**known, rest=highest.peak - sum(known.values()))
     degrees, at = dict(world.degrees), dict(world.coordinates)
     return DryRun(
         world.rank,
@@ -405,7 +405,7 @@ def _ranks(job: Job, vocabulary: int, rank: int, size: int) -> Iterator[None]:
 
 
 def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
-    """What each rank of a pipeline would say of its parameters: their names, whether trained."""
+    """Names of the parameters of each rank of a pipeline, with True for trained ones."""
     model = skeleton(job.model, vocabulary)
     add_adapter(job, model)
     config, ranks = job.parallel.pipelining, job.parallel.degrees["pipeline"]
@@ -464,7 +464,7 @@ def _mark_gradients(meter: Meter, components: Components) -> None:
 def _stepping(
     job: Job, world: World, made: Components, step: StepBatch, meter: Meter, is_fake: bool
 ) -> Callable[[], None]:
-    """What takes a step of the job's engine, whose parts are windows of the meter."""
+    """Make a function that steps the job's engine, whose phases are windows of the meter."""
     made.train, made.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
     engine: Any = engine_of(job, made)
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop

@@ -41,7 +41,7 @@ CALL = 8.4e-6
 """Seconds that a collective takes to begin (NCCL, src/graph/tuning.cc, rings and trees)."""
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """Ranks that communicate.
 
     Arguments:
@@ -53,11 +53,11 @@ class Group(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """How many nodes they lie in."""
+        """The number of nodes of the group."""
         return ceil(self.ranks / self.local)
 
 
-def group_of(degrees: Mapping[str, int], axes: str, ranks: int, node: int) -> Group:
+def group_of(degrees: Mapping[str, int], axes: str, ranks: int, node: int) -> RankGroup:
     """Place the ranks that axes join on nodes.
 
     Arguments:
@@ -69,7 +69,7 @@ def group_of(degrees: Mapping[str, int], axes: str, ranks: int, node: int) -> Gr
     for axis in axes.split("+"):
         if axis in degrees:
             local *= min(degrees[axis], max(1, node // stride(degrees, axis)))
-    return Group(ranks, max(1, min(ranks, local, node)))
+    return RankGroup(ranks, max(1, min(ranks, local, node)))
 
 
 class Links(NamedTuple):
@@ -98,8 +98,8 @@ class Links(NamedTuple):
             network.latency,
         )
 
-    def seconds(self, kind: str, group: Group, calls: int, size: float) -> float:
-        """How long messages of one kind take, one after another.
+    def seconds(self, kind: str, group: RankGroup, calls: int, size: float) -> float:
+        """Seconds of messages of one kind, one after another.
 
         Arguments:
             kind: as the rows of `setpoint.plan.traffic` have it.
@@ -156,7 +156,7 @@ class Network(Config, role=RUNTIME):
     """Share of `bandwidth` that collectives of large messages reach."""
 
     source: str = ""
-    """Where the numbers are from."""
+    """Source of the numbers."""
 
 
 class NodeLinks(Network):
@@ -166,7 +166,7 @@ class NodeLinks(Network):
     """GPUs that are joined; the others are reached over `network`."""
 
 
-class Peak(Config, role=RUNTIME):
+class PeakFlops(Config, role=RUNTIME):
     """Operations per second in dense matrix products, without sparsity, by number format."""
 
     bf16: float | None = field(default=None, gt=0, lt=inf)
@@ -186,7 +186,7 @@ class Peak(Config, role=RUNTIME):
 
 
 class Assumed(Config, role=RUNTIME):
-    """What of its peaks a GPU is assumed to reach in training."""
+    """Share of its peaks that a GPU is assumed to reach in training."""
 
     matmul: float = field(default=0.7, gt=0, le=1)
     """Share of `peak` in large matrix products."""
@@ -204,7 +204,7 @@ class Assumed(Config, role=RUNTIME):
     """Seconds that the host takes for an operator."""
 
     contention: float = field(default=0.1, ge=0, le=1)
-    """What a second of messages behind computing slows this down by, in seconds."""
+    """Seconds by which a second of messages slows the computation beside it."""
 
 
 class Machine(Config, role=RUNTIME):
@@ -214,7 +214,7 @@ class Machine(Config, role=RUNTIME):
     """The machine whose values this one has where it does not give its own."""
 
     title: str = ""
-    """What it is called by its maker."""
+    """The maker's name."""
 
     capability: float | None = field(default=None, gt=0, lt=100)
     """CUDA compute capability, such as 9.0; null: unknown."""
@@ -234,17 +234,17 @@ class Machine(Config, role=RUNTIME):
     network: str
     """The network between nodes, by its name in `networks`."""
 
-    peak: Peak = field(factory=Peak)
+    peak: PeakFlops = field(factory=PeakFlops)
     """Operations per second in matrix products."""
 
     node: NodeLinks
     """The ranks that the fastest links join."""
 
     assumed: Assumed = field(factory=Assumed)
-    """What of the peaks is assumed to be reached."""
+    """Share of the peaks that is assumed to be reached."""
 
     source: str = ""
-    """Where the numbers are from."""
+    """Source of the numbers."""
 
     @property
     def usable(self) -> int:
@@ -353,7 +353,7 @@ PUE = 1.0
 
 
 class Cost(NamedTuple):
-    """What a run takes of all its GPUs.
+    """The cost of a run on all its GPUs.
 
     Arguments:
         steps: that it is expected to take.

@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.plan.pieces import Piece
+from setpoint.plan.pieces import ModelPiece
 from setpoint.plan.topology import (
     Shards,
     Topology,
@@ -46,7 +46,7 @@ WORDS = {
     "plain": "norms of a CPU",
     "inside": "hidden states in the compute format",
 }
-"""What words of keys mean to people, where these do not say it themselves."""
+"""Terms for the words of keys that do not explain themselves."""
 
 
 class Held(NamedTuple):
@@ -102,7 +102,7 @@ def _sum(curve: dict[str, float], sizes: dict[str, int]) -> int:
     return round(sum(number * value_of(name, sizes) for name, number in curve.items()))
 
 
-class _Piece(NamedTuple):
+class _PieceBytes(NamedTuple):
     """Bytes of a piece on a rank.
 
     Arguments:
@@ -207,14 +207,14 @@ def _beside(workload: Workload, topology: Topology) -> int:
     return tokens // topology.tensor if topology.sequence_parallel else tokens
 
 
-def _looked_up(piece: Piece, workload: Workload, topology: Topology) -> _Piece:
+def _looked_up(piece: ModelPiece, workload: Workload, topology: Topology) -> _PieceBytes:
     sizes = _sizes(piece, workload, topology)
     entry = known_keys()[_key(piece, sizes, topology)]
     casts = _casts_of_weights(piece, workload, topology, entry["kept"], sizes)
     # Rows that experts give; packed ones multiply all at once.
     packed = "packed" in piece.key.split()
     read = [each for each in entry["products"] if not (packed and "TUD" in each)]
-    return _Piece(
+    return _PieceBytes(
         piece.role,
         _sum(entry["kept"], sizes) - casts,
         peak_of(entry, sizes) - casts,
@@ -225,7 +225,7 @@ def _looked_up(piece: Piece, workload: Workload, topology: Topology) -> _Piece:
 
 
 def _casts_of_weights(
-    piece: Piece,
+    piece: ModelPiece,
     workload: Workload,
     topology: Topology,
     kept: dict[str, float],
@@ -239,7 +239,7 @@ def _casts_of_weights(
     return _sum(matrices, sizes)
 
 
-def _key(piece: Piece, sizes: dict[str, int], topology: Topology) -> str:
+def _key(piece: ModelPiece, sizes: dict[str, int], topology: Topology) -> str:
     words = [piece.key]
     if piece.role == "attention":
         if "K" in sizes and sizes["H"] != sizes["K"]:
@@ -250,7 +250,7 @@ def _key(piece: Piece, sizes: dict[str, int], topology: Topology) -> str:
     return " ".join(words)
 
 
-def _sizes(piece: Piece, workload: Workload, topology: Topology) -> dict[str, int]:
+def _sizes(piece: ModelPiece, workload: Workload, topology: Topology) -> dict[str, int]:
     """The sizes that a piece has on a rank."""
     sizes, ranks = dict(piece.sizes), topology.tensor
     tokens = tokens_of(workload, topology)
@@ -372,7 +372,7 @@ NOTHING = Held(0, 0, 0)
 
 
 def _held(workload: Workload, topology: Topology, stage: tuple[int, ...]) -> Parts:
-    """What each part of a stage keeps."""
+    """Bytes that each part of a stage keeps for backward."""
     found: Parts = []
     layer = 0
     for part in stage:
@@ -494,7 +494,7 @@ def _bucket(workload: Workload, topology: Topology, shards: Shards) -> int:
 
 
 def _received(workload: Workload, topology: Topology) -> int:
-    """What a pipeline receives into: memory for each micro-batch."""
+    """Receive buffers of a pipeline, one for each micro-batch."""
     if topology.pipeline == 1:
         return 0
     tokens = tokens_of(workload, topology)
@@ -502,7 +502,7 @@ def _received(workload: Workload, topology: Topology) -> int:
 
 
 def _in_flight(topology: Topology, at: int) -> list[int]:
-    """How many micro-batches of each stage of a rank are between forward and backward, at most."""
+    """Micro-batches of each stage of a rank between forward and backward, at most."""
     ranks, count, held = topology.pipeline, topology.accumulation, topology.stages_per_rank
     if ranks == 1:
         return [1]

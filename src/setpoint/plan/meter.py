@@ -64,7 +64,7 @@ _NAMES = {
 _MOVES_NOTHING = {"wait_tensor", "barrier", "monitored_barrier_", "recv"}
 
 
-class Peak(NamedTuple):
+class PeakMemory(NamedTuple):
     """Bytes of tensors at the moment when there were most.
 
     Arguments:
@@ -123,7 +123,7 @@ class Meter:
     )
 
     def traffic(self) -> list[Traffic]:
-        """What was sent since `begin`, most bytes first."""
+        """Messages sent since `begin`, most bytes first."""
         return sorted_rows(Traffic(*key, *found) for key, found in self._found.items())
 
     def begin(self) -> None:
@@ -345,7 +345,7 @@ _WORTH = 0.75
 
 
 class Measured(NamedTuple):
-    """What a step took, in parts that can be extended.
+    """Measurements of a step, in parts that can be extended.
 
     Arguments:
         fixed: bytes of what is there between steps, by part.
@@ -420,7 +420,7 @@ def _with_layers(job: Job, layers: int) -> Job:
 
 
 def _are_alike(job: Job, vocabulary: int, first: int, period: int) -> bool:
-    """Whether layers from one on are trained alike, whatever patterns of names say."""
+    """True if layers from one on are trained alike, whatever patterns of names say."""
     layers: dict[int, set[Any]] = defaultdict(set)
     for group in gather(job.optimizer, trained(job, vocabulary)):
         for each in group.parameters:
@@ -436,7 +436,7 @@ def _are_alike(job: Job, vocabulary: int, first: int, period: int) -> bool:
 
 
 def extended(few: Few, fewer: Measured, more: Measured) -> Measured | None:
-    """What a step of all layers takes; None where two steps do not differ by layers alone."""
+    """Measurements of a step of all layers; None where two steps differ by more than layers."""
     windows = [
         _told_apart(step.windows, few.ends, layers)
         for step, layers in zip((fewer, more), few.layers, strict=True)
@@ -495,7 +495,7 @@ class Marked(list[Any]):
 
 
 class Counts(NamedTuple):
-    """What was computed and sent until some moment of a step."""
+    """FLOPs and messages until some moment of a step."""
 
     flops: int
     rows: dict[tuple[str, str, int], tuple[int, int]]

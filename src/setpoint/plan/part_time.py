@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ATTENTION_BACKWARD = 2.5
 """FLOPs of the backward pass of attention by those of its forward pass: it computes scores anew."""
 BACKWARD_BYTES = 2.0
-"""What other operators move in the backward pass, by what they move in the forward pass."""
+"""Bytes of other operators in the backward pass, by those of the forward pass."""
 UNFUSED = ("eager", "aot_eager")
 """Backends of torch.compile that fuse nothing."""
 SAMPLE = 100_000
@@ -41,7 +41,7 @@ UNKNOWN_SIZE = 4096
 
 
 class Kernels(NamedTuple):
-    """How operators are computed, which the arithmetic of memory need not know.
+    """Kernels of the operators, which the arithmetic of memory need not know.
 
     Arguments:
         compiled: whether torch.compile fuses operators that move more than they compute.
@@ -87,7 +87,7 @@ def document_length(job: Job) -> float | None:
 
 
 class _Passes(NamedTuple):
-    """How often operators read or write an element of a token, beside matrix products.
+    """Reads and writes of an element of a token by operators other than matrix products.
 
     Arguments:
         norm: and the sum with the residual stream: of the model dim, for each of two parts.
@@ -114,7 +114,7 @@ COMPILED = _Passes(4, 2, 3, 2, 4, 12, 14)
 """Neighbours fused into one kernel, which reads each input and writes each output once."""
 
 
-class Spent(NamedTuple):
+class TimeSpent(NamedTuple):
     """Seconds of one rank in one pass of one micro-batch, by what they are spent on.
 
     Arguments:
@@ -134,9 +134,9 @@ class Spent(NamedTuple):
         """All of it."""
         return sum(self)
 
-    def plus(self, other: Spent, times: float = 1.0) -> Spent:
+    def plus(self, other: TimeSpent, times: float = 1.0) -> TimeSpent:
         """The sum with another one that is spent so many times."""
-        return Spent(*(own + times * each for own, each in zip(self, other, strict=True)))
+        return TimeSpent(*(own + times * each for own, each in zip(self, other, strict=True)))
 
 
 class WeightMessages(NamedTuple):
@@ -147,8 +147,8 @@ class WeightMessages(NamedTuple):
     copied: float = 0.0
 
 
-class Part(NamedTuple):
-    """What a part of a model takes for a micro-batch.
+class PartTime(NamedTuple):
+    """Seconds of a part of a model for a micro-batch.
 
     Arguments:
         again: recomputation in the backward pass.
@@ -158,9 +158,9 @@ class Part(NamedTuple):
     """
 
     is_layer: bool
-    forward: Spent
-    backward: Spent
-    again: Spent
+    forward: TimeSpent
+    backward: TimeSpent
+    again: TimeSpent
     weight: float
     beside: float
     experts: WeightMessages
@@ -173,7 +173,7 @@ class Part(NamedTuple):
 
 @dataclass(eq=False)
 class PartTimes:
-    """What the parts of a model take on a rank of a topology."""
+    """Times of the parts of a model on a rank of a topology."""
 
     workload: Workload
     topology: Topology
@@ -188,9 +188,9 @@ class PartTimes:
         self.passes = COMPILED if kernels.compiled else EAGER
         self.peak = peak_of(machine, self.workload.computes)
         self.fast_peak = machine.peak.fp8 or self.peak
-        self._parts: dict[tuple[int, bool], Part] = {}
+        self._parts: dict[tuple[int, bool], PartTime] = {}
 
-    def part(self, number: int, recomputed: bool) -> Part:
+    def part(self, number: int, recomputed: bool) -> PartTime:
         """A part by its kind; alike ones are computed once."""
         key = (self.workload.order[number], recomputed)
         found = self._parts.get(key)
@@ -198,7 +198,7 @@ class PartTimes:
             found = self._parts[key] = self._part(self.workload.kinds[key[0]], recomputed)
         return found
 
-    def _part(self, kind: Kind, recomputed: bool) -> Part:
+    def _part(self, kind: Kind, recomputed: bool) -> PartTime:
         tensor = self.topology.tensor
         tokens, moved, trained = self.tokens, self._moved(kind), _trained_share(kind)
         bandwidth = self.machine.bandwidth * self.machine.assumed.memory
@@ -215,11 +215,11 @@ class PartTimes:
         beside = min(ring, attention * (1 + ATTENTION_BACKWARD))
         waited = calls + ring - beside
         forward = self._with_host(
-            kind, Spent(sum(products), attention, moved / bandwidth, waited / 2), 1.0
+            kind, TimeSpent(sum(products), attention, moved / bandwidth, waited / 2), 1.0
         )
         backward = self._with_host(
             kind,
-            Spent(
+            TimeSpent(
                 (1 + trained) * sum(products),
                 ATTENTION_BACKWARD * attention,
                 BACKWARD_BYTES * moved / bandwidth,
@@ -227,10 +227,10 @@ class PartTimes:
             ),
             1.5,
         )
-        again = Spent()
+        again = TimeSpent()
         if recomputed:
             which = _again(self.topology.recompute)
-            again = Spent(
+            again = TimeSpent(
                 which[0] * products[0] + which[1] * products[1],
                 which[2] * attention,
                 which[3] * moved / bandwidth,
@@ -239,9 +239,9 @@ class PartTimes:
         is_layer = kind.name in ("layer", "model")
         experts = self._experts(kind)
         weight = trained * sum(products)
-        return Part(is_layer, forward, backward, again, weight, beside, experts)
+        return PartTime(is_layer, forward, backward, again, weight, beside, experts)
 
-    def _with_host(self, kind: Kind, spent: Spent, share: float) -> Spent:
+    def _with_host(self, kind: Kind, spent: TimeSpent, share: float) -> TimeSpent:
         if kind.name != "layer":
             return spent
         launching = self.passes.launches * share * self.machine.assumed.launch
@@ -282,7 +282,7 @@ class PartTimes:
         return peak * assumed.matmul * size / (size + half)
 
     def _is_dense(self, kind: Kind) -> bool:
-        """Whether attention computes all pairs of positions, hidden ones as well."""
+        """True if attention computes all pairs of positions, masked ones as well."""
         return self._composed(kind) or not _words(kind).isdisjoint({"masked", "window"})
 
     def _composed(self, kind: Kind) -> bool:

@@ -27,7 +27,7 @@ REPEATING = ("sdpa", "sdpa_efficient")
 """Backends that repeat shared key-value heads under a mask on a GPU, whose kernels share none."""
 
 
-class Piece(NamedTuple):
+class ModelPiece(NamedTuple):
     """A piece of a layer, or of what lies around the layers.
 
     Arguments:
@@ -44,25 +44,25 @@ class Piece(NamedTuple):
     sizes: tuple[tuple[str, int], ...]
 
 
-def layer_pieces(job: Job, c: Transformer, layer: int) -> Iterator[Piece]:
+def layer_pieces(job: Job, c: Transformer, layer: int) -> Iterator[ModelPiece]:
     """The pieces of a layer, in the order in which it computes them."""
     before, after = c.norm_placement in ("pre", "both"), c.norm_placement in ("post", "both")
     formats = _formats(job)
     # What stands behind a part gets its result, in the compute format under autocast.
     inner = formats if job.precision.compute == job.precision.params else f"{formats} inside"
     norm = (("D", c.dim),)
-    dropout = Piece("dropout", f"dropout {formats}", norm)
+    dropout = ModelPiece("dropout", f"dropout {formats}", norm)
     for part in ("attention", "feed_forward"):
         if before:
-            yield Piece("norm", f"{_norm(job, c)} {formats}", norm)
+            yield ModelPiece("norm", f"{_norm(job, c)} {formats}", norm)
         yield _attention(job, c, layer) if part == "attention" else _feed_forward(job, c, layer)
         if after:
-            yield Piece("norm", f"{_norm(job, c)} {inner}", norm)
+            yield ModelPiece("norm", f"{_norm(job, c)} {inner}", norm)
         if c.dropout:
             yield dropout
 
 
-def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterator[Piece]:
+def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterator[ModelPiece]:
     """The pieces of the embedding, or of the output with its norm and the loss."""
     formats = _formats(job)
     rows = embedding_rows(c, vocabulary)
@@ -75,7 +75,7 @@ def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterat
         words += _masks(job, c)
         rotated = c.head_dim if c.mla is None else c.mla.rope_head_dim
         sizes = (("D", c.dim), ("P", c.max_sequence_length), ("Q", rotated), ("V", rows))
-        yield Piece("embedding", " ".join([*words, formats]), sizes)
+        yield ModelPiece("embedding", " ".join([*words, formats]), sizes)
         return
     loss, kind = job.loss, type(job.loss)
     words = ["output", str(kind.__setpoint__.tag)]
@@ -87,11 +87,11 @@ def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterat
         words.append("tied")
     chunk = getattr(loss, "chunk_size", None) or 1024
     words += [_norm(job, c), formats]
-    yield Piece("output", " ".join(words), (("C", chunk), ("D", c.dim), ("V", rows)))
+    yield ModelPiece("output", " ".join(words), (("C", chunk), ("D", c.dim), ("V", rows)))
 
 
 def _masks(job: Job, c: Transformer) -> list[str]:
-    """What decides which masks all layers share, made beside the embedding."""
+    """Key words for the masks that all layers share, made beside the embedding."""
     backends: list[Backend] = [_backend(job, c, layer) for layer in range(c.layers)]
     words = ["eager"] if "eager" in backends else []
     if any(_holds_documents(job, backend) for backend in backends):
@@ -105,7 +105,7 @@ def _masks(job: Job, c: Transformer) -> list[str]:
 
 
 def _backend(job: Job, c: Transformer, layer: int) -> Backend:
-    """What computes the attention of a layer, on a GPU unless the job names the CPU."""
+    """The attention backend of a layer, on a GPU unless the job names the CPU."""
     device = "cpu" if job.parallel.device == "cpu" else "cuda"
     masked = bool(job.data.packing.isolate) or _has_window(job, c, layer)
     ring = job.parallel.degrees["ring"] > 1
@@ -113,12 +113,12 @@ def _backend(job: Job, c: Transformer, layer: int) -> Backend:
 
 
 def _holds_documents(job: Job, backend: Backend) -> bool:
-    """Whether documents are isolated by a mask of all pairs of positions."""
+    """True if documents are isolated by a mask of all pairs of positions."""
     return bool(job.data.packing.isolate) and _is_dense(backend)
 
 
 def _is_dense(backend: Backend) -> bool:
-    """Whether what is hidden beside later positions takes a mask of all pairs."""
+    """True if masking more than later positions takes a mask of all pairs."""
     return LIMITS[backend].masks in ("dense", "causal")
 
 
@@ -143,7 +143,7 @@ def _norm(job: Job, c: Transformer) -> str:
     return "rms_norm"
 
 
-def _attention(job: Job, c: Transformer, layer: int) -> Piece:
+def _attention(job: Job, c: Transformer, layer: int) -> ModelPiece:
     backend = _backend(job, c, layer)
     words = ["attention" if c.mla is None else "latent"]
     sizes = {"D": c.dim, "H": c.heads}
@@ -176,15 +176,15 @@ def _attention(job: Job, c: Transformer, layer: int) -> Piece:
         and (is_masked or backend == "sdpa_efficient")
     ):
         words.append("repeated")
-    return Piece("attention", " ".join([*words, _formats(job)]), tuple(sizes.items()))
+    return ModelPiece("attention", " ".join([*words, _formats(job)]), tuple(sizes.items()))
 
 
-def _feed_forward(job: Job, c: Transformer, layer: int) -> Piece:
+def _feed_forward(job: Job, c: Transformer, layer: int) -> ModelPiece:
     moe, formats = c.moe, _formats(job)
     bias = " bias" if c.ffn_bias else ""
     if moe is None or not moe.has_experts(layer):
         sizes = (("D", c.dim), ("F", c.ffn_dim))
-        return Piece("feed_forward", f"feed_forward {c.activation}{bias} {formats}", sizes)
+        return ModelPiece("feed_forward", f"feed_forward {c.activation}{bias} {formats}", sizes)
     words = ["experts", c.activation, "packed" if moe.packed else "apart"]
     words.append(str(type(moe.router).__setpoint__.tag))
     words += ["capacity_factor"] if moe.capacity_factor else []
@@ -193,4 +193,4 @@ def _feed_forward(job: Job, c: Transformer, layer: int) -> Piece:
     if moe.shared_experts:
         words.append("shared")
         sizes["G"] = moe.shared_experts * width
-    return Piece("experts", " ".join([*words, formats]), tuple(sizes.items()))
+    return ModelPiece("experts", " ".join([*words, formats]), tuple(sizes.items()))

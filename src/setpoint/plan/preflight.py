@@ -27,7 +27,7 @@ UNNAMED = "named after the seed, which is null here and drawn at the start"
 
 
 class Preflight:
-    """What a preflight found."""
+    """The findings of a preflight."""
 
     __slots__ = ("calls_for_torch", "cautions", "facts", "problems", "skipped")
 
@@ -75,7 +75,7 @@ def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
 
 
 def _on_hub(model: ModelConfig) -> Iterator[str]:
-    """What of a model lies on the hub, where nothing is looked at before the run starts."""
+    """Parts of a model on the hub, which is not read before the run starts."""
     names = {"pretrained": model.pretrained}
     if isinstance(model, HuggingFaceModel):
         names["config"] = None if model.names_a_kind else model.config

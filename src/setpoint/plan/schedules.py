@@ -22,7 +22,7 @@ _DIRECT = 6
 
 
 class Action(NamedTuple):
-    """What a rank computes at once: one pass of one micro-batch through one stage."""
+    """One pass of one micro-batch through one stage."""
 
     kind: str
     stage: int
@@ -50,7 +50,7 @@ class StageTimes(NamedTuple):
         return self.weight if kind == WEIGHT else self.backward - self.weight
 
 
-class Event(NamedTuple):
+class TimedAction(NamedTuple):
     """An action with its times, in seconds from the beginning of a step."""
 
     action: Action
@@ -66,14 +66,14 @@ class Simulation(NamedTuple):
         seconds: from the first action to the end of the last one.
     """
 
-    ranks: list[list[Event]]
+    ranks: list[list[TimedAction]]
     seconds: float
 
     def busy(self, rank: int) -> float:
         """Seconds in which a rank computes."""
         return sum(event.end - event.start for event in self.ranks[rank])
 
-    def critical(self) -> list[tuple[int, Event]]:
+    def critical(self) -> list[tuple[int, TimedAction]]:
         """The chain of events that decides how long it takes: ranks and events, first to last.
 
         An event follows on the one whose end it waited for; where that came over the network, it
@@ -83,7 +83,7 @@ class Simulation(NamedTuple):
         if not events:
             return []
         ends = {event.action: (rank, event) for rank, event in events}
-        before: dict[Action, tuple[int, Event]] = {}
+        before: dict[Action, tuple[int, TimedAction]] = {}
         for rank, row in enumerate(self.ranks):
             for first, second in pairwise(row):
                 before[second.action] = (rank, first)
@@ -103,7 +103,7 @@ class Simulation(NamedTuple):
 
 
 def order_of(schedule: str, ranks: int, each: int, count: int) -> list[list[Action]]:
-    """What each rank of a pipeline computes in a step, in order.
+    """Actions of each rank of a pipeline in a step, in order.
 
     Arguments:
         schedule: a name of `parallel.pipelining.schedule`.
@@ -283,7 +283,7 @@ def simulate(
     orders = _order(schedule, ranks, stages // ranks, count)
     # What must have ended: by stage and micro-batch. A gradient is there when its input part is.
     ends: dict[Action, float] = {}
-    rows: list[list[Event]] = [[] for _ in range(ranks)]
+    rows: list[list[TimedAction]] = [[] for _ in range(ranks)]
     free, next_up = [0.0] * ranks, [0] * ranks
     waiting: dict[Action, int] = {}
     ready = list(range(ranks))
@@ -307,7 +307,7 @@ def simulate(
                 break
             end = start + times[action.stage].of(action.kind)
             ends[action] = free[rank] = end
-            rows[rank].append(Event(action, start, end))
+            rows[rank].append(TimedAction(action, start, end))
             position += 1
             done = action._replace(kind=BACKWARD) if action.kind == INPUT else action
             if done in waiting:
@@ -318,7 +318,7 @@ def simulate(
 
 
 def _needs(action: Action, stages: int) -> list[Action]:
-    """What must have ended before an action; of a backward pass its input part is enough."""
+    """Actions that must have ended before one; of a backward pass its input part is enough."""
     kind, stage, number = action
     if kind == FORWARD:
         found = [] if stage == 0 else [Action(FORWARD, stage - 1, number)]
@@ -339,7 +339,7 @@ def _order(schedule: str, ranks: int, each: int, count: int) -> list[list[Action
 def pipeline_seconds(
     schedule: str, times: Sequence[StageTimes], ranks: int, count: int, send: float = 0.0
 ) -> float:
-    """How long the passes of a step take, in a time that does not grow with the micro-batches.
+    """Seconds of the passes of a step, in a time that does not grow with the micro-batches.
 
     Where there are many, two shorter steps are simulated: in between, each round of one micro-batch
     a rank takes the same time.

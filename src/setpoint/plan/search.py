@@ -26,7 +26,7 @@ from setpoint.plan.traffic import weight_turns
 from setpoint.plan.workload import Workload
 
 POLICIES = ("none", "operators:attention+exchange+matmul", "full")
-"""What is recomputed: nothing, all but matrix products and attention, whole layers."""
+"""Policies to search: no recomputation, all but products and attention, whole layers."""
 TRIED = (("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4), ("zbv_zero_bubble", 2))
 """Schedules that are tried, and stages of a rank; others where they are fixed."""
 FILLING = 0.9
@@ -44,11 +44,11 @@ ROUNDED = 0.99
 LOOKED_AT = 300
 """Meshes that are looked at for the least memory where none fits."""
 LARGER = 6
-"""How often the number of ranks is doubled in search of one that fits."""
+"""Doublings of the number of ranks in search of one that fits, at most."""
 
 
-class Space(NamedTuple):
-    """What is searched.
+class SearchSpace(NamedTuple):
+    """The space of a search.
 
     Arguments:
         start: where values come from that are not searched.
@@ -82,8 +82,8 @@ class Candidate(NamedTuple):
     time: StepTime
 
 
-class Found(NamedTuple):
-    """What a search found.
+class SearchResult(NamedTuple):
+    """The result of a search.
 
     Arguments:
         best: the fastest first.
@@ -110,7 +110,7 @@ class Least(NamedTuple):
     ranks: int | None
 
 
-def search(space: Space, wanted: int) -> Found:
+def search(space: SearchSpace, wanted: int) -> SearchResult:
     """Find the fastest topologies that fit.
 
     Arguments:
@@ -152,10 +152,12 @@ def search(space: Space, wanted: int) -> Found:
         number += 1
         best.sort(key=lambda each: each[:3])
         del best[most:]
-    return Found([candidate for *_, candidate in best], len(all_meshes), timed, bounds.unknown)
+    return SearchResult(
+        [candidate for *_, candidate in best], len(all_meshes), timed, bounds.unknown
+    )
 
 
-def least_memory(space: Space) -> Least:
+def least_memory(space: SearchSpace) -> Least:
     """Find the topology that needs least memory, and how many ranks would be enough."""
     best = _least(space)
     ranks, size = None, space.world_size
@@ -171,7 +173,7 @@ def least_memory(space: Space) -> Least:
     return Least(*best, ranks)
 
 
-def _least(space: Space) -> tuple[Topology, RankMemory]:
+def _least(space: SearchSpace) -> tuple[Topology, RankMemory]:
     found = sorted(meshes(space), key=lambda mesh: mesh.copies)[:LOOKED_AT]
     leaves = [
         leaf
@@ -189,7 +191,7 @@ def _least(space: Space) -> tuple[Topology, RankMemory]:
     return topology, most_memory(space.workload, topology)
 
 
-def meshes(space: Space) -> Iterator[Topology]:
+def meshes(space: SearchSpace) -> Iterator[Topology]:
     """All meshes of a number of ranks that the model and the batch allow.
 
     Raises:
@@ -237,7 +239,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def _cuts_badly(w: Workload, tensor: int) -> bool:
-    """Whether heads or inner widths do not come out even."""
+    """True if heads or inner widths do not divide evenly."""
     if w.heads % tensor or (w.kv_heads % tensor and tensor % w.kv_heads):
         return True
     widths = [
@@ -250,7 +252,7 @@ def _cuts_badly(w: Workload, tensor: int) -> bool:
     return any(width % tensor for width in widths)
 
 
-def _contexts(space: Space, left: int, tensor: int) -> Iterator[tuple[int, int, int]]:
+def _contexts(space: SearchSpace, left: int, tensor: int) -> Iterator[tuple[int, int, int]]:
     """Degrees of `ring` and `ulysses`, and the ranks that they leave."""
     w = space.workload
     for ring in space.options("ring", divisors(left)):
@@ -264,13 +266,13 @@ def _contexts(space: Space, left: int, tensor: int) -> Iterator[tuple[int, int, 
                 yield ring, ulysses, left // ring // ulysses
 
 
-def _divides_sequences(space: Space, tensor: int, ring: int, ulysses: int) -> bool:
+def _divides_sequences(space: SearchSpace, tensor: int, ring: int, ulysses: int) -> bool:
     parts = tensor * ring * ulysses * (2 if ring > 1 else 1)
     free = (not space.workload.length % parts,)
     return tensor > 1 and space.options("sequence_parallel", free)[0]
 
 
-def _rows(space: Space, mesh: Topology) -> Iterator[int]:
+def _rows(space: SearchSpace, mesh: Topology) -> Iterator[int]:
     """Sequences that a micro-batch of a mesh may have."""
     sequences = space.workload.tokens // space.workload.length
     if sequences % mesh.data_ranks:
@@ -282,7 +284,7 @@ def _rows(space: Space, mesh: Topology) -> Iterator[int]:
             yield rows
 
 
-def _leaves(space: Space, mesh: Topology) -> Iterator[Topology]:
+def _leaves(space: SearchSpace, mesh: Topology) -> Iterator[Topology]:
     """All topologies of a mesh."""
     sequences = space.workload.tokens // space.workload.length // mesh.data_ranks
     reshards = (None, False) if mesh.pipeline == 1 and mesh.shards > 1 else (None,)
@@ -298,7 +300,7 @@ def _leaves(space: Space, mesh: Topology) -> Iterator[Topology]:
                         )  # fmt: skip
 
 
-def _schedules(space: Space, batch: Topology) -> Iterator[tuple[str, int]]:
+def _schedules(space: SearchSpace, batch: Topology) -> Iterator[tuple[str, int]]:
     """Schedules that run so many micro-batches, and stages of a rank."""
     if batch.pipeline == 1:
         yield space.start.schedule, 1
@@ -320,7 +322,7 @@ def _schedules(space: Space, batch: Topology) -> Iterator[tuple[str, int]]:
         yield schedule, stages
 
 
-def _experts(space: Space, batch: Topology) -> Sequence[int]:
+def _experts(space: SearchSpace, batch: Topology) -> Sequence[int]:
     experts = space.workload.experts
     if not experts:
         return (1,)
@@ -329,7 +331,7 @@ def _experts(space: Space, batch: Topology) -> Sequence[int]:
     return [each for each in space.options("expert", free) if not ranks % each]
 
 
-def _at_ends(space: Space, topology: Topology) -> RankMemory:
+def _at_ends(space: SearchSpace, topology: Topology) -> RankMemory:
     """The memory of the first or of the last rank of a pipeline, whichever has more."""
     found = [rank_memory(space.workload, topology, rank) for rank in _ends(topology)]
     return max(found, key=lambda each: each.total)
@@ -351,7 +353,7 @@ def most_memory(workload: Workload, topology: Topology) -> RankMemory:
 class _Bounds:
     """Seconds and bytes that no step of a mesh, or of a topology, is below."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: SearchSpace) -> None:
         self.space = space
         self.links = Links.of(space.machine, space.network)
         self.passes: dict[Topology, float] = {}
@@ -377,7 +379,7 @@ class _Bounds:
         )
 
     def fits(self, topology: Topology) -> bool:
-        """Whether the first and the last rank of a pipeline have room.
+        """True if the first and the last rank of a pipeline have room.
 
         What ranks hold of activations grows with the micro-batch, and does not depend on who
         divides weights with them: once it is known, most of what is too large is known to be so.
@@ -415,7 +417,7 @@ class _Bounds:
         return self._computing(leaf)
 
     def leaf(self, topology: Topology) -> float:
-        """What is computed by the average rank, slowed by what its link carries, and the update."""
+        """Seconds of computation of the average rank, slowed by its messages, and of the update."""
         computing, sent = self._computing(topology), self._sent(topology)
         slowed = computing + self.space.machine.assumed.contention * sent
         ranks = topology.pipeline * topology.tensor * topology.shards
@@ -456,7 +458,7 @@ class _Bounds:
         return LAYERS * ((turns.forwards + turns.backwards) * gather + turns.sums * reduce)
 
 
-def _no_mesh(space: Space) -> str:
+def _no_mesh(space: SearchSpace) -> str:
     w = space.workload
     sequences = w.tokens // w.length
     fixed = ", ".join(f"{name} = {value}" for name, value in space.fixed.items())

@@ -16,7 +16,7 @@ from math import ceil
 from typing import NamedTuple
 
 from setpoint.plan.machines import Machine, Network, group_of
-from setpoint.plan.part_time import Kernels, Part, PartTimes, Spent, WeightMessages
+from setpoint.plan.part_time import Kernels, PartTime, PartTimes, TimeSpent, WeightMessages
 from setpoint.plan.schedules import StageTimes, pipeline_seconds, simulate
 from setpoint.plan.topology import Place, Shards, Topology, Unit, shards_of, stages_of, stride
 from setpoint.plan.traffic import expert_turns, weight_turns
@@ -27,10 +27,10 @@ NOTHING = 1e-12
 SLOWED = "slowed by messages beside it"
 """A part of a step: computing that shares the device with messages."""
 KINDS = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
-"""What the actions of a schedule are called in a drawing."""
+"""Names of the actions of a schedule in a drawing."""
 
 
-class Event(NamedTuple):
+class StepEvent(NamedTuple):
     """Something that a rank does, from its beginning to its end in seconds.
 
     Arguments:
@@ -47,7 +47,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class StepTime:
-    """How long a step takes.
+    """The expected time of a step.
 
     Arguments:
         parts: seconds by what the slowest rank spends them on; they add up to `seconds`.
@@ -66,7 +66,7 @@ class StepTime:
     flops: float
     peak: float
     assumptions: Sequence[str]
-    draw: Callable[[], list[Event]] = field(repr=False, compare=False)
+    draw: Callable[[], list[StepEvent]] = field(repr=False, compare=False)
 
     @property
     def tokens_per_second(self) -> float:
@@ -127,7 +127,7 @@ class _Step(PartTimes):
         self._sent: dict[Unit, WeightMessages] = {}
         self.stages = [self._stage(number) for number in range(self.topology.pipeline)]
 
-    def _stage(self, rank: int) -> list[list[Part]]:
+    def _stage(self, rank: int) -> list[list[PartTime]]:
         """The parts of each stage of a rank of the pipeline."""
         topology, stages = self.topology, []
         for stage in stages_of(self.workload, topology)[rank]:
@@ -215,9 +215,9 @@ class _Step(PartTimes):
             self.events,
         )
 
-    def _spent(self, parts: Sequence[Part], times: int) -> dict[str, float]:
+    def _spent(self, parts: Sequence[PartTime], times: int) -> dict[str, float]:
         """Seconds of all passes of parts, by what they are spent on."""
-        total, again = Spent(), 0.0
+        total, again = TimeSpent(), 0.0
         for part in parts:
             total = total.plus(part.forward, times).plus(part.backward, times)
             again += part.again.total * times
@@ -248,7 +248,7 @@ class _Step(PartTimes):
         }
         return seconds + update, parts, hidden
 
-    def _flows(self, stage: Sequence[Part], shards: Shards) -> list[tuple[_Flow, int]]:
+    def _flows(self, stage: Sequence[PartTime], shards: Shards) -> list[tuple[_Flow, int]]:
         """Micro-batches, and how many are alike: the first, those between, and the last one."""
         count = self.topology.accumulation
         kinds = {}
@@ -259,7 +259,7 @@ class _Step(PartTimes):
             times[1] = count - 2
         return [(kinds[number], times[number]) for number in kinds]
 
-    def _flow(self, stage: Sequence[Part], shards: Shards, first: bool, last: bool) -> _Flow:
+    def _flow(self, stage: Sequence[PartTime], shards: Shards, first: bool, last: bool) -> _Flow:
         units, others = self._units(shards)
         around, begins, ends = (
             others.get(place, WeightMessages()) for place in ("around", "first", "last")
@@ -272,7 +272,7 @@ class _Step(PartTimes):
         reduces = layer.sums == t.accumulation or last
 
         def in_this(turns: int) -> bool:
-            """Whether what happens so often in a step happens in this micro-batch."""
+            """True if an event of so many times a step happens in this micro-batch."""
             return turns == t.accumulation or (turns > 0 and first)
 
         flow = _Flow()
@@ -398,15 +398,15 @@ class _Step(PartTimes):
             after += unit.reduce + unit.copied
         return before, after, sent + again + after
 
-    def events(self) -> list[Event]:
-        """What happens when, for a drawing."""
+    def events(self) -> list[StepEvent]:
+        """Events with their times, for a drawing."""
         found = list(self._events())
         drawn = max(event.end for event in found)
         slowed = self.result().parts.get(SLOWED, 0.0)
         times = (drawn + slowed) / drawn  # evenly, wherever the messages are
         return [event._replace(start=event.start * times, end=event.end * times) for event in found]
 
-    def _events(self) -> Iterator[Event]:
+    def _events(self) -> Iterator[StepEvent]:
         t = self.topology
         if t.pipeline == 1:
             yield from self._flat_events()
@@ -420,19 +420,21 @@ class _Step(PartTimes):
             name = f"pipeline {rank}"
             before, after, _ = around[rank]
             if before:
-                yield Event(name, "gather", "weights", begins - before, begins, before == begins)
+                yield StepEvent(
+                    name, "gather", "weights", begins - before, begins, before == begins
+                )
             for event in row:
                 kind = KINDS[event.action.kind]
                 label = f"stage {event.action.stage}, micro-batch {event.action.microbatch}"
                 start, stop = begins + event.start, begins + event.end
-                yield Event(name, kind, label, start, stop, event in critical)
+                yield StepEvent(name, kind, label, start, stop, event in critical)
             last = begins + (row[-1].end if row else 0.0)
             if after:
                 is_last = last + after >= end
-                yield Event(name, "reduce", "gradients", last, last + after, is_last)
-            yield Event(name, "optimizer", "update", end, end + self._optimizer_of(rank), True)
+                yield StepEvent(name, "reduce", "gradients", last, last + after, is_last)
+            yield StepEvent(name, "optimizer", "update", end, end + self._optimizer_of(rank), True)
 
-    def _flat_events(self) -> Iterator[Event]:
+    def _flat_events(self) -> Iterator[StepEvent]:
         (stage,) = self.stages[0]
         shards = shards_of(self.workload, self.topology)
         start, number = 0.0, 0
@@ -447,7 +449,7 @@ class _Step(PartTimes):
                 start += flow.seconds
                 number += 1
         end = start + self._optimizer(shards)
-        yield Event("compute", "optimizer", "update", start, end, True)
+        yield StepEvent("compute", "optimizer", "update", start, end, True)
 
     def _assumptions(self) -> list[str]:
         m, n, a = self.machine, self.network, self.machine.assumed
@@ -506,7 +508,7 @@ class _Flow:
     """One micro-batch on a rank: computing, and messages of weights beside it."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[StepEvent] = []
         self.now = self.link = self.sent = 0.0
 
     def wait(self, kind: str, label: str, seconds: float) -> None:
@@ -525,7 +527,7 @@ class _Flow:
         start = max(self.link, after)
         self.link = start + seconds
         self.sent += seconds
-        self.events.append(Event("messages", kind, label, start, self.link))
+        self.events.append(StepEvent("messages", kind, label, start, self.link))
         return self.link
 
     def run(self, steps: Sequence[tuple[float, float, float]], kind: str) -> None:
@@ -543,7 +545,9 @@ class _Flow:
             self.now = start + seconds
             if start > before:
                 self._mark(before, start)
-            self.events.append(Event("compute", kind, f"{kind} {number}", start, self.now, True))
+            self.events.append(
+                StepEvent("compute", kind, f"{kind} {number}", start, self.now, True)
+            )
             self.message("reduce", f"{kind} {number}", reduce, self.now)
 
     def finish(self) -> None:
@@ -559,7 +563,7 @@ class _Flow:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its seconds."""
         return self.now
 
 

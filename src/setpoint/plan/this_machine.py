@@ -1,4 +1,4 @@
-"""What a job needs against the memory of this machine: a check of the root of a training job."""
+"""The memory of a job against that of this machine: a check of the root of a training job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 SURE = 0.9
-"""Share of the estimate of activations that a micro-batch takes in any case."""
+"""Share of the estimated activations that a micro-batch takes in any case."""
 
 
 @check(needs=memory_needs, when=may_be_large)

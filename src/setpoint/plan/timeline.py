@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from setpoint.plan.step_time import Event
+from setpoint.plan.step_time import StepEvent
 from setpoint.report.page.write import MARK, hash_of
 
 SIGNS = {
@@ -18,7 +18,7 @@ SIGNS = {
     "reduce": "R",
     "optimizer": "O",
 }
-"""How kinds of events are drawn; in small letters where the step would not be shorter without."""
+"""Letters of kinds of events; lower case where the step would not be shorter without."""
 WORDS = {
     "forward": "forward pass",
     "backward": "backward pass, with what it recomputes",
@@ -36,7 +36,7 @@ RECTANGLES = 20_000
 """Of a page, at most: rows that are too many are left out."""
 
 
-def draw(events: Sequence[Event], width: int = 100) -> str:
+def draw(events: Sequence[StepEvent], width: int = 100) -> str:
     """Draw events in characters: a row each rank or stream, time from left to right.
 
     Each column has the letter of what takes most of its time, if that is enough to be seen. Where
@@ -76,7 +76,7 @@ def _scale(end: float, columns: int) -> str:
     return f"0{right:>{columns - 1}}"
 
 
-def _row(events: Sequence[Event], end: float, columns: int) -> str:
+def _row(events: Sequence[StepEvent], end: float, columns: int) -> str:
     width = end / columns
     cells: list[dict[str, float]] = [{} for _ in range(columns)]
     for event in events:
@@ -122,7 +122,7 @@ def seconds(value: float) -> str:
 
 
 class Page(NamedTuple):
-    """What stands on the page of a timeline.
+    """The contents of the page of a timeline.
 
     Arguments:
         facts: names and values.
@@ -133,7 +133,7 @@ class Page(NamedTuple):
     facts: Sequence[tuple[str, str]]
     parts: Mapping[str, float]
     assumptions: Sequence[str]
-    events: Sequence[Event]
+    events: Sequence[StepEvent]
 
 
 STYLE = """
@@ -204,7 +204,7 @@ def html_of(page: Page) -> str:
     )
 
 
-def _drawing(events: Sequence[Event]) -> tuple[str, str]:
+def _drawing(events: Sequence[StepEvent]) -> tuple[str, str]:
     """The events as SVG, and what is to be said of it."""
     names = list(dict.fromkeys(event.row for event in events))
     end = max((event.end for event in events), default=0.0) or 1.0

@@ -14,6 +14,7 @@ from setpoint.parallel.config import AXES, CONTEXT
 from setpoint.parallel.pipelining import SCHEDULES, balanced, ranks_of_stages
 from setpoint.plan.workload import Weight, Workload
 from setpoint.shapes.protocols import side_to_shard
+from setpoint.train.build.parameters import factored
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -24,7 +25,7 @@ SHOWN = 8
 
 
 def coordinates(degrees: Mapping[str, int], rank: int) -> dict[str, int]:
-    """Where a rank lies on each axis, the first of which is the outermost."""
+    """Coordinates of a rank on each axis, outermost first."""
     found: dict[str, int] = {}
     left = prod(degrees.values())
     for axis, degree in degrees.items():
@@ -34,13 +35,13 @@ def coordinates(degrees: Mapping[str, int], rank: int) -> dict[str, int]:
 
 
 def stride(degrees: Mapping[str, int], axis: str) -> int:
-    """How far apart, in numbers of ranks, neighbours on an axis are."""
+    """Distance in ranks between neighbours on an axis."""
     names = list(degrees)
     return prod(degrees[name] for name in names[names.index(axis) + 1 :])
 
 
 def span(degrees: Mapping[str, int], axes: Sequence[str]) -> int:
-    """How many ranks, one after another, hold any group of ranks that some axes join."""
+    """Number of consecutive ranks that contain any group of ranks that some axes join."""
     return 1 + sum((degrees[axis] - 1) * stride(degrees, axis) for axis in axes)
 
 
@@ -103,7 +104,7 @@ def _some(count: int, own: int) -> list[int]:
 
 
 class Topology(NamedTuple):
-    """How a job is laid over ranks, and what of a step each of them has.
+    """The layout of a job over ranks, and the share of a step of each of them.
 
     Arguments:
         micro_size: sequences of a micro-batch of a rank.
@@ -212,7 +213,7 @@ class Topology(NamedTuple):
 
     @property
     def divides_experts(self) -> bool:
-        """Whether ranks hold parts of the experts by other axes than all other weights."""
+        """True if experts are divided by other axes than all other weights."""
         return self.expert * self.expert_tensor > 1
 
     @property
@@ -229,12 +230,12 @@ class Topology(NamedTuple):
 
     @property
     def shards_experts(self) -> bool:
-        """Whether several ranks share each expert by FSDP2, as `Parallel.shards_experts`."""
+        """True if several ranks share each expert by FSDP2, as `Parallel.shards_experts`."""
         return self.divides_experts and self.expert_shards * self.expert_replicas > 1
 
     @property
     def uses_fsdp(self) -> bool:
-        """Whether FSDP2 holds the weights, as `Parallel.uses_fsdp`."""
+        """True if FSDP2 shards or replicates the weights, as `Parallel.uses_fsdp`."""
         within = self.pipeline * self.tensor
         if self.shards > 1 or 1 < within < self.world_size:
             return True
@@ -242,7 +243,7 @@ class Topology(NamedTuple):
 
     @property
     def accumulates_whole(self) -> bool:
-        """Whether FSDP2 reduces gradients once a step, as `Parallel.accumulates_whole`."""
+        """True if FSDP2 reduces gradients once a step, as `Parallel.accumulates_whole`."""
         several = self.accumulation_of == "unsharded" and self.accumulation > 1
         return self.uses_fsdp and (several or self.pipeline > 1)
 
@@ -252,7 +253,7 @@ class Topology(NamedTuple):
         return self.pipeline * self.stages_per_rank
 
     def overrides(self) -> list[str]:
-        """What is typed behind a command to get it, a value a text; nothing that has no effect."""
+        """Command line arguments that set it; none that has no effect."""
         found = [f"parallel.{axis}={degree}" for axis, degree in self.degrees.items()]
         if self.divides_experts:
             found += [
@@ -292,7 +293,7 @@ def policy_of(section: Any) -> str:
 
 
 def saves_exchange(policy: str) -> bool:
-    """Whether what experts exchange is sent once, though layers are recomputed."""
+    """True if the messages of experts are sent once, though layers are recomputed."""
     name, _, what = policy.partition(":")
     if name == "parts":
         return "feed_forward" not in what
@@ -381,7 +382,7 @@ class Unit(NamedTuple):
 
 
 class Shards(NamedTuple):
-    """What a rank holds of the weights of all its stages.
+    """The shards of a rank, of the weights of all its stages.
 
     Arguments:
         stored: bytes, padding included.
@@ -419,7 +420,7 @@ def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
     return _shards(workload, topology, at["pipeline"], at["tensor"], shard)
 
 
-class _Held(NamedTuple):
+class _LocalWeight(NamedTuple):
     """One weight on a rank: bytes stored, numbers here, with padding, gathered whole, and state.
 
     Arguments:
@@ -435,7 +436,7 @@ class _Held(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Held:
+def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _LocalWeight:
     shape = local_shape(weight, topology, tensor)
     whole = prod(shape)
     is_expert = weight.division == "experts" and topology.divides_experts
@@ -457,10 +458,12 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Held:
     else:
         padded, own, local = whole, whole, shape
     per_number, per_tensor = weight.state
-    kept = _factored(local) if weight.is_factored else own
+    kept = factored(local) if weight.is_factored else own
     by_fsdp = topology.shards_experts if is_expert else topology.uses_fsdp and in_unit
     size = (weight.sharded if by_fsdp else weight.stored) / max(1, weight.numbers)
-    return _Held(round(padded * size), own, padded, whole, kept * per_number + per_tensor, in_unit)
+    return _LocalWeight(
+        round(padded * size), own, padded, whole, kept * per_number + per_tensor, in_unit
+    )
 
 
 def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[int, ...]:
@@ -490,13 +493,6 @@ def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[in
     return (max(0, min(rows, shape[0] - tensor * rows)), *shape[1:])
 
 
-def _factored(shape: tuple[int, ...]) -> int:
-    """Means of rows and of columns, or of each number of what is no matrix."""
-    if len(shape) < 2:
-        return prod(shape)
-    return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
-
-
 @lru_cache(maxsize=4096)
 def _shards(
     workload: Workload, topology: Topology, stage_rank: int, tensor: int, shard: int
@@ -511,8 +507,8 @@ def _shards(
     sums: dict[int, _Sums] = {}
     """By kinds, of which most layers have the same."""
     for stage in stages:
-        around: dict[Place, list[tuple[Weight, _Held]]] = {}
-        layers: list[tuple[int, list[tuple[Weight, _Held]]]] = []
+        around: dict[Place, list[tuple[Weight, _LocalWeight]]] = {}
+        layers: list[tuple[int, list[tuple[Weight, _LocalWeight]]]] = []
         made: dict[tuple[int, ...], Unit] = {}
         for part in stage:
             number = workload.order[part]
@@ -565,7 +561,7 @@ def place_of(kind: str, tied: bool) -> Place:
 class _Sums(NamedTuple):
     """The weights of one part, and over them what `Shards` has of all."""
 
-    held: list[tuple[Weight, _Held]]
+    held: list[tuple[Weight, _LocalWeight]]
     stored: int
     state: int
     numbers: int
@@ -575,7 +571,7 @@ class _Sums(NamedTuple):
     tensors: list[int]
 
 
-def _sums(held: list[tuple[Weight, _Held]], topology: Topology) -> _Sums:
+def _sums(held: list[tuple[Weight, _LocalWeight]], topology: Topology) -> _Sums:
     trained = [(weight, own) for weight, own in held if weight.is_trained]
     return _Sums(
         held,
@@ -595,7 +591,7 @@ def _sums(held: list[tuple[Weight, _Held]], topology: Topology) -> _Sums:
     )
 
 
-def _unit(held: list[tuple[Weight, _Held]], place: Place) -> Unit:
+def _unit(held: list[tuple[Weight, _LocalWeight]], place: Place) -> Unit:
     own = [(weight, each) for weight, each in held if each.in_unit]
     gathered = sum(
         round(each.whole * weight.gathered / max(1, weight.numbers)) * weight.times
@@ -607,7 +603,7 @@ def _unit(held: list[tuple[Weight, _Held]], place: Place) -> Unit:
 
 
 def _has_terms(weight: Weight, topology: Topology) -> bool:
-    """Whether each rank of `tensor` finds a term of the gradient of a weight that it has whole."""
+    """True if each rank of `tensor` computes a term of the gradient of a whole weight."""
     if topology.tensor == 1:
         return False
     if weight.division == "experts":

@@ -1,4 +1,4 @@
-"""What a rank sends in a step, collective by collective, by arithmetic."""
+"""The traffic of a rank in a step, collective by collective, by arithmetic."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(workload: Workload, topology: Topology, rank: int = 0) -> list[Traffic]:
-    """What one rank sends in a step, most bytes first.
+    """Collectives of one rank in a step, most bytes first.
 
     The loss, counts and norms of a step, some hundred bytes in all, are one row of all ranks.
     """
@@ -86,7 +86,7 @@ def _joined(topology: Topology, axes: tuple[str, ...]) -> str:
 
 
 class Turns(NamedTuple):
-    """How often a step gathers the weights of a unit of FSDP2, and reduces its gradients."""
+    """Number of times a step gathers the weights of a unit of FSDP2, and reduces its gradients."""
 
     forwards: int
     backwards: int
@@ -160,7 +160,7 @@ def _buckets(sizes: list[int], room: int) -> int:
 
 
 def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Row]:
-    """What the parts of layers exchange: by `tensor`, by the ring, by Ulysses, by experts."""
+    """Messages of the parts of layers: of `tensor`, the ring, Ulysses and experts."""
     at = coordinates(topology.degrees, rank)["pipeline"]
     tokens = tokens_of(workload, topology)
     for stage in stages_of(workload, topology)[at]:
@@ -181,7 +181,7 @@ def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Ro
 def tensor_rows(
     workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
 ) -> Iterator[Row]:
-    """What the axis `tensor` sends in a step for one part.
+    """Messages of the axis `tensor` in a step, for one part.
 
     Arguments:
         tokens: of a micro-batch.
@@ -229,7 +229,7 @@ def _divided_parts(kind: Kind) -> int:
 
 
 def _again(policy: str, kind: Kind) -> tuple[int, int]:
-    """How often recomputation enters and leaves a divided part of a layer again.
+    """Number of times recomputation enters and leaves a divided part of a layer again.
 
     It ends before the last result of what is computed again, unless that is an input of a norm
     or of dropout.
@@ -245,7 +245,7 @@ def _again(policy: str, kind: Kind) -> tuple[int, int]:
 def context_rows(
     workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
 ) -> Iterator[Row]:
-    """What the axes `ring` and `ulysses` send in a step for one layer; see `tensor_rows`."""
+    """Messages of the axes `ring` and `ulysses` in a step, for one layer; see `tensor_rows`."""
     if topology.context == 1 or not kind.pair:
         return
     attention = next(piece for piece in kind.pieces if piece.role == "attention")
@@ -279,7 +279,7 @@ def context_rows(
 def expert_rows(
     workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
 ) -> Iterator[Row]:
-    """What ranks that divide experts exchange in a step, for one layer; see `tensor_rows`.
+    """Messages of expert parallelism in a step, for one layer; see `tensor_rows`.
 
     As if all experts got as many tokens. Ranks of `tensor` take a share of the tokens each, or
     all of them where they divide the width of experts.
@@ -313,7 +313,7 @@ def expert_rows(
 
 
 def expert_weights(topology: Topology, kind: Kind) -> tuple[int, int]:
-    """What a rank gathers of the experts of a layer where ranks divide these by axes of their own.
+    """Weights of the experts of a layer that a rank gathers, where they have axes of their own.
 
     Returns:
         bytes, and trained numbers.

@@ -19,35 +19,28 @@ from setpoint.model.parameters import parameters_of
 from setpoint.model.parts import part_of, part_sizes
 from setpoint.model.size import pair_size, window_of
 from setpoint.model.vocabulary import predicted_tokens
-from setpoint.optim.config import (
-    SGD,
-    Adafactor,
-    AdamW,
-    AnyPrecisionAdamW,
-    ImportedOptimizer,
-    Lion,
-    Muon,
-    ScheduleFreeAdamW,
-)
+from setpoint.optim.config import ImportedOptimizer, ScheduleFreeAdamW
 from setpoint.optim.frozen import is_frozen
-from setpoint.plan.pieces import Piece, layer_pieces, outer_pieces
+from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces
 from setpoint.precision.config import converted, skips
 from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.protocols import Part as Size
-from setpoint.train.build.parameters import WIDTHS, adapted, trainable_parameters
+from setpoint.train.build.parameters import (
+    WIDTHS,
+    adapted,
+    state_widths,
+    trainable_parameters,
+)
 from setpoint.train.rules.model import known_vocabulary
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 
-STEP = 4
-"""Bytes of the count of steps that some optimizers keep for each parameter, in fp32."""
-
 Division = Literal["whole", "rows", "columns", "vocabulary", "heads", "experts"]
-"""How the ranks of the axis `tensor` divide a weight: not at all, along its first dimension, along
-its second one, by rows of a vocabulary (the last rank may have fewer), by heads where these come
-out even and else not at all; `experts` have axes of their own."""
+"""Division of a weight by the ranks of the axis `tensor`: not at all, along its first dimension,
+along its second one, by rows of a vocabulary (the last rank may have fewer), by heads where these
+come out even and else not at all; `experts` have axes of their own."""
 
 
 class Weight(NamedTuple):
@@ -80,7 +73,7 @@ class Weight(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """How many numbers one of them has."""
+        """The number of elements of one of them."""
         return prod(self.shape)
 
 
@@ -91,7 +84,7 @@ def weight_of(
     is_trained: bool,
     quantized: Mapping[str, int],
 ) -> Weight:
-    """How a parameter is held.
+    """Describe the storage of a parameter.
 
     Arguments:
         model: None where its parts are not known.
@@ -99,7 +92,7 @@ def weight_of(
     """
     numbers = prod(each.shape)
     division, heads, inner = ("whole", (), 0) if model is None else _division(model, each)
-    state, is_factored = _state(job, each) if is_trained else ((0, 0), False)
+    state, is_factored = state_widths(job, each) if is_trained else ((0, 0), False)
     formats = job.precision
     stored = sharded = gathered = quantized.get(each.name, numbers * WIDTHS[formats.params])
     if each.name not in quantized:
@@ -117,7 +110,7 @@ def weight_of(
 
 
 def in_float8(job: Job, each: Parameter) -> bool:
-    """Whether products with a parameter are computed in float8."""
+    """True if products with a parameter are computed in float8."""
     float8, name = job.precision.float8, each.name.removesuffix(".weight")
     if float8 is None or ".adapter." in name:
         return False
@@ -132,35 +125,10 @@ def _gathered_in_float8(job: Job, each: Parameter) -> bool:
     return float8 is not None and float8.gathers(job.parallel.reshard) and in_float8(job, each)
 
 
-def _state(job: Job, each: Parameter) -> tuple[tuple[int, int], bool]:
-    """Bytes that the optimizer keeps for each number and for the tensor; whether it factors."""
-    optimizer = job.optimizer
-    held = WIDTHS[job.precision.master or job.precision.params]
-    size = WIDTHS[job.precision.optimizer_state or job.precision.master or job.precision.params]
-    match optimizer:
-        case AdamW():
-            return ((3 if optimizer.amsgrad else 2) * held, STEP), False
-        case AnyPrecisionAdamW():
-            return (2 * size, STEP), False
-        case ScheduleFreeAdamW():
-            return (2 * held, 0), False
-        case SGD():
-            return (held * bool(optimizer.momentum), 0), False
-        case Lion():
-            return (size, 0), False
-        case Muon():
-            is_muon = optimizer.treatment(each)["algorithm"] == "muon"
-            return ((size, 0) if is_muon else (2 * size, STEP)), False
-        case Adafactor():
-            return (held, STEP), True
-        case _:
-            return (0, 0), False
-
-
 def _division(
     c: Transformer, each: Parameter
 ) -> tuple[Division, tuple[tuple[int, bool], ...], int]:
-    """How the ranks of `tensor` divide a parameter; see `tensor_plan` of the modules."""
+    """Division of a parameter by the ranks of `tensor`; see `tensor_plan` of the modules."""
     name = re.sub(r"^layers\.\d+\.", "", each.name)
     path, _, own = name.rpartition(".")
     if path.endswith(".adapter") or path == "embedding.adapter":
@@ -228,7 +196,7 @@ class Kind(NamedTuple):
     pair: int
     window: int
     length: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ModelPiece, ...]
     size: Size
 
     def __hash__(self) -> int:
@@ -280,7 +248,7 @@ class Formats(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """What a job computes, whatever its topology.
+    """The work of a job, whatever its topology.
 
     Arguments:
         order: the kind of each part of the model, in the order in which tokens go through them.
@@ -323,7 +291,7 @@ class Workload(NamedTuple):
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """The number of parameters."""
         return _layers(self)
 
     @property

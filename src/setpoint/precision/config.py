@@ -60,7 +60,7 @@ HARDWARE: dict[str, tuple[tuple[int, int], str]] = {
 
 
 def multiple_of(recipe: str) -> int:
-    """What both sides of a weight, and the rows of its input, must be a multiple of."""
+    """The number that both sides of a weight, and the rows of its input, are a multiple of."""
     return {"mxfp8": MX_BLOCK, "mxfp8_with_gw_hp": MX_BLOCK, "nvfp4": 128}.get(recipe, 16)
 
 
@@ -100,7 +100,7 @@ class Float8(Config):
         return HARDWARE[self.recipe]
 
     def gathers(self, reshard: bool | int | None) -> bool:
-        """Whether FSDP2, where it shards these layers, gathers them in float8.
+        """True if FSDP2, where it shards these layers, gathers them in float8.
 
         Arguments:
             reshard: `parallel.reshard`; FSDP2 keeps weights for so many ranks as they are stored.
@@ -109,7 +109,7 @@ class Float8(Config):
         return self.recipe == "tensorwise" and self.gather is not False and whole
 
     def is_small(self, rows: int, columns: int) -> bool:
-        """Whether `skip_small` leaves out a layer of so many outputs and inputs."""
+        """True if `skip_small` leaves out a layer of so many outputs and inputs."""
         if not self.skip_small:
             return False
         if rows % multiple_of(self.recipe) or columns % multiple_of(self.recipe):
@@ -297,7 +297,7 @@ def converted(config: Float8, layers: Mapping[str, tuple[int, int]]) -> list[str
 
 
 def skips(config: Float8, name: str) -> bool:
-    """Whether a pattern of `skip` matches a name."""
+    """True if a pattern of `skip` matches a name."""
     return any(_found(pattern, name) for pattern in config.skip)
 
 
@@ -353,7 +353,7 @@ def layer_problems(
 
 
 def _compiles(pattern: str) -> bool:
-    """Whether it is a regular expression; the section itself tells of those that are none."""
+    """True if it is a regular expression; the section itself reports those that are none."""
     try:
         re.compile(pattern)
     except re.error:

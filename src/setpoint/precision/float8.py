@@ -327,7 +327,7 @@ def _gradient(rows: Tensor, grad: Tensor, ends: Tensor, kernels: _Kernels) -> Te
 
 
 def _blocks(rows: int, ends: Tensor, multiple: int) -> tuple[Tensor, Tensor, int]:
-    """Where rows stand if each group fills whole blocks, and one at least.
+    """Places of rows if each group fills whole blocks, and one at least.
 
     Returns:
         (R,) places of rows; (E,) ends of groups; how many rows there are room for, which no value

@@ -51,7 +51,7 @@ def _params(root: nn.Module) -> Iterable[Any]:
 
 
 def _is_product(param: Any) -> bool:
-    """Whether a product in float8 alone reads a weight."""
+    """True if only a product in float8 reads a weight."""
     info = param._module_info
     module: nn.Module = info.module
     if info.shared_modules or info.param_name != "weight" or not isinstance(module, Float8Product):
@@ -113,7 +113,7 @@ class _Float8Param(FSDPParam):
 
 
 class _Shard:
-    """What FSDP2 asks, in place of a tensor, how a weight is gathered."""
+    """The stand-in for a tensor that tells FSDP2 how to gather a weight."""
 
     def __init__(self, param: Any) -> None:
         self.param = param

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError
 from setpoint.shapes.outcome import supports_head
-from setpoint.shapes.placed import Named, ShardDtypes, ShardedWeight, put
+from setpoint.shapes.placed import Named, ShardDtypes, ShardedWeight, part_here, put
 from setpoint.shapes.protocols import Adapted, HasProducts
 from setpoint.shapes.stored import stored_parts
 from setpoint.units.dtype import DType
@@ -51,7 +51,7 @@ class LossScaler(torch.amp.GradScaler):
         self.skipped = 0
 
     def overflows(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-        """Whether gradients that were unscaled are not finite, without waiting for the device.
+        """Flags of unscaled gradients that are not finite, without waiting for the device.
 
         Returns:
             fp32 scalars, one for each device of gradients, above 0 if so; none where it is not
@@ -85,7 +85,7 @@ class LossScaler(torch.amp.GradScaler):
             )
 
     def metrics(self) -> dict[str, float]:
-        """What a row of metrics says.
+        """Its values for a row of metrics.
 
         Returns:
             the scale, and how many steps of the run were skipped; nothing where it is not
@@ -176,13 +176,6 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype, others: Collection[int
     model._apply(cast)
 
 
-@runtime_checkable
-class _Sharded(Protocol):
-    """A DTensor, whose class takes a good part of a second to import."""
-
-    def to_local(self) -> Tensor: ...
-
-
 class OptimizerParams:
     """The parameters as the optimizer gets them: the model's own.
 
@@ -210,16 +203,16 @@ class OptimizerParams:
             self.held[name] = held
 
     def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
-        """What the optimizer gets for a weight that is trained."""
+        """The parameter that the optimizer gets for a trained weight."""
         del name
         return weight if reduce == weight.dtype else nn.Parameter(weight.detach())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What the optimizer is built over, by the names that the model has for it."""
+        """The parameters of the optimizer, by the names of the model."""
         return iter(self.held.items())
 
     def parameters(self) -> list[nn.Parameter]:
-        """What is updated, and so what is clipped."""
+        """The trained parameters, which are updated and clipped."""
         return [held for held in self.held.values() if held.requires_grad]
 
     def grads_to_master(self) -> None:
@@ -236,7 +229,7 @@ class OptimizerParams:
         """Let the model's weights follow those of the optimizer, after it has updated them."""
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold beside the model's weights.
+        """Tensors that a checkpoint must hold beside the model's weights.
 
         Returns:
             tensors by the names of parameters; they are not copies.
@@ -314,8 +307,8 @@ class MasterWeights(OptimizerParams):
     @torch.no_grad()
     def master_to_params(self) -> None:
         """Round the model's weights from the masters."""
-        weights = [_local(weight) for weight, _ in self.pairs]
-        masters = [_local(master) for _, master in self.pairs]
+        weights = [part_here(weight) for weight, _ in self.pairs]
+        masters = [part_here(master) for _, master in self.pairs]
         if weights:
             torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
 
@@ -328,11 +321,6 @@ class MasterWeights(OptimizerParams):
         trained = {name for name, held in self.held.items() if held.requires_grad}
         state = super().model_state()
         return {n: t.to(self.params) if n in trained else t for n, t in state.items()}
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """The part of a DTensor that lies here, since PyTorch copies no lists of DTensors."""
-    return tensor.to_local() if isinstance(tensor, _Sharded) else tensor
 
 
 def store_in(
@@ -410,7 +398,7 @@ def convert_state(
 
 
 def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
-    """What FSDP2 is given, so that sharded weights compute as whole ones do.
+    """FSDP2's policy, with which sharded weights compute as whole ones do.
 
     Autocast stays what computes in another dtype: nothing that modules hand on is cast, and
     `shard_dtypes` says which weights are. Gradients are reduced in the dtype of the section.

@@ -16,7 +16,7 @@ Kind = Literal["output", "output_grad", "weight", "weight_grad"]
 
 @dataclass(slots=True)
 class Tally:
-    """What is counted of tensors; all but the counts is over their finite elements.
+    """Statistics of tensors; all but the counts are over their finite elements.
 
     Arguments:
         elements: of all tensors.
@@ -62,7 +62,7 @@ class Tally:
 
 @dataclass(slots=True)
 class ModuleFigures:
-    """What one module has computed.
+    """Statistics of one module.
 
     Arguments:
         name: in the model; empty for the model itself.

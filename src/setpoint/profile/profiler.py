@@ -27,7 +27,7 @@ from setpoint.files.atomic import replacing
 from setpoint.profile.config import Profiling
 
 CHATTER = b"USDT:"
-"""How the lines begin that PyTorch's profiler prints whenever it starts and stops."""
+"""Beginnings of the lines that PyTorch's profiler prints whenever it starts and stops."""
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def operator_table(seen: profile, section: Profiling, steps: int, unit: str = "s
 
 
 def _is_operator(row: Any) -> bool:
-    """Whether a row is no span, no function of Python, no kernel and no allocation."""
+    """True if a row is no span, no function of Python, no kernel and no allocation."""
     named = row.is_user_annotation or row.key.startswith(("ProfilerStep#", "[memory]"))
     return row.device_type.name == "CPU" and not named and not _PYTHON.match(row.key)
 
@@ -241,7 +241,7 @@ def _curves(seen: profile, head: str) -> Iterator[str]:
 
 
 def traces_of(section: Profiling, run: Path) -> Path:
-    """Where the traces of a run lie.
+    """The directory of the traces of a run.
 
     Arguments:
         section: names a folder, in the run directory unless it is absolute.
@@ -256,7 +256,7 @@ RECORDING = (ProfilerAction.RECORD, *ENDING)
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What one cycle left behind.
+    """The files of one cycle.
 
     Arguments:
         first, last: the first and the last step recorded, as the run counts them.
@@ -301,7 +301,7 @@ class StepProfiler:
 
     @property
     def is_over(self) -> bool:
-        """Whether no further step will be recorded."""
+        """True if no further step will be recorded."""
         return self._profile is None
 
     def start(self, step: int) -> None:

@@ -14,7 +14,7 @@ from setpoint.memory.usage import is_out_of_memory
 from setpoint.optim.build import title_of
 from setpoint.optim.section import OptimizerConfig
 from setpoint.parallel.determinism import explain as explain_determinism
-from setpoint.train.build.parameters import least_weights
+from setpoint.train.build.parameters import training_bytes
 from setpoint.train.config import Job
 from setpoint.train.rules.run import memory_suggestions
 
@@ -35,7 +35,7 @@ def explain_oom(job: Job) -> Iterator[None]:
 
 
 def _explain(job: Job) -> RunError:
-    batch, weights = job.batch, least_weights(job)
+    batch, weights = job.batch, training_bytes(job)
     here = _memory_of(job)
     if weights is not None and weights > here:
         return RunError(

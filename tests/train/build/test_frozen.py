@@ -20,7 +20,7 @@ from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
-from setpoint.train.build.parameters import freeze, least_weights, trained_and_frozen
+from setpoint.train.build.parameters import freeze, trained_and_frozen, training_bytes
 from setpoint.train.loop import Callback, Loop, StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train
@@ -143,7 +143,7 @@ def test_plans_count_what_is_trained(tmp_path: Path) -> None:
     )
     assert (plan.weights, plan.gradients) == (4 * numbers, 4 * trained)
     assert plan.optimizer < before.optimizer
-    assert least_weights(frozen) == 4 * (numbers + 2 * trained)
+    assert training_bytes(frozen) == plan.total
     facts = preflight(frozen).facts
     assert (facts["parameters"], facts["trained parameters"]) == (numbers, trained)
     assert "trained parameters" not in preflight(plain).facts

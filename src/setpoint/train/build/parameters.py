@@ -1,4 +1,4 @@
-"""Parameters of a job: trained and frozen ones, their groups, and their least memory."""
+"""Parameters of a job: trained and frozen ones, their groups, and the bytes that they take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from setpoint.config import SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import fused_parts_of, parameters_of
-from setpoint.model.size import estimate_size
+from setpoint.optim.config import (
+    SGD,
+    Adafactor,
+    AdamW,
+    AnyPrecisionAdamW,
+    Lion,
+    Muon,
+    ScheduleFreeAdamW,
+)
 from setpoint.optim.frozen import frozen_problems, is_frozen
 from setpoint.optim.grouping import GroupRow, gather, group_rows, in_words
 from setpoint.shapes.parameter import Parameter
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of a number."""
+STEP = 4
+"""Bytes of the count of steps that some optimizers keep for each parameter, in fp32."""
 
 
 def trained(job: Job, vocabulary: int) -> Sequence[Parameter]:
@@ -121,26 +131,62 @@ def adapter_report(job: Job, adapter: Described) -> AdapterReport:
     return report_of(rest, width, width)
 
 
-def least_weights(job: Job) -> int | None:
-    """Count what a job keeps for its weights from step to step, at least.
+def training_bytes(job: Job) -> int | None:
+    """Bytes of weights, gradients and optimizer state, on one rank that divides nothing.
 
     Returns:
-        bytes of parameters, gradients and, of optimizers that keep any, one number of state for
-        each parameter; None where only the model knows its parameters.
+        None where only the model knows its parameters.
     """
-    model = job.model
-    if not isinstance(model, Transformer) or not model.parameters_known:
+    if not isinstance(job.model, Transformer) or not job.model.parameters_known:
         return None
-    words, length = model.vocab_size or BYTES_VOCABULARY, job.batch.sequence_length
-    count = estimate_size(model, vocab_size=words, sequence_length=length).parameters
-    trained = count
-    if job.optimizer.frozen or job.adapter is not None:
-        trained_params, frozen = trained_and_frozen(job, words)
-        trained = sum(prod(param.shape) for param in trained_params)
-        count = trained + frozen
-    width = WIDTHS[job.precision.params]
-    size = width * (count + trained * (2 if job.optimizer.keeps_state else 1))
-    return size - saved_by_quantizing(job, words)
+    vocabulary, formats = job.model.vocab_size or BYTES_VOCABULARY, job.precision
+    trained_params, frozen = trained_and_frozen(job, vocabulary)
+    trained = sum(prod(param.shape) for param in trained_params)
+    master = 0 if formats.master is None else WIDTHS[formats.master]
+    gradient = max(WIDTHS[formats.reduce or formats.params], master or WIDTHS[formats.params])
+    state = 0
+    for param in trained_params:
+        (width, fixed), is_factored = state_widths(job, param)
+        numbers = factored(param.shape) if is_factored else prod(param.shape)
+        state += width * numbers + fixed
+    stored = WIDTHS[formats.params] * (trained + frozen) - saved_by_quantizing(job, vocabulary)
+    return stored + (master + gradient) * trained + state
+
+
+def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool]:
+    """Bytes of optimizer state for each number of a parameter and for each parameter.
+
+    Returns:
+        both, and True if it keeps the numbers that `factored` counts.
+    """
+    optimizer = job.optimizer
+    kept = job.precision.master or job.precision.params
+    width, state_width = WIDTHS[kept], WIDTHS[job.precision.optimizer_state or kept]
+    match optimizer:
+        case AdamW():
+            return ((3 if optimizer.amsgrad else 2) * width, STEP), False
+        case AnyPrecisionAdamW():
+            return (2 * state_width, STEP), False
+        case ScheduleFreeAdamW():
+            return (2 * width, 0), False
+        case SGD():
+            return (width * bool(optimizer.momentum), 0), False
+        case Lion():
+            return (state_width, 0), False
+        case Muon():
+            is_muon = optimizer.treatment(parameter)["algorithm"] == "muon"
+            return ((state_width, 0) if is_muon else (2 * state_width, STEP)), False
+        case Adafactor():
+            return (width, STEP), True
+        case _:
+            return (0, 0), False
+
+
+def factored(shape: tuple[int, ...]) -> int:
+    """Count the means of rows and of columns of a matrix, or all numbers of another shape."""
+    if len(shape) < 2:
+        return prod(shape)
+    return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
 
 
 def saved_by_quantizing(job: Job, vocabulary: int) -> int:
