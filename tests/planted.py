@@ -300,13 +300,13 @@ BREAKS = [
         "checkpoint/test_convert.py",
     ),
     Break(
-        "train/start_from.py",
+        "train/warm_start.py",
         "excluded |= _excluded(job, [*own, *sorted(held)], of_optimizer=True)",
         "excluded |= set()",
         "train/test_load.py",
     ),
     Break(
-        "train/start_from.py",
+        "train/warm_start.py",
         'first.get("manifest") != loaded.digest',
         "False",
         "train/test_load.py",

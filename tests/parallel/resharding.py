@@ -27,8 +27,8 @@ from setpoint.train.config import Job
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.start_from import load_other
 from setpoint.train.state import States, restore, snapshot
+from setpoint.train.warm_start import warm_start
 
 from ..ranks import fork
 from ..train.small import small_job, states
@@ -162,7 +162,7 @@ def loads_in_part(folder: Path, division: str) -> int:
             components = build_components(job, world=world)
             all_states = states(job, components)
             first, frozen = held(components, all_states), FrozenParameters(job, components)
-            loaded, position = load_other(job, components, all_states, frozen)
+            loaded, position = warm_start(job, components, all_states, frozen)
             assert (position.step, loaded.left) == (SAVED, {"output.weight": "excluded"})
             assert loaded.entries == ("loader",) and set(loaded.anew.values()) == {"excluded"}
             found, saved = held(components, all_states), CheckpointStore(source.parent).load(SAVED)
@@ -176,7 +176,7 @@ def loads_in_part(folder: Path, division: str) -> int:
             misspelt = job_of(folder / f"{rank}", division, END, f"checkpoint.load={source}",
                               'checkpoint.exclude=["outptu"]')  # fmt: skip
             try:
-                load_other(misspelt, components, all_states, frozen)
+                warm_start(misspelt, components, all_states, frozen)
             except SetpointError as error:
                 assert "Did you mean output?" in str(error)
             else:

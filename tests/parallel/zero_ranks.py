@@ -22,7 +22,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.start_from import load_other
+from setpoint.train.warm_start import warm_start
 
 from ..ranks import fork
 from ..train.small import small_job, states
@@ -104,7 +104,7 @@ def loaded(folder: Path) -> None:
         given = (*on(3), f"checkpoint.load={root / 'step-00000003'}", *flags)
         job = small_job(folder, *RANKS, "duration=6 steps", *given)
         components = build_components(job)
-        found, position = load_other(
+        found, position = warm_start(
             job, components, states(job, components), FrozenParameters(job, components)
         )
         assert (found.weights, position.step) == (len(weights_of(components)), 0 if flags else 3)

@@ -161,14 +161,13 @@ def choose_stretch(run: Path, steps: tuple[int, int] | None = None) -> Stretch:
     Raises:
         SetpointError: if there is no such stretch, or the configuration changed within it.
     """
-    kept = list_checkpoints(run / "checkpoints")
+    kept, end = list_checkpoints(run / "checkpoints"), last_step(run)
     starts = [step for step, path in kept.items() if not _holds_weights_alone(path)]
     if steps is None:
-        last = max(kept, default=last_step(run))
+        last = max(kept, default=end)
         first = max((step for step in starts if step < last), default=0)
     else:
         first, last = steps
-    end = last_step(run)
     valid = ", ".join(map(str, sorted({0, *(step for step in starts if step < end)})))
     if first not in {0, *starts}:
         raise SetpointError(

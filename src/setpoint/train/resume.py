@@ -38,9 +38,9 @@ from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position, is_over
 from setpoint.train.recording import facts_of, lost_since, write_start
 from setpoint.train.session import Run
-from setpoint.train.start_from import Loaded, load_other, other_frozen, refuse_changed
 from setpoint.train.state import States, restore, snapshot, states_of
 from setpoint.train.verdict import rollbacks_to
+from setpoint.train.warm_start import Loaded, other_frozen, refuse_changed, warm_start
 
 if TYPE_CHECKING:
     from setpoint.train.loop import StepResult
@@ -157,7 +157,7 @@ def restore_or_load(
     if checkpoint is None:
         if job.checkpoint.load is None:
             return Position(), None
-        loaded, position = load_other(job, components, states, frozen, folder)
+        loaded, position = warm_start(job, components, states, frozen, folder)
         return position, loaded
     step = checkpoint.step
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from setpoint.train.frozen import FrozenParameters
     from setpoint.train.loop import Callback, Loop
     from setpoint.train.metrics import LossMean
-    from setpoint.train.start_from import Loaded
     from setpoint.train.state import States
+    from setpoint.train.warm_start import Loaded
 
 Stamp = tuple[int | None, tuple[int, ...]]
 """When a record's configuration was written, and the steps of its checkpoints."""

@@ -256,6 +256,20 @@ CONFLICTS = (
     Conflict(lambda job: job.adapter.merge and job.optimizer.type == "schedule_free_adamw",
         "adapter.merge", "replaces weights that type = {optimizer.type} averages over the whole "
         "run", ("null",), ("optimizer",), "Or choose optimizer.type = adamw."),
+    # Frozen parameters.
+    Conflict(lambda job: not job.checkpoint.save_frozen and not job.optimizer.frozen
+        and not job.adapter,
+        "checkpoint.save_frozen", "false has no effect: no parameter is frozen for the whole run",
+        ("true",), ("optimizer.frozen", "adapter")),
+    Conflict(lambda job: not job.checkpoint.save_frozen and job.adapter.quantize
+        and job.model.type != "transformer",
+        "checkpoint.save_frozen", "false quantizes frozen parameters again, from tensors whose "
+        "names are known, and a model of type = {model.type} has names of its own", ("true",),
+        ("adapter.quantize", "model"),
+        "Quantized weights take a quarter of the bytes of bf16, or half of them."),
+    Conflict(lambda job: not job.checkpoint.save_frozen and not job.model.pretrained,
+        "checkpoint.save_frozen", "false leaves out frozen parameters, which are taken again from "
+        "model.pretrained, and that is null", ("true",), ("model.pretrained",)),
     # Number formats and the optimizer.
     Conflict(lambda job: job.precision.compute == "fp16" and job.parallel.device != "cuda",
         "precision.compute", FP16_ON_CPU, ("bf16", "fp32"), ("parallel.device",), ON_A_GPU),
@@ -269,6 +283,17 @@ CONFLICTS = (
         and job.parallel.device != "cuda",
         "precision.float8", "has kernels for GPUs alone: recipe = {precision.float8.recipe}",
         ("null",), ("parallel.device",), f"{ON_A_GPU} Or set precision.float8.emulate to true."),
+    Conflict(lambda job: job.precision.float8.experts and job.model.type == "huggingface",
+        "precision.float8.experts", "multiplies packed experts of model.moe, and transformers "
+        "computes those of its models", ("false",), ("model",)),
+    Conflict(lambda job: job.precision.float8.experts and job.model.moe.packed is False,
+        "precision.float8.experts", "has no effect: unpacked experts are linear layers, which "
+        "compute in float8 anyway", ("false",), ("model.moe.packed",)),
+    Conflict(lambda job: job.precision.float8.experts and job.model.moe.packed
+        and job.model.moe.implementation == "loop",
+        "model.moe.implementation", "computes expert by expert in bf16, and "
+        "precision.float8.experts asks for grouped products", ("auto", "grouped"),
+        ("precision.float8.experts",)),
     Conflict(lambda job: job.precision.optimizer_state and job.optimizer.type == "import",
         "precision.optimizer_state", "cannot be given for {optimizer.target}, which chooses the "
         "dtype of its state", ("null",), ("optimizer",)),
@@ -318,6 +343,20 @@ CONFLICTS = (
         "a form of its own", ("[]",), ("parallel.engine",)) for name in NORMS),
     Conflict(lambda job: job.parallel.uses_deepspeed and job.parallel.engine.offload != "none",
         "parallel.engine.offload", ON_HOST, ("none",), on_cpu=True),
+    # Replica groups (torchft).
+    Conflict(lambda job: job.parallel.torchft and job.parallel.divides_layers,
+        "parallel.pipeline", "the ranks of a replica group give each other their state, and stages "
+        "gather theirs", ("1",), ("parallel.torchft",)),
+    Conflict(lambda job: job.parallel.torchft and job.parallel.uses_deepspeed,
+        "parallel.engine", "DeepSpeed sums and holds gradients by itself, beside those of replica "
+        "groups", ("torch",), ("parallel.torchft",)),
+    Conflict(lambda job: job.parallel.torchft and type(job.seed) is not int,
+        "seed", "each replica group would draw another one",
+        ("a number, the same in all groups",), ("parallel.torchft",)),
+    Conflict(lambda job: job.parallel.torchft.process_group == "nccl"
+        and job.parallel.device == "cpu",
+        "parallel.torchft.process_group", "nccl runs on GPUs, and the device is cpu", ("gloo",),
+        ("parallel.device",)),
     # Sharding.
     Conflict(lambda job: job.parallel.init_device == "cpu",
         "parallel.init_device", "has no effect: the model is computed on the CPU, where weights "

@@ -13,7 +13,6 @@ from setpoint.shapes.parameter import is_pattern
 from setpoint.train.rules.model import device_needs, known_vocabulary, within
 
 if TYPE_CHECKING:
-    from setpoint.model.moe.config import MoE
     from setpoint.train.config import Job
 
 LIKELY_VOCABULARY = 128 * 1024
@@ -74,19 +73,10 @@ def float8_problems(job: Job) -> Iterator[Problem]:
 
     float8, model, path = job.precision.float8, job.model, "precision.float8"
     assert float8 is not None
-    if float8.experts and isinstance(model, HuggingFaceModel):
-        yield Problem(
-            f"{path}.experts",
-            "multiplies packed experts of model.moe, and transformers computes those of its models",
-            valid=("false",),
-            also=("model.type",),
-        )
     layers = linear_layers(model) if isinstance(model, Transformer) else {}
     if not layers:
         return  # looked at when the model is there
     assert isinstance(model, Transformer)
-    if float8.experts and model.moe is not None:
-        yield from _expert_problems(model.moe)
     experts = packed_experts(model)
     unpacked = model.moe is not None and not model.moe.packed
     problem = layer_problems(float8, layers, experts)
@@ -96,25 +86,6 @@ def float8_problems(job: Job) -> Iterator[Problem]:
             f"{path}.skip",
             "must match output: losses multiply with its matrix themselves, in bf16",
             hint="Add '^output$'.",
-        )
-
-
-def _expert_problems(moe: MoE) -> Iterator[Problem]:
-    path, also = "precision.float8.experts", ("model.moe.packed",)
-    if not moe.packed:
-        yield Problem(
-            path,
-            "has no effect: unpacked experts are linear layers, which compute in float8 anyway",
-            valid=("false",),
-            also=also,
-        )
-    elif moe.implementation == "loop":
-        yield Problem(
-            "model.moe.implementation",
-            "computes expert by expert in bf16, and precision.float8.experts asks for grouped "
-            "products",
-            valid=("auto", "grouped"),
-            also=(path,),
         )
 
 

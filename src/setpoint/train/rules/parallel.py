@@ -104,20 +104,6 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
     """Jobs that replica groups (torchft) cannot train."""
     section, batch = job.parallel.torchft, job.batch
     assert section is not None
-    if job.parallel.divides_layers:
-        yield Problem(
-            "parallel.pipeline",
-            "the ranks of a replica group give each other their state, and stages gather theirs",
-            valid=("1",),
-            also=("parallel.torchft",),
-        )
-    if job.parallel.uses_deepspeed:
-        yield Problem(
-            "parallel.engine",
-            "DeepSpeed sums and holds gradients by itself, beside those of replica groups",
-            valid=("torch",),
-            also=("parallel.torchft",),
-        )
     if batch.accumulation % section.group_size:
         sizes = [size for size in range(1, batch.global_size + 1)
                  if batch.global_size % (size * section.group_size) == 0]  # fmt: skip
@@ -128,26 +114,12 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
             valid=[str(size) for size in sizes[::-1][:3]],
             also=("batch.global_size", "batch.accumulation", "parallel.torchft.group_size"),
         )
-    if job.seed is None:
-        yield Problem(
-            "seed",
-            "each replica group would draw another one",
-            valid=("a number, the same in all groups",),
-            also=("parallel.torchft",),
-        )
     for field in job.resilience.rollbacks:
         yield Problem(
             field,
             "rollback goes to a checkpoint that the other replica groups may not have",
             valid=("fail", "skip"),
             also=("parallel.torchft",),
-        )
-    if section.process_group == "nccl" and job.parallel.device == "cpu":
-        yield Problem(
-            "parallel.torchft.process_group",
-            "nccl runs on GPUs, and the device is cpu",
-            valid=("gloo",),
-            also=("parallel.device",),
         )
 
 

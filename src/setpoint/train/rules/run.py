@@ -147,40 +147,6 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: not job.checkpoint.save_frozen)
-def frozen_problems(job: Job) -> Iterator[Problem]:
-    """Frozen parameters that cannot be left out of checkpoints, or that there are none of."""
-    if not job.optimizer.frozen and job.adapter is None:
-        yield Problem(
-            "checkpoint.save_frozen",
-            "false has no effect: no parameter is frozen for the whole run",
-            valid=("true",),
-            also=("optimizer.frozen", "adapter"),
-        )
-    if (
-        job.adapter is not None
-        and job.adapter.quantize is not None
-        and not isinstance(job.model, Transformer)
-    ):
-        tag = type(job.model).__setpoint__.tag
-        yield Problem(
-            "checkpoint.save_frozen",
-            f"false quantizes frozen parameters again, from tensors whose names are known, and a "
-            f"model of type = {tag} has names of its own",
-            valid=("true",),
-            also=("adapter.quantize", "model"),
-            hint="Quantized weights take a quarter of the bytes of bf16, or half of them.",
-        )
-    if job.model.pretrained is None:
-        yield Problem(
-            "checkpoint.save_frozen",
-            "false leaves out frozen parameters, which are taken again from model.pretrained, and "
-            "that is null",
-            valid=("true",),
-            also=("model.pretrained",),
-        )
-
-
 @check(when=lambda job: job.checkpoint.export is not None)
 def export_problems(job: Job) -> Iterator[Problem]:
     """A model to export that transformers has no word for."""

@@ -1,4 +1,4 @@
-"""A new run that starts from the full state of a checkpoint: `checkpoint.load`.
+"""Warm start: a new run that begins with the full state of a checkpoint, `checkpoint.load`.
 
 Names alone decide what is taken and what is left out, before anything is changed.
 """
@@ -113,7 +113,7 @@ class Loaded:
         }
 
 
-def load_other(
+def warm_start(
     job: Job,
     components: Components,
     states: States,
