@@ -13,8 +13,8 @@ import pytest
 from safetensors.torch import load_file
 
 from setpoint.checkpoint import staging
-from setpoint.checkpoint.staging import HostMemory
-from setpoint.checkpoint.store import CheckpointStore, Save
+from setpoint.checkpoint.staging import HostMemory, Save
+from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError
 from setpoint.files import atomic
 from setpoint.model.pretrained.save import save_pretrained

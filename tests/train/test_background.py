@@ -18,8 +18,8 @@ import torch
 from setpoint.checkpoint import staging
 from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
-from setpoint.checkpoint.staging import HostMemory
-from setpoint.checkpoint.store import CheckpointStore, Save
+from setpoint.checkpoint.staging import HostMemory, Save
+from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import Config, ConfigError, RunError, add_section, allow_imports
 from setpoint.files import atomic, tensor_file
 from setpoint.resilience.signals import StopRequest

@@ -6,7 +6,10 @@ checkpoints chooses, so that all write about as much.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from threading import Lock
@@ -33,6 +36,8 @@ Tensors = Mapping[str, Mapping[str, Tensor]]
 
 Staged = dict[str, Iterable[bytes | memoryview]]
 """File name to its content in pieces, which are taken once."""
+
+OnSaved = Callable[[Path], object]
 
 _Copy = tuple[memoryview, memoryview]
 """Target and source."""
@@ -128,6 +133,41 @@ def _copy_all(due: Sequence[_Copy]) -> None:
 def _storage(tensor: Tensor) -> int:
     """Address of the memory that a tensor is a view of; 0 if it is empty."""
     return tensor.untyped_storage().data_ptr()
+
+
+@dataclass(slots=True)
+class Save:
+    """A save in progress: the part that one rank writes.
+
+    Arguments:
+        step, metric, texts, on_saved: see `CheckpointStore.save`.
+        memory: of its copies; None where tensors are written as they are.
+        size: bytes of its tensors.
+        refused: why it is not to be written, which all ranks hear when they write.
+    """
+
+    step: int
+    metric: float | None = None
+    texts: Mapping[str, str | bytes] | None = None
+    on_saved: OnSaved | None = None
+    memory: HostMemory | None = None
+    size: int = 0
+    files: Staged = field(default_factory=dict)
+    refused: Exception | None = None
+    written: Future[Path] = field(default_factory=Future)
+
+    def finish_copies(self) -> None:
+        """Copy what is not copied yet; where that fails, no checkpoint comes of it."""
+        try:
+            if self.memory is not None:
+                self.memory.finish()
+        except Exception as error:
+            self.refused = error
+
+    def ends(self, until: float | None) -> bool:
+        """Wait for its end, until a moment at most."""
+        left = None if until is None else max(until - time.monotonic(), 0)
+        return bool(wait([self.written], left).done)
 
 
 def stage(

@@ -9,9 +9,8 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,47 +48,11 @@ from .folder import (
 from .loading import LoadedCheckpoint, agree, load_directory, verify_directory
 from .manifest import MANIFEST, DamagedCheckpoint, Manifest, compare_sizes, read_manifest
 from .places import format_newest
-from .staging import HostMemory, Staged, Tensors
+from .staging import HostMemory, OnSaved, Save, Tensors
 
 OnDamaged = Callable[[Path, str], None]
 """Called with each damaged checkpoint that is passed over: its directory and the reason."""
-OnSaved = Callable[[Path], object]
 OnSetAside = Callable[[Path, Path], None]
-
-
-@dataclass(slots=True)
-class Save:
-    """A save in progress: the part that one rank writes.
-
-    Arguments:
-        step, metric, texts, on_saved: see `CheckpointStore.save`.
-        memory: of its copies; None where tensors are written as they are.
-        size: bytes of its tensors.
-        refused: why it is not to be written, which all ranks hear when they write.
-    """
-
-    step: int
-    metric: float | None = None
-    texts: Mapping[str, str | bytes] | None = None
-    on_saved: OnSaved | None = None
-    memory: HostMemory | None = None
-    size: int = 0
-    files: Staged = field(default_factory=dict)
-    refused: Exception | None = None
-    written: Future[Path] = field(default_factory=Future)
-
-    def finish_copies(self) -> None:
-        """Copy what is not copied yet; where that fails, no checkpoint comes of it."""
-        try:
-            if self.memory is not None:
-                self.memory.finish()
-        except Exception as error:
-            self.refused = error
-
-    def ends(self, until: float | None) -> bool:
-        """Wait for its end, until a moment at most."""
-        left = None if until is None else max(until - time.monotonic(), 0)
-        return bool(wait([self.written], left).done)
 
 
 class CheckpointStore:
