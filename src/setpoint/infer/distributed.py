@@ -181,7 +181,7 @@ class Division:
         config = job.parallel
 
         def exchange(ranks: ExpertRanks) -> Exchange:
-            of_ranks = ranks.group, ranks.alike, ranks.divides
+            of_ranks = ranks.group, ranks.same_tokens, ranks.divides
             return build_exchange(config.dispatch, job.model, *of_ranks)
 
         is_cut, sizes = world.degrees.get("pipeline", 1) > 1, None

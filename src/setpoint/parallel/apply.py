@@ -55,8 +55,8 @@ def divide(
     if world.mesh is None:
         return stages
     if world.degrees["pipeline"] > 1:
-        count, own = world.degrees["pipeline"], world.coordinates["pipeline"]
-        stages = keep_stages(config.pipelining, model, count, own, sizes)
+        count, place = world.degrees["pipeline"], world.coordinates["pipeline"]
+        stages = keep_stages(config.pipelining, model, count, place, sizes)
     whole: set[nn.Parameter] = set()
     if config.divides_experts:
         if not isinstance(model, HasExperts):
@@ -70,7 +70,7 @@ def divide(
         if config.shards_experts:
             shard_experts(config, ranks, experts, policy())
         else:
-            whole = {each for part in experts for each in part.module.parameters()}
+            whole = {parameter for part in experts for parameter in part.module.parameters()}
     for part in [stage.model for stage in stages] or [model]:
         if world.degrees["tensor"] > 1:
             divide_matrices(part, world.mesh["tensor"], config.sequence_parallel, gathers_logits)
@@ -79,8 +79,8 @@ def divide(
         divide_sequences(config, world, part)
     if config.uses_fsdp:
         for unit in stages or [model]:
-            held = set(unit.modules())
-            inside = [(name, layer) for name, layer in layers if layer in held]
+            modules = set(unit.modules())
+            inside = [(name, layer) for name, layer in layers if layer in modules]
             shard(config, world.mesh, unit, inside, policy(), whole)
     return stages
 
@@ -95,12 +95,12 @@ def reader_of(config: Parallel, world: World) -> OneReader | None:
 
 def sequence_parts(config: Parallel, world: World) -> SequenceParts:
     """Find which places of sequences this rank has."""
-    degrees, at = world.degrees, world.coordinates
+    degrees, coordinates = world.degrees, world.coordinates
     return SequenceParts(
         degrees.get("ring", 1),
         degrees.get("ulysses", 1),
-        at.get("ring", 0),
-        at.get("ulysses", 0),
+        coordinates.get("ring", 0),
+        coordinates.get("ulysses", 0),
         config.ring_split,
     )
 

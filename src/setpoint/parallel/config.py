@@ -399,14 +399,14 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         if ranks == 1 or split is None:
             return
         count, wanted = len(split), self.pipelining.stages_per_rank
-        each = wanted or max(1, count // ranks)
+        per_rank = wanted or max(1, count // ranks)
         if not self.pipelining.known.is_looped:
-            each = self.pipelining.known.stages
-        if count != ranks * each:
+            per_rank = self.pipelining.known.stages
+        if count != ranks * per_rank:
             yield Problem(
                 "pipelining.split",
-                f"has {count} stages, and {ranks} ranks run {each} each = {ranks * each}",
-                valid=(f"{ranks * each} lists",),
+                f"has {count} stages, and {ranks} ranks run {per_rank} each = {ranks * per_rank}",
+                valid=(f"{ranks * per_rank} lists",),
                 also=("pipeline", "pipelining.schedule", "pipelining.stages_per_rank"),
             )
 
@@ -556,15 +556,15 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     @property
     def degrees(self) -> dict[str, int]:
         """The degree of each axis, in the order of AXES."""
-        found: dict[str, int] = {axis: getattr(self, axis) or REST for axis in AXES}
-        rest = [axis for axis in AXES if found[axis] == REST]
+        degrees: dict[str, int] = {axis: getattr(self, axis) or REST for axis in AXES}
+        rest = [axis for axis in AXES if degrees[axis] == REST]
         # `replicate` is null unless it is given, and then takes what is left by nobody else.
         taker = next((axis for axis in rest if axis != "replicate"), "replicate")
         for axis in rest:
-            found[axis] = 1
+            degrees[axis] = 1
         if rest:
-            found[taker] = max(1, self.world_size // prod(found.values()))
-        return found
+            degrees[taker] = max(1, self.world_size // prod(degrees.values()))
+        return degrees
 
     @property
     def shards(self) -> int:
@@ -680,16 +680,16 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         if self.world_size == 1:
             return "1 rank"
         degrees = {axis: degree for axis, degree in self.degrees.items() if degree > 1}
-        found = {axis: f"{axis} {degree}" for axis, degree in degrees.items()}
+        words = {axis: f"{axis} {degree}" for axis, degree in degrees.items()}
         data = [axis for axis in degrees if axis not in ("pipeline", "tensor")]
         if data:
             engine = "FSDP2" if self.uses_fsdp else "DDP"
             if isinstance(self.engine, DeepSpeed):
                 engine = f"DeepSpeed, ZeRO stage {self.engine.stage}"
-            found[data[-1]] += f" ({engine})"
+            words[data[-1]] += f" ({engine})"
         if self.expert > 1:
-            found["expert"] = f"expert {self.expert}"
-        return f"{self.world_size} ranks: {', '.join(found.values())}"
+            words["expert"] = f"expert {self.expert}"
+        return f"{self.world_size} ranks: {', '.join(words.values())}"
 
     @property
     def data_ranks(self) -> int:

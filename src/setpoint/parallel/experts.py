@@ -37,13 +37,13 @@ class ExpertRanks(NamedTuple):
     Arguments:
         mesh: `pipeline`, `replicate`, `expert_shard`, `expert` and `expert_tensor`.
         group: the ranks that divide the experts of a layer; None: they are whole here.
-        alike: the ranks that have the same tokens; None: no others have them.
+        same_tokens: the ranks that have the same tokens; None: no others have them.
         divides: whether these divide the inner width of each expert.
     """
 
     mesh: DeviceMesh
     group: ProcessGroup | None
-    alike: Peers | None
+    same_tokens: Peers | None
     divides: bool
 
 
@@ -70,11 +70,11 @@ def expert_ranks(config: Parallel, world: World) -> ExpertRanks:
     names = (*OTHERS, "expert_shard", "expert", "expert_tensor")
     mesh = DeviceMesh(world.device.type, grid, mesh_dim_names=names)
     limit_waits(*mesh.get_all_groups())
-    tensor, alike = world.group("tensor"), None
+    tensor, same_tokens = world.group("tensor"), None
     if tensor is not None:
-        alike = Peers(tensor.group_name, tensor.rank(), tensor.size())
+        same_tokens = Peers(tensor.group_name, tensor.rank(), tensor.size())
     group = mesh.get_group("expert") if config.expert > 1 else None
-    return ExpertRanks(mesh, group, alike, config.expert_tensor > 1)
+    return ExpertRanks(mesh, group, same_tokens, config.expert_tensor > 1)
 
 
 def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
@@ -103,9 +103,9 @@ def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
                 placements.append(Shard(inner[name]) if name in inner else Replicate())
             # All ranks have the same: nothing is sent.
             placed = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=None)
-            path, _, own = name.rpartition(".")
+            path, _, attribute = name.rpartition(".")
             holder = module.get_submodule(path)
-            setattr(holder, own, nn.Parameter(placed, parameter.requires_grad))
+            setattr(holder, attribute, nn.Parameter(placed, parameter.requires_grad))
 
 
 def _inner_widths(
@@ -115,17 +115,17 @@ def _inner_widths(
 
     Of the others each rank finds a term of the gradient, which `summed_gradients` tells.
     """
-    assert ranks.alike is not None
-    found = dict(widths)
+    assert ranks.same_tokens is not None
+    dims = dict(widths)
     for path, child in module.named_modules():
         if not isinstance(child, FollowsDivision):
             continue
         word = "row" if widths[path.rpartition(".")[2]] == 1 else "column"
-        divided, _ = child.follow(word, (), ranks.alike)
-        found |= {f"{path}.{name}": dim for name, dim in divided.items()}
-        held: Any = child
-        held._summed = tuple(name for name, _ in held.named_parameters() if name not in divided)
-    return found
+        divided, _ = child.follow(word, (), ranks.same_tokens)
+        dims |= {f"{path}.{name}": dim for name, dim in divided.items()}
+        summed: Any = child  # see `summed_gradients`
+        summed._summed = tuple(n for n, _ in summed.named_parameters() if n not in divided)
+    return dims
 
 
 def shard_experts(
@@ -148,7 +148,7 @@ def shard_experts(
         sides: dict[int, int] = {}
         for name, parameter in module.named_parameters():
             placed: Any = parameter
-            dims = [each.dim for each in placed.placements[1:] if each.is_shard()]
+            dims = [placement.dim for placement in placed.placements[1:] if placement.is_shard()]
             inner = dims[0] if dims else widths.get(name, 0)
             sides[id(parameter)] = side_to_shard(placed.to_local().shape, inner, size)
 

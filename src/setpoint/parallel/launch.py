@@ -328,9 +328,12 @@ class Ranks(DefaultLogsSpecs):
         self._ended.set()
         for tail in self._tails:
             tail.stop()
-        for each in self.reports() if self.log is not None else ():
-            lines = [*each.traceback.splitlines(), f"error: {each.error}"] if each.error else ()
-            self.write("".join(f"[rank {each.rank}] {line}\n" for line in lines))
+        if self.log is None:
+            return
+        for report in self.reports():
+            if report.error:
+                lines = [*report.traceback.splitlines(), f"error: {report.error}"]
+                self.write("".join(f"[rank {report.rank}] {line}\n" for line in lines))
 
     def reports(self) -> list[Ended]:
         """The reports of the present attempt, see `reports_in`."""
@@ -366,24 +369,24 @@ class Ranks(DefaultLogsSpecs):
         """
         reports, asked = self.reports(), was_asked(self.place)
         ended = failures or dict.fromkeys(self.numbers.values())
-        silent = sorted({*ended} - {each.rank for each in reports})
-        first = next((each for each in reports if each.error), None)
+        silent = sorted({*ended} - {report.rank for report in reports})
+        first = next((report for report in reports if report.error), None)
         if first is not None and not first.is_lost:
             raise RankFailed(first.status, first.error, report=first)
         if asked:
             # Before the ranks had met, a stop ends each of them where it is, also without a word.
-            stopped = [each.status for each in reports if not each.error]
+            stopped = [report.status for report in reports if not report.error]
             stopped += [self._exit_status(failures.get(rank)) for rank in silent]
             if stopped and all(status in STOPPED for status in stopped):
                 return stopped[0]
         if first is not None:
-            for each in reports:
-                if each.status in STOPPED and each.time < first.time:
-                    return each.status  # the others have lost a rank that was stopped before
+            for report in reports:
+                if report.status in STOPPED and report.time < first.time:
+                    return report.status  # the others have lost a rank that was stopped before
             if not silent or has_waited(first.error):
                 # What the agent has killed in the end had not answered before, nor has one that it
                 # has stopped before its first step.
-                late = [each.rank for each in reports if not (asked or each.error)]
+                late = [report.rank for report in reports if not (asked or report.error)]
                 missing = ", ".join(map(str, sorted([*silent, *late])))
                 who = f"no answer from rank {missing}: " if missing else ""
                 raise RankFailed(first.status, who + first.error, may_restart=not asked)

@@ -74,12 +74,12 @@ def keep_stages(
     """
     split = split_of(config, model, ranks, sizes)
     places = ranks_of_stages(ranks, len(split), config.known.is_v)
-    own = [stage for stage, place in enumerate(places) if place == rank]
+    stages = [stage for stage, place in enumerate(places) if place == rank]
     assert isinstance(model, Staged)
-    model.keep_parts([name for stage in own for name in split[stage]])
-    if len(own) == 1:
-        return [Stage(model, own[0], len(split), model)]
-    return [Stage(part_of(model, split[stage]), stage, len(split), model) for stage in own]
+    model.keep_parts([name for stage in stages for name in split[stage]])
+    if len(stages) == 1:
+        return [Stage(model, stages[0], len(split), model)]
+    return [Stage(part_of(model, split[stage]), stage, len(split), model) for stage in stages]
 
 
 def split_of(
@@ -135,7 +135,7 @@ def _measured(model: nn.Module, part: str) -> Part:
         modules = model.part_modules(part)
     else:
         modules = [module for name, module in model.named_modules() if name == part]
-    size = sum(each.numel() for module in modules for each in module.parameters())
+    size = sum(parameter.numel() for module in modules for parameter in module.parameters())
     return Part(part, size, size)
 
 
@@ -272,17 +272,17 @@ class Pipeline:
         """
         named = dict(model.named_parameters())
         rank = distributed.get_rank(self.group)
-        own = {name: name in named and named[name].requires_grad for name in model.state_dict()}
-        found = self.all_of(own)
-        others = [names for number, names in enumerate(found) if number != rank]
+        trained = {name: name in named and named[name].requires_grad for name in model.state_dict()}
+        names_by_rank = self.all_of(trained)
+        others = [names for number, names in enumerate(names_by_rank) if number != rank]
         self.elsewhere = frozenset(name for names in others for name in names)
         groups: dict[tuple[int, ...], ProcessGroup] = {}
         for name in sorted(named):
-            holders = tuple(number for number in range(self.size) if name in found[number])
-            if len(holders) == 1 or not own[name]:
+            holders = tuple(number for number in range(self.size) if name in names_by_rank[number])
+            if len(holders) == 1 or not trained[name]:
                 continue
             if holders not in groups:
-                ranks = [distributed.get_global_rank(self.group, each) for each in holders]
+                ranks = [distributed.get_global_rank(self.group, holder) for holder in holders]
                 waits = meeting_time()
                 made: Any = distributed.new_group(ranks, waits, use_local_synchronization=True)
                 limit_waits(made)
@@ -293,9 +293,9 @@ class Pipeline:
 
     def all_of(self, value: T) -> list[T]:
         """The values of all ranks of the pipeline, in its order; they can be pickled."""
-        found: list[Any] = [None] * self.size
-        distributed.all_gather_object(found, value, group=self.group)
-        return found
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value, group=self.group)
+        return values
 
     @torch.no_grad()
     def sum_shared(self) -> None:

@@ -212,13 +212,13 @@ def _cut(
     """
     # What the first so many parts cost in the stages so far.
     best = {last: (cost(0, last), [0, last]) for last in range(1, count + 1)}
-    for held in range(2, stages + 1):
+    for used in range(2, stages + 1):
         best = {
             last: min(
                 (join(best[cut][0], cost(cut, last)), [*best[cut][1], last])
-                for cut in range(held - 1, last)
+                for cut in range(used - 1, last)
             )
-            for last in range(held, count + 1)
+            for last in range(used, count + 1)
         }
     return best[count]
 

@@ -90,12 +90,12 @@ def require_launch(meets: bool = True) -> None:
         raise SetpointError(f"RANK = {os.environ['RANK']} without WORLD_SIZE.\nValid: {both}")
     size = _number("WORLD_SIZE", 1, None, "the number of all ranks")
     _number("RANK", 0, size, f"below WORLD_SIZE = {size}")
-    here = size
+    local_size = size
     if "LOCAL_WORLD_SIZE" in os.environ:
-        here = _number("LOCAL_WORLD_SIZE", 1, size + 1, f"at most WORLD_SIZE = {size}")
+        local_size = _number("LOCAL_WORLD_SIZE", 1, size + 1, f"at most WORLD_SIZE = {size}")
     if "LOCAL_RANK" in os.environ:
         name = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in os.environ else "WORLD_SIZE"
-        _number("LOCAL_RANK", 0, here, f"below {name} = {here}")
+        _number("LOCAL_RANK", 0, local_size, f"below {name} = {local_size}")
     if size == 1 or not meets:
         return
     for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -215,24 +215,24 @@ def reports_in(folder: Path) -> list[Ended]:
     Arguments:
         folder: of an attempt of the elastic agent, with a folder for each rank.
     """
-    found = [_read(path) for path in folder.glob("*/error.json")]
+    reports = [_read(path) for path in folder.glob("*/error.json")]
     return sorted(
-        (each for each in found if each is not None),
-        key=lambda each: (not each.error, each.is_lost, each.time),
+        (report for report in reports if report is not None),
+        key=lambda report: (not report.error, report.is_lost, report.time),
     )
 
 
 def has_left_error() -> bool:
     """True if this rank has reported an error, which its launcher shows."""
     path = _report()
-    own = None if path is None else _read(path)
-    return own is not None and bool(own.error)
+    report = None if path is None else _read(path)
+    return report is not None and bool(report.error)
 
 
 def first_failure() -> Ended | None:
     """The report of another rank of this machine that failed by itself; None: there is none."""
-    failed = (each for each in _reports() if each.error and not each.is_lost)
-    return next((each for each in failed if each.rank != own_rank()), None)
+    failed = (report for report in _reports() if report.error and not report.is_lost)
+    return next((report for report in failed if report.rank != own_rank()), None)
 
 
 def has_waited(error: str) -> bool:
@@ -249,7 +249,7 @@ def is_said_first(error: str) -> bool:
     if _report() is None or FOLDER in os.environ or local == "0" or not local.isdecimal():
         return False  # our launcher shows one error
     first = own_rank() - int(local)
-    said = _await_report(lambda each: each.rank == first)
+    said = _await_report(lambda report: report.rank == first)
     return said is not None and said.error == error
 
 
@@ -266,7 +266,7 @@ def wait_until_said() -> None:
     Its launcher, or torchrun, ends all ranks as soon as one has ended.
     """
     if _report() is not None and _local() == str(own_rank()):  # else it is on another machine
-        _await_report(lambda each: bool(each.error))
+        _await_report(lambda report: bool(report.error))
 
 
 def ask(place: Path, number: int) -> None:
@@ -298,9 +298,9 @@ def _await_report(wanted: Callable[[Ended], bool]) -> Ended | None:
     """Wait for a report; None where none comes in time."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
-        for each in _reports():
-            if wanted(each):
-                return each
+        for report in _reports():
+            if wanted(report):
+                return report
         time.sleep(0.02)
     return None
 

@@ -38,7 +38,7 @@ class ReplicaGroups:
 
     Arguments:
         wait: seconds to wait for a quorum, in which other groups may evaluate or save.
-        alike: what has to be the same in all groups, as a text.
+        compatibility_key: a text that is the same in all groups.
         world: the ranks of this group, all of which make one of these.
 
     Raises:
@@ -46,7 +46,7 @@ class ReplicaGroups:
         RunError: the lighthouse does not answer.
     """
 
-    def __init__(self, section: TorchFT, wait: float, alike: str, world: World) -> None:
+    def __init__(self, section: TorchFT, wait: float, compatibility_key: str, world: World) -> None:
         lighthouse = section.lighthouse or os.environ.get(VARIABLE)
         if not lighthouse:
             raise SetpointError(
@@ -66,8 +66,8 @@ class ReplicaGroups:
         self.section, self.lighthouse, self.wait = section, lighthouse, wait
         self.world = world
         # So small that the sum over all groups is exact.
-        digest = hashlib.sha256(alike.encode()).digest()
-        self._alike = float(int.from_bytes(digest[:5], "big"))
+        digest = hashlib.sha256(compatibility_key.encode()).digest()
+        self._key = float(int.from_bytes(digest[:5], "big"))
         self.capture: Callable[[], dict[str, Any]] = dict
         """Gives the state that a group without it goes on from."""
         self.restore: Callable[[dict[str, Any]], None] = lambda state: None
@@ -174,9 +174,9 @@ class ReplicaGroups:
         Raises:
             SetpointError: the groups do not train the same.
         """
-        own = counts.new_tensor([self._alike])
-        self.sum([counts, own])
-        if not self.is_broken and own.item() != self._alike * self.size:
+        key = counts.new_tensor([self._key])
+        self.sum([counts, key])
+        if not self.is_broken and key.item() != self._key * self.size:
             raise SetpointError(
                 f"parallel.torchft: the {self.size} replica groups at {self.lighthouse} differ in "
                 f"their fingerprint, their ranks, or in batch.micro_size, batch.accumulation or "

@@ -52,9 +52,9 @@ class Replicas:
         They would be taken for the weights of today, whatever has changed these since.
         """
 
-    def shape_of(self, held: Tensor) -> torch.Size:
+    def shape_of(self, tensor: Tensor) -> torch.Size:
         """The whole shape of a weight or a buffer of the model."""
-        return held.shape
+        return tensor.shape
 
     def held_here(self) -> dict[str, int]:
         """Bytes of what this rank holds otherwise than one rank would, by its part."""
@@ -84,8 +84,8 @@ class TorchReplicas(Replicas):
         self._replicated: GradientSums | None = None
         """Sums of the gradients that FSDP2 leaves alone; None where it has all."""
         if config.uses_fsdp and config.sharding.replicated:
-            found = replicated_parameters(config, model, is_part=True).values()
-            weights = [weight for weight in found if weight.requires_grad]
+            replicated = replicated_parameters(config, model, is_part=True).values()
+            weights = [weight for weight in replicated if weight.requires_grad]
             axes = (*config.copying_axes, *config.sharding_axes)
             size = int(config.bucket_size * 2**20)
             self._replicated = GradientSums(weights, size, world.group(*axes), overlaps=False)

@@ -75,7 +75,7 @@ def replicated_parameters(
     Raises:
         SetpointError: a pattern matches none, or a weight of experts that the ranks divide.
     """
-    named, found = dict(model.named_parameters()), dict[str, nn.Parameter]()
+    named, replicated = dict(model.named_parameters()), dict[str, nn.Parameter]()
     for index, pattern in enumerate(config.sharding.replicated):
         matching = {name: p for name, p in named.items() if re.search(pattern, name)}
         experts = [name for name in matching if config.divides_experts and "experts." in name]
@@ -85,8 +85,8 @@ def replicated_parameters(
                 f"parallel.sharding.replicated.{index} = {pattern!r} matches {what}\n"
                 f"Valid: patterns of names such as {next(iter(named))}"
             )
-        found |= matching
-    return found
+        replicated |= matching
+    return replicated
 
 
 def allow_integers() -> None:
@@ -122,7 +122,7 @@ def units_of(
             and is no unit yet.
     """
     around = units_around(model)
-    held = {module for _, module in layers}.union(*around)
+    taken = {module for _, module in layers}.union(*around)
     extra: list[nn.Module] = []
     for index, pattern in enumerate(config.units):
         matching = [
@@ -130,12 +130,12 @@ def units_of(
             for name, module in model.named_modules()
             if re.fullmatch(pattern, name)
             and module is not model
-            and module not in held
+            and module not in taken
             and not hasattr(module, "set_requires_all_reduce")  # FSDP2 has it already
             and any(True for _ in module.parameters())
         ]
         if not matching and not is_part:
-            names = [n for n, module in model.named_modules() if n and module not in held]
+            names = [n for n, module in model.named_modules() if n and module not in taken]
             raise SetpointError(
                 f"parallel.sharding.units.{index} = {pattern!r} matches no module that has weights "
                 f"and is no unit yet\nValid: patterns of whole names, such as "

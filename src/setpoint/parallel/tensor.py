@@ -154,7 +154,7 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
         )
     modules = [path for path, _ in model.named_modules()]
     parameters = [path for path, _ in model.named_parameters()]
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for pattern, word in plan.items():
         if word.partition(" ")[0] not in WORDS:
             raise SetpointError(
@@ -170,12 +170,12 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
                 f"no {what} is called so.{did_you_mean(pattern, paths, ' ')}\nValid: names of "
                 f"{what}s, in which * stands for one part, such as {', '.join(paths[1:4])}"
             )
-        found |= dict.fromkeys(named, word)
+        words |= dict.fromkeys(named, word)
     for owners in _shared_parameters(model):
         # An output that is tied to an embedding is divided as that is, or not at all.
-        if not all(found.get(path, "").startswith(BY_ROWS) for path in owners):
-            found = {path: word for path, word in found.items() if path not in owners}
-    return found
+        if not all(words.get(path, "").startswith(BY_ROWS) for path in owners):
+            words = {path: word for path, word in words.items() if path not in owners}
+    return words
 
 
 def _planned(path: str, words: dict[str, str], sequence_parallel: bool) -> _Plan:
@@ -204,7 +204,7 @@ def _divide_module(
     peers: Peers,
     made: dict[int, nn.Parameter],
 ) -> None:
-    held = {
+    parameters = {
         name: weight
         for name, weight in module._parameters.items()
         # Experts may be divided already, in another way.
@@ -216,30 +216,34 @@ def _divide_module(
         rows = _rows(path, plan.pieces, peers)
         if not rows:
             _require_fit(path, _shape(module)[0], plan.word, peers.size)
-        divided = {} if rows else dict.fromkeys(held, 0)
+        divided = {} if rows else dict.fromkeys(parameters, 0)
     elif plan.word in ROWS:
         _require_fit(path, _shape(module)[1], plan.word, peers.size)
         divided = {"weight": 1}
     for name in plan.parts:
-        _require_fit(f"{path}.{name}", held[name].shape[0], plan.word, peers.size)
+        _require_fit(f"{path}.{name}", parameters[name].shape[0], plan.word, peers.size)
         divided[name] = 0
-    for name, weight in held.items():
+    for name, weight in parameters.items():
         if id(weight) not in made:
             made[id(weight)] = _placed(weight, mesh, divided.get(name))
         module._parameters[name] = made[id(weight)]
     behaves = _behavior(plan)
-    if not held and behaves is _Part:
+    if not parameters and behaves is _Part:
         return
-    module.__class__ = _class_of(type(module), behaves, tuple(held))
-    own: Any = module
-    own._peers, own._sequence, own._rows = peers, plan.sequence, rows
+    module.__class__ = _class_of(type(module), behaves, tuple(parameters))
+    changed: Any = module
+    changed._peers, changed._sequence, changed._rows = (
+        peers,
+        plan.sequence,
+        rows,
+    )
     if plan.word == "vocabulary_rows":
-        own._first = peers.rank * -(-held["weight"].shape[0] // peers.size)
+        changed._first = peers.rank * -(-parameters["weight"].shape[0] // peers.size)
     is_summed = _has_terms(plan)
-    own._summed = tuple(name for name in held if name not in divided) if is_summed else ()
+    changed._summed = tuple(name for name in parameters if name not in divided) if is_summed else ()
     if plan.word in ("column", "vocabulary_columns") and isinstance(module, nn.Linear):
-        if "weight" in held:
-            module.out_features = own.weight.shape[0]
+        if "weight" in parameters:
+            module.out_features = changed.weight.shape[0]
         else:
             picked = sum(count for _, count in rows)
             module.out_features = picked or _shape(module)[0] // peers.size
@@ -250,7 +254,7 @@ def _shape(module: nn.Module) -> tuple[int, ...]:
     weight = module._parameters.get("weight")
     if weight is not None:
         return tuple(weight.shape)
-    return next(each.whole for each in module.children() if isinstance(each, Stored))
+    return next(child.whole for child in module.children() if isinstance(child, Stored))
 
 
 def _divide_follower(
@@ -263,19 +267,19 @@ def _divide_follower(
     """Divide the parameters of a module as those of the one around it, which is divided already."""
     word = "row" if plan.word in ROWS else plan.word
     divided, of_rows = module.follow(word, rows, peers)
-    held = {
+    parameters = {
         name: weight
         for name, weight in module._parameters.items()
         if weight is not None and not hasattr(weight, "placements")
     }
-    for name, weight in held.items():
+    for name, weight in parameters.items():
         module._parameters[name] = _placed(weight, mesh, divided.get(name))
-    if not held:
+    if not parameters:
         return
-    module.__class__ = _class_of(type(module), _Follower, tuple(held))
+    module.__class__ = _class_of(type(module), _Follower, tuple(parameters))
     module._peers, module._sequence, module._rows = peers, plan.sequence, ()
     module._owner_rows, module._of_rows = rows, of_rows
-    module._summed = tuple(n for n in held if n not in divided) if _has_terms(plan) else ()
+    module._summed = tuple(n for n in parameters if n not in divided) if _has_terms(plan) else ()
 
 
 def _has_terms(plan: _Plan) -> bool:
@@ -316,7 +320,7 @@ def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[in
     size = peers.size
     if len(pieces) < 2 and all(piece.heads % size == 0 for piece in pieces):
         return ()
-    found: list[tuple[int, int]] = []
+    rows: list[tuple[int, int]] = []
     first = 0
     for heads, width, is_shared in pieces:
         if heads % size and not (is_shared and size % heads == 0):
@@ -325,9 +329,9 @@ def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[in
                 f"many ranks\nValid: a divisor of {heads}"
                 f"{' or a multiple' if is_shared else ''}"
             )
-        found.append((first + peers.rank * heads // size * width, max(1, heads // size) * width))
+        rows.append((first + peers.rank * heads // size * width, max(1, heads // size) * width))
         first += heads * width
-    return tuple(found)
+    return tuple(rows)
 
 
 def _require_fit(path: str, count: int, word: str, size: int) -> None:
@@ -457,10 +461,10 @@ class _GatheredColumn(_Part):
     out_features: int
 
     def forward(self, x: Tensor) -> Tensor:
-        found = super().forward(_enter(x, self._peers, self._sequence))
+        logits = super().forward(_enter(x, self._peers, self._sequence))
         count, width = self.out_features, -(-self.out_features // self._peers.size)
-        found = F.pad(found, (0, width - found.shape[-1]))
-        return gather_parts(found, -1, self._peers, sums=False)[..., :count]
+        logits = F.pad(logits, (0, width - logits.shape[-1]))
+        return gather_parts(logits, -1, self._peers, sums=False)[..., :count]
 
 
 class _Row(_Part):
@@ -482,9 +486,9 @@ class _VocabularyRows(_Part):
         weight: Any = self.weight  # type: ignore[attr-defined]
         rows = weight.shape[0]
         place = tokens - self._first
-        here = (place >= 0) & (place < rows)
-        found = super().forward(place.where(here, 0))
-        return _leave(found * here.unsqueeze(-1), self._peers, self._sequence)
+        is_local = (place >= 0) & (place < rows)
+        vectors = super().forward(place.where(is_local, 0))
+        return _leave(vectors * is_local.unsqueeze(-1), self._peers, self._sequence)
 
 
 class _Sequence(_Part):
@@ -494,10 +498,10 @@ class _Sequence(_Part):
 
 class _Whole(_Part):
     def forward(self, x: Tensor, *rest: Any, **named: Any) -> Any:
-        found = super().forward(gather_parts(x, SEQUENCE, self._peers, sums=False), *rest, **named)
-        if isinstance(found, tuple):
-            return (keep_part(found[0], SEQUENCE, self._peers), *found[1:])
-        return keep_part(found, SEQUENCE, self._peers)
+        output = super().forward(gather_parts(x, SEQUENCE, self._peers, sums=False), *rest, **named)
+        if isinstance(output, tuple):
+            return (keep_part(output[0], SEQUENCE, self._peers), *output[1:])
+        return keep_part(output, SEQUENCE, self._peers)
 
 
 _BEHAVIORS: dict[str, type[_Part]] = {

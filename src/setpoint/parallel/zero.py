@@ -93,8 +93,8 @@ class ZeroReplicas(Replicas):
         DeepSpeed divides sums by the number of ranks. A loss that is not finite leaves no gradient
         finite, so that no rank takes the step.
         """
-        found = loss.detach()
-        self.engine.backward(loss * (self.world.size + (found - found)), scale_wrt_gas=False)
+        value = loss.detach()
+        self.engine.backward(loss * (self.world.size + (value - value)), scale_wrt_gas=False)
 
     def update(self) -> Tensor:
         """Clip the gradients by their norm and update the weights, unless it is not finite.
@@ -106,21 +106,21 @@ class ZeroReplicas(Replicas):
         norm = self.engine.get_global_grad_norm()
         return torch.as_tensor(norm, dtype=torch.float32, device=self.world.device)
 
-    def shape_of(self, held: Tensor) -> torch.Size:
+    def shape_of(self, tensor: Tensor) -> torch.Size:
         """See `Replicas.shape_of`."""
-        shape = self._shapes.get(held)  # pyright: ignore[reportArgumentType]
-        return held.shape if shape is None else shape
+        shape = self._shapes.get(tensor)  # pyright: ignore[reportArgumentType]
+        return tensor.shape if shape is None else shape
 
     def held_here(self) -> dict[str, int]:
         """See `Replicas.held_here`."""
-        flat = sum(each.nbytes for _, each in self._flat())
-        found = {"masters": flat}
+        flat = sum(tensor.nbytes for _, tensor in self._flat())
+        sizes = {"masters": flat}
         if self.stage > 1:
-            found["gradients"] = flat
+            sizes["gradients"] = flat
         if self.is_divided:
             parts: list[Any] = list(self._shapes)
-            found["parameters"] = sum(each.ds_tensor.nbytes for each in parts)
-        return found
+            sizes["parameters"] = sum(tensor.ds_tensor.nbytes for tensor in parts)
+        return sizes
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Gather the weights and buffers of the model, whole, one after the other.
@@ -128,17 +128,17 @@ class ZeroReplicas(Replicas):
         Returns:
             each as `state_dict` names it; all ranks take part in all.
         """
-        for name, held in self.whole.state_dict(keep_vars=True).items():
-            with self._gathered(held):
-                yield name, held.detach()
+        for name, tensor in self.whole.state_dict(keep_vars=True).items():
+            with self._gathered(tensor):
+                yield name, tensor.detach()
 
     @torch.no_grad()
-    def load(self, held: Tensor, full: Tensor) -> None:
+    def load(self, tensor: Tensor, full: Tensor) -> None:
         """Give a weight or a buffer of the model a value, which all ranks have whole."""
-        with self._gathered(held, changes=True):
-            held.copy_(full)
-        if held.requires_grad:
-            self._set(held, full.to(held.device), None)
+        with self._gathered(tensor, changes=True):
+            tensor.copy_(full)
+        if tensor.requires_grad:
+            self._set(tensor, full.to(tensor.device), None)
 
     def states(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         """Gather what the optimizer keeps of each weight, one after the other; see `tensors`."""
@@ -148,13 +148,13 @@ class ZeroReplicas(Replicas):
             if kept:
                 self._link(weights, flat)
             for weight in weights if kept else ():
-                found: dict[str, Any] = {}
+                whole_state: dict[str, Any] = {}
                 for key, value in kept.items():
                     if _is_by_element(value, flat):
                         full = utils.safe_get_full_optimizer_state(weight, key)
                         value = full.to(value.dtype)
-                    found[key] = value
-                yield weight, found
+                    whole_state[key] = value
+                yield weight, whole_state
 
     @torch.no_grad()
     def restore(self, weight: nn.Parameter, state: State) -> None:
@@ -163,7 +163,7 @@ class ZeroReplicas(Replicas):
         Arguments:
             state: tensors of the weight's shape, or of all weights of its group.
         """
-        weights, flat = next(each for each in self._flat() if any(w is weight for w in each[0]))
+        weights, flat = next(group for group in self._flat() if any(w is weight for w in group[0]))
         kept = self.optimizer.state[flat]
         for key, value in state.items():
             if not isinstance(value, Tensor | Placeable) or value.shape != self.shape_of(weight):
@@ -176,13 +176,13 @@ class ZeroReplicas(Replicas):
 
     def twin(self, states: Mapping[nn.Parameter, State]) -> Optimizer:
         """An optimizer of the same kind and options over the weights of the model themselves."""
-        found = copy.copy(self.optimizer)
-        found.param_groups = [
+        twin = copy.copy(self.optimizer)
+        twin.param_groups = [
             {**group, "params": weights}
             for group, weights in zip(self.optimizer.param_groups, self.groups, strict=True)
         ]
-        found.state = dict(states)  # pyright: ignore[reportAttributeAccessIssue]
-        return found
+        twin.state = dict(states)  # pyright: ignore[reportAttributeAccessIssue]
+        return twin
 
     def _flat(self) -> list[tuple[list[nn.Parameter], Tensor]]:
         """Weights that are updated together, and this rank's run of their elements."""
@@ -201,11 +201,11 @@ class ZeroReplicas(Replicas):
             utils = import_module("deepspeed.utils")
             utils.lazy_init_hp_params_optimizer_state(weights, flat, self.optimizer.state)
 
-    def _gathered(self, held: Tensor, changes: bool = False) -> AbstractContextManager[Any]:
+    def _gathered(self, tensor: Tensor, changes: bool = False) -> AbstractContextManager[Any]:
         """A context in which a tensor of the model is whole on all ranks."""
         zero = import_module("deepspeed").zero
         # What rank 0 has at the end is what all ranks divide.
-        return zero.GatheredParameters([held], modifier_rank=0 if changes else None)
+        return zero.GatheredParameters([tensor], modifier_rank=0 if changes else None)
 
     def _set(self, weight: Tensor, full: Tensor, key: str | None) -> None:
         """Set this rank's run of an fp32 weight, or of what the optimizer keeps of it."""
@@ -220,11 +220,11 @@ class ZeroReplicas(Replicas):
         size = weight.ds_tensor.numel()  # pyright: ignore[reportAttributeAccessIssue]
         filled = torch.zeros(size * self.world.size, dtype=full.dtype, device=full.device)
         filled[: full.numel()] = full.flatten()
-        own = filled.narrow(0, size * self.world.rank, size)
+        local_shard = filled.narrow(0, size * self.world.rank, size)
         if key is None:
-            utils.safe_set_local_fp32_param(weight, own)
+            utils.safe_set_local_fp32_param(weight, local_shard)
         else:
-            utils.safe_set_local_optimizer_state(weight, own, key)
+            utils.safe_set_local_optimizer_state(weight, local_shard, key)
 
 
 class _Computed(nn.Module):

@@ -22,14 +22,14 @@ def build_exchange(
     dispatch: sections.Dispatch,
     model: ModelConfig,
     group: ProcessGroup | None,
-    alike: Peers | None,
+    same_tokens: Peers | None,
     divides: bool,
     is_compiled: bool = False,
 ) -> Exchange:
     """Make the exchange that all layers of a model share.
 
     Arguments:
-        group, alike, divides: see `setpoint.parallel.experts.ExpertRanks`.
+        group, same_tokens, divides: see `setpoint.parallel.experts.ExpertRanks`.
 
     Raises:
         SetpointError: what it needs is not installed.
@@ -41,8 +41,8 @@ def build_exchange(
             assert isinstance(model, Transformer) and model.moe is not None
             by, count = dispatch, model.moe.experts
             exchange = DeepEP(group, count, by.buffer_size, by.sms, by.async_combine)
-    if alike is not None:
-        exchange = OverTensor(exchange, alike, divides)
+    if same_tokens is not None:
+        exchange = OverTensor(exchange, same_tokens, divides)
     if is_compiled:
         # How many rows come is known when they come: compiled code ends before, and goes on after.
         exchange = cast("Exchange", torch.compiler.disable(exchange))

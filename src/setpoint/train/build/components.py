@@ -479,7 +479,7 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     def exchange(ranks: ExpertRanks) -> Exchange:
         from setpoint.model.moe.exchange import build_exchange
 
-        of_ranks = ranks.group, ranks.alike, ranks.divides
+        of_ranks = ranks.group, ranks.same_tokens, ranks.divides
         is_compiled = job.compile is not None
         return build_exchange(job.parallel.dispatch, job.model, *of_ranks, is_compiled)
 
