@@ -125,7 +125,7 @@ def not_finite(folder: Path) -> None:
         zero = components.replicas
         assert isinstance(zero, ZeroReplicas)
         real, before = zero.backward, weights_of(components)
-        held, whole = zero.held_here(), 4 * components.parameter_count
+        held, whole = zero.local_bytes(), 4 * components.parameter_count
         assert whole / 2 <= held["masters"] < 0.6 * whole
         assert held.get("parameters", whole) <= (0.6 if stage == 3 else 1) * whole
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import held_here, put
+from setpoint.shapes.placed import local_ranges, put
 from setpoint.shapes.stored import stored_parts, stored_weights
 
 BLOCK = 2**16
@@ -234,7 +234,7 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
 def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
     """Draw what lies here of a parameter, a piece of some blocks at a time."""
     of = Place(seed, name, tuple(parameter.shape) or (1,))
-    here = held_here(parameter)
+    here = local_ranges(parameter)
     if here is None:
         full = rule.rows(of, 0, of.shape[0]).reshape(parameter.shape)
         put(parameter, full)

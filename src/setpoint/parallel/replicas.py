@@ -56,7 +56,7 @@ class Replicas:
         """The whole shape of a weight or a buffer of the model."""
         return tensor.shape
 
-    def held_here(self) -> dict[str, int]:
+    def local_bytes(self) -> dict[str, int]:
         """Bytes of what this rank holds otherwise than one rank would, by its part."""
         return {}
 

@@ -384,7 +384,7 @@ def _reader(behaves: type[_Part], name: str) -> Callable[[Any], Tensor]:
         if module._rows:
             pieces = [part.narrow(0, first, count) for first, count in module._rows]
             part = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        return behaves.held_here(module, name, part)
+        return behaves.computed_with(module, name, part)
 
     return read
 
@@ -402,7 +402,7 @@ class _Part:
     _summed: tuple[str, ...]
     forward: Any
 
-    def held_here(self, name: str, part: Tensor) -> Tensor:
+    def computed_with(self, name: str, part: Tensor) -> Tensor:
         """The tensor that stands for a parameter in the computation."""
         del name
         return part
@@ -414,7 +414,7 @@ class _Follower(_Part):
     _owner_rows: tuple[tuple[int, int], ...]
     _of_rows: tuple[str, ...]
 
-    def held_here(self, name: str, part: Tensor) -> Tensor:
+    def computed_with(self, name: str, part: Tensor) -> Tensor:
         if name not in self._of_rows:
             return part
         pieces = [part.narrow(0, first, count) for first, count in self._owner_rows]
@@ -471,7 +471,7 @@ class _Row(_Part):
     def forward(self, x: Tensor) -> Tensor:
         return _leave(super().forward(x), self._peers, self._sequence)
 
-    def held_here(self, name: str, part: Tensor) -> Tensor:
+    def computed_with(self, name: str, part: Tensor) -> Tensor:
         # What each rank adds would be added as often as there are ranks.
         return part * 0.0 if name == "bias" and self._peers.rank else part
 

@@ -111,8 +111,8 @@ class ZeroReplicas(Replicas):
         shape = self._shapes.get(tensor)  # pyright: ignore[reportArgumentType]
         return tensor.shape if shape is None else shape
 
-    def held_here(self) -> dict[str, int]:
-        """See `Replicas.held_here`."""
+    def local_bytes(self) -> dict[str, int]:
+        """See `Replicas.local_bytes`."""
         flat = sum(tensor.nbytes for _, tensor in self._flat())
         sizes = {"masters": flat}
         if self.stage > 1:

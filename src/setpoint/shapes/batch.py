@@ -123,9 +123,9 @@ class Batch:
         # From memory that is not pinned the host waits all the same.
         ahead = device.type == "cuda"
         moved = {
-            name: each.to(device, non_blocking=ahead)
-            for name, each in tensors.items()
-            if each is not None
+            name: tensor.to(device, non_blocking=ahead)
+            for name, tensor in tensors.items()
+            if tensor is not None
         }
         lengths = None if self.lengths is None else self.lengths.to(device)
         return replace(self, **moved, lengths=lengths)
@@ -147,7 +147,9 @@ class Batch:
     def pin_memory(self) -> Batch:
         """Copy the tensors to where a GPU reads them while it computes."""
         tensors = {name: getattr(self, name) for name in TENSORS}
-        pinned = {name: each.pin_memory() for name, each in tensors.items() if each is not None}
+        pinned = {
+            name: tensor.pin_memory() for name, tensor in tensors.items() if tensor is not None
+        }
         lengths = None if self.lengths is None else self.lengths.pin_memory()
         return replace(self, **pinned, lengths=lengths)
 
@@ -269,8 +271,8 @@ class SequenceParts:
         runs = self.ring_part(length, self.ring_rank)
         part = [tensor.narrow(dim, run.start, run.stop - run.start) for run in runs]
         whole = part[0] if len(part) == 1 else torch.cat(part, dim)
-        own = length // self.size
-        return whole.narrow(dim, self.ulysses_rank * own, own)
+        share = length // self.size
+        return whole.narrow(dim, self.ulysses_rank * share, share)
 
     def cut(self, batch: Batch) -> Batch:
         """This rank's part of a batch that all ranks of the sequence have read.

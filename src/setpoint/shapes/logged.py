@@ -217,9 +217,9 @@ class MetricLog:
 
     def cut(self) -> Logged:
         """Take out what was logged so far, for `settle` once its numbers are known."""
-        found = Logged(self.step, self._values)
+        logged = Logged(self.step, self._values)
         self._values, self._first = [], 0
-        return found
+        return logged
 
     def drop(self) -> None:
         """Forget what was logged in a step that is taken again."""
@@ -242,9 +242,9 @@ class MetricLog:
 
     def take(self) -> dict[str, float]:
         """The metrics for a row, after which they begin anew."""
-        found = {name: total.result() for name, total in self.totals.items()}
+        metrics = {name: total.result() for name, total in self.totals.items()}
         self.totals = {}
-        return found
+        return metrics
 
     def merge(self, ranks: Sequence[tuple[object, Mapping[str, Total]]]) -> None:
         """Put the totals of all ranks in place of this one's.
@@ -272,7 +272,7 @@ class MetricLog:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self._values.clear()
-        self.totals = {name: Total.of(each) for name, each in state.items()}
+        self.totals = {name: Total.of(total) for name, total in state.items()}
 
     def _check(self, name: str, reduce: Reduce) -> None:
         if reduce not in REDUCTIONS:
@@ -283,8 +283,10 @@ class MetricLog:
         if not NAME.fullmatch(name):
             raise _refused(f"log: {name!r} cannot name a metric. Valid: letters, digits and _")
         if name in TAKEN or name.startswith(BEGINNINGS):
-            own = ", ".join(each for each in BEGINNINGS if name.startswith(each))
-            why = f"names that begin with {own} are" if own and name not in TAKEN else "it is"
+            why = "it is"
+            if name not in TAKEN:
+                prefixes = ", ".join(prefix for prefix in BEGINNINGS if name.startswith(prefix))
+                why = f"names that begin with {prefixes} are"
             raise _refused(
                 f"log({name}=...): rows of metrics have a column of that name: {why} Setpoint's "
                 f"own. Valid: another name, such as my_{name}"

@@ -176,7 +176,7 @@ def save_result(*result: Any) -> None:
     messages = saved.get()
     if messages is not None and not messages.is_second:
         # Views without gradients: the pass that reads them makes a graph of its own.
-        kept = (each.detach() if isinstance(each, Tensor) else each for each in result)
+        kept = (item.detach() if isinstance(item, Tensor) else item for item in result)
         messages.results.append(tuple(kept))
 
 
@@ -276,10 +276,9 @@ class OneReader:
         Returns:
             it, on the device that it was sent on.
         """
-        found: list[Tensor] = []
-        self.read(lambda: found.append(read()))
-        read_here = found[0] if found else torch.empty(shape, dtype=dtype)
-        sent = read_here.to(self.device)
+        tensors: list[Tensor] = []
+        self.read(lambda: tensors.append(read()))
+        sent = (tensors[0] if tensors else torch.empty(shape, dtype=dtype)).to(self.device)
         distributed.broadcast(sent, src=self.source, group=self.group)
         return sent
 

@@ -121,7 +121,7 @@ def part_here(tensor: Tensor) -> Tensor:
     return tensor if local is None else local()
 
 
-def held_here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
+def local_ranges(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
     """The memory of a parameter on this rank, and the ranges of the whole that it holds.
 
     Returns:
@@ -143,7 +143,7 @@ def held_here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
     ]
     # A part that ranks of a later dimension of the mesh have is divided further by a strided one:
     # FSDP2 shards what tensor parallelism has divided.
-    divided.sort(key=lambda each: type(each[1]) is not Shard)
+    divided.sort(key=lambda pair: type(pair[1]) is not Shard)
     for dim, placement in divided:
         if type(placement) is not Shard and not _is_strided(placement):
             return None

@@ -176,7 +176,7 @@ def score_text(
     Raises:
         RunError: none of the targets counts, or they stand for no bytes.
     """
-    nats, correct, tokens, size, own, done = 0.0, 0, 0, 0, 0, 0
+    nats, correct, tokens, size, sequences, done = 0.0, 0, 0, 0, 0, 0
     counts_correct = False
     total, what = feed.totals[name], f"evaluating {name}, sequences"
     show(what, 0, total)
@@ -184,14 +184,14 @@ def score_text(
         between()
         counted = count(batch)
         part, valid = sequence.cut(batch.to(ranks.device)), sequence.take_valid(counted)
-        found = sums(part, valid)
-        counts_correct = found.correct is not None
-        if own < feed.own(name):
-            nats += float(found.nats)
-            correct += 0 if found.correct is None else int(found.correct)
+        part_sums = sums(part, valid)
+        counts_correct = part_sums.correct is not None
+        if sequences < feed.own(name):
+            nats += float(part_sums.nats)
+            correct += 0 if part_sums.correct is None else int(part_sums.correct)
             tokens += counted.targets
             size += _bytes(token_bytes, batch, counted)
-            own += len(batch.inputs)
+            sequences += len(batch.inputs)
         done = min(done + feed.together, total)
         show(what, done, total)
     nats, correct, tokens, size = _over_ranks(ranks, nats, correct, tokens, size)

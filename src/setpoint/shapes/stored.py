@@ -160,9 +160,9 @@ def places_of_parts(model: nn.Module) -> dict[str, StoredPart]:
     """The same by the names that `stored_parts` gives them."""
     paths = {id(module): path for path, module in model.named_modules()}
     return {
-        f"{paths[id(module)]}.{own}": StoredPart(weight, module, own, tuple(part.shape))
+        f"{paths[id(module)]}.{name}": StoredPart(weight, module, name, tuple(part.shape))
         for weight, module in stored_weights(model)
-        for own, part in module.named_parameters(recurse=False)
+        for name, part in module.named_parameters(recurse=False)
     }
 
 

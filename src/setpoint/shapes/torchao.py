@@ -28,8 +28,8 @@ _FILTERS: Final = {name: _Without(text) for name, text in _LINES.items()}
 
 def quiet_torchao() -> None:
     """Drop the lines that an import of torchao prints, whoever imports it."""
-    for name, each in _FILTERS.items():
-        logging.getLogger(name).addFilter(each)  # which is added once
+    for name, filter in _FILTERS.items():
+        logging.getLogger(name).addFilter(filter)  # which is added once
 
 
 def import_torchao(module: str) -> Any:

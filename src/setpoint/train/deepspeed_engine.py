@@ -65,8 +65,8 @@ class ZeroModel:
         """Take this rank's share of the weights: whole ones, gathered one after the other."""
         world = self.zero.world
         into.tensors["model"] = {
-            name: held.to("cpu", copy=True)
-            for number, (name, held) in enumerate(self.zero.tensors())
+            name: tensor.to("cpu", copy=True)
+            for number, (name, tensor) in enumerate(self.zero.tensors())
             if number % world.size == world.rank
         }
 
@@ -77,13 +77,13 @@ class ZeroModel:
             RunError: if a tensor is missing, surplus, or of another shape, each named.
         """
         newest = {**saved.tensors["model"], **saved.tensors.get("master", {})}
-        own: dict[str, Tensor] = self.zero.whole.state_dict(keep_vars=True)
+        tensors: dict[str, Tensor] = self.zero.whole.state_dict(keep_vars=True)
         if saved.partial:
-            own = {name: held for name, held in own.items() if name in newest}
-        shapes = {name: self.zero.shape_of(held) for name, held in own.items()}
+            tensors = {name: tensor for name, tensor in tensors.items() if name in newest}
+        shapes = {name: self.zero.shape_of(tensor) for name, tensor in tensors.items()}
         refuse_misfits(saved.path, shapes, newest)
-        for name, held in own.items():
-            self.zero.load(held, in_memory(newest[name]))
+        for name, tensor in tensors.items():
+            self.zero.load(tensor, in_memory(newest[name]))
 
 
 @dataclass(slots=True)
@@ -108,8 +108,8 @@ class ZeroTraining:
             """A tensor if this rank is to write it, else its outline."""
             if not isinstance(value, Tensor):
                 return value
-            own = next(number) % world.size == world.rank
-            return value.to("cpu", copy=True) if own else torch.empty_like(value, device="meta")
+            is_mine = next(number) % world.size == world.rank
+            return value.to("cpu", copy=True) if is_mine else torch.empty_like(value, device="meta")
 
         states = {
             weight: {key: kept(value) for key, value in state.items()}
@@ -117,8 +117,8 @@ class ZeroTraining:
         }
         named = self.components.weights.named_parameters()
         tensors, state = capture_optimizer(self.zero.twin(states), named, self.components.options)
-        own = {name: each for name, each in tensors.items() if not each.is_meta}
-        into.tensors["optimizer"], into.state["optimizer"] = own, state
+        local = {name: tensor for name, tensor in tensors.items() if not tensor.is_meta}
+        into.tensors["optimizer"], into.state["optimizer"] = local, state
 
     def restore(self, saved: LoadedCheckpoint) -> None:
         """Go on; the options of the optimizer are those of the configuration.
@@ -134,9 +134,11 @@ class ZeroTraining:
         named = dict(self.components.weights.named_parameters())
         files, partial = saved.tensors["optimizer"], saved.partial or self.other_frozen
         states = saved_states(zero.twin({}), named.items(), files, state, partial)
-        trained = {name: zero.shape_of(held) for name, held in named.items() if held.requires_grad}
+        trained = {
+            name: zero.shape_of(weight) for name, weight in named.items() if weight.requires_grad
+        }
         counts = {
-            str([_plain(each) for each in states[name].values() if not _is_of(each, shape)])
+            str([_plain(value) for value in states[name].values() if not _is_of(value, shape)])
             for name, shape in trained.items()
             if name in states
         }

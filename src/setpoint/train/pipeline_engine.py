@@ -38,8 +38,8 @@ class PipelineEngine(Engine):
             stage: Objective(stage.model, loss, sources) for stage in self.pipeline.stages
         }
         # Of matrices that several ranks hold, such as tied embeddings, the norm counts one.
-        held = components.weights.held
-        self.counted_elsewhere = frozenset(held[name] for name in self.pipeline.counted_elsewhere)
+        names, weights = self.pipeline.counted_elsewhere, components.weights.held
+        self.counted_elsewhere = frozenset(weights[name] for name in names)
 
     def forward_backward(self, step: StepBatch, total: Count) -> Sums:
         """See `Engine.forward_backward`."""

@@ -21,7 +21,7 @@ from setpoint.adapter.quantize.backend import format_of
 from setpoint.adapter.quantize.checks import UNJOINED, form_of, why_not_joined
 from setpoint.adapter.quantize.formats import Box
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import held_here, part_here, put, whole_of
+from setpoint.shapes.placed import local_ranges, part_here, put, whole_of
 from setpoint.shapes.stored import CHILD
 
 if TYPE_CHECKING:
@@ -377,7 +377,7 @@ class QuantizedExperts(QuantizedWeight):
         return {name: torch.stack([of[name] for of in each]) for name in self.described}
 
     def _held(self, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
-        found = held_here(parameter)
+        found = local_ranges(parameter)
         assert found is not None, "ranks hold ranges of experts, or of their sides"
         return found
 

@@ -15,7 +15,7 @@ from setpoint.model.pretrained.header import Encoding, TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import STORED, TensorReader
 from setpoint.model.skeleton import materialize
-from setpoint.shapes.placed import Placeable, as_placed, held_here, in_memory, put
+from setpoint.shapes.placed import Placeable, as_placed, in_memory, local_ranges, put
 from setpoint.shapes.stored import Coded, Stored, stored_weights
 
 
@@ -177,7 +177,7 @@ class Weights:
         if target.is_meta:
             dtype = dtype or STORED[self.held[pieces[0].theirs].dtype]
             return self._assemble(reader, pieces, target.shape, dtype, device)
-        here = held_here(target) if reader.by_rows and target.ndim else None
+        here = local_ranges(target) if reader.by_rows and target.ndim else None
         if here is None:
             full = self._assemble(reader, pieces, target.shape, target.dtype, "cpu")
             put(target, full)

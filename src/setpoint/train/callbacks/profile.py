@@ -229,7 +229,7 @@ class MemoryCallback(Callback):
         self.reported = True
         components = loop.components
         held = dict(components.weights.named_parameters())
-        known = components.replicas.held_here()
+        known = components.replicas.local_bytes()
         report = measure(components.model, held, components.optimizer, components.device, known)
         self.events.write("memory", step=loop.position.step, **report._asdict())
         self.progress.note(report.line())
