@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.loss import linear
-from setpoint.parallel import apply, buckets, replicas
+from setpoint.parallel import buckets, divide, replicas
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
@@ -54,7 +54,7 @@ def trained(job: Job, world: World | None = None) -> Any:
     return torch.tensor(score), {name: whole_of(value).float() for name, value in weights}
 
 
-def offloaded(config: Parallel, *given: Any, real: Any = apply.shard) -> None:
+def offloaded(config: Parallel, *given: Any, real: Any = divide.shard) -> None:
     """Divide a model with its weights on the host."""
     real(config.evolve(sharding=config.sharding.evolve(offload=True)), *given)
 
@@ -68,7 +68,7 @@ def equal_to_one_rank(folder: Path) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
     with pytest.MonkeyPatch.context() as patch:
         # Refused where the model is computed on a CPU, which it changes nothing for.
-        patch.setattr(apply, "shard", offloaded)
+        patch.setattr(divide, "shard", offloaded)
         found = trained(small_job(folder, *COMMON, *SHARDED))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
     short = ("precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32")

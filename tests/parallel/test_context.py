@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.parallel.apply import divide_sequences
+from setpoint.parallel.divide import divide_sequences
 from setpoint.parallel.world import World
 
 from ..train.rules.refusals import refusal

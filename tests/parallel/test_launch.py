@@ -21,7 +21,7 @@ from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.cli.main import main
 from setpoint.config import RunError
 from setpoint.parallel import launch
-from setpoint.parallel.launch import Nodes, Ranks
+from setpoint.parallel.launcher import LocalRanks, Nodes
 from setpoint.parallel.rank import PREFIX, REPORT, ask, is_said_first, leave, reports_in
 
 from ..forks import Forks, is_running
@@ -295,7 +295,7 @@ def test_a_log_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     log = tmp_path / "ranks.log"
     log.mkdir()
     said: list[str] = []
-    ranks = Ranks(tmp_path, 3, log, 0, said.append)
+    ranks = LocalRanks(tmp_path, 3, log, 0, said.append)
     files = ranks.reify({local: {"RANK": str(local)} for local in range(3)})
     for local in (1, 2):
         Path(files.stdouts[local]).write_text("a\n")

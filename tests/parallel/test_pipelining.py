@@ -15,7 +15,7 @@ from setpoint.model.moe.config import MoE
 from setpoint.model.parts import part_sizes
 from setpoint.model.size import estimate_size
 from setpoint.parallel.pipelining import SCHEDULES, Pipelining, balanced, ranks_of_stages
-from setpoint.shapes.protocols import Part
+from setpoint.shapes.protocols import StagePart
 
 from ..train.small import small_job
 
@@ -26,7 +26,7 @@ CUT = ("parallel.world_size=2", "parallel.pipeline=2", "model.layers=4", "batch.
 def test_no_cut_has_a_smaller_largest_stage(
     sizes: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    parts = [Part(str(number), *size) for number, size in enumerate(sizes)]
+    parts = [StagePart(str(number), *size) for number, size in enumerate(sizes)]
     stages = data.draw(st.integers(1, len(parts)))
     flops = {part.name: part.flops for part in parts}
     found = balanced(parts, stages)
@@ -39,7 +39,9 @@ def test_no_cut_has_a_smaller_largest_stage(
 
 
 def test_what_the_slowest_stage_leaves_free_is_balanced() -> None:
-    parts = [Part(name, 1, flops) for name, flops in zip("abcde", (1, 1, 1, 1, 9), strict=True)]
+    parts = [
+        StagePart(name, 1, flops) for name, flops in zip("abcde", (1, 1, 1, 1, 9), strict=True)
+    ]
     assert balanced(parts, 3) == [["a", "b"], ["c", "d"], ["e"]]
 
 

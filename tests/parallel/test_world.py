@@ -21,7 +21,7 @@ from setpoint.cli.rank_errors import is_said_elsewhere
 from setpoint.config import LOG_OF, ConfigError, RunError, SetpointError, log_of, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.hangs import HangWatch
-from setpoint.parallel.launch import RankFailed, Ranks
+from setpoint.parallel.launcher import LocalRanks, RankFailed
 from setpoint.parallel.process_group import LostRanks, backend_of, joined, store_of_attempt
 from setpoint.parallel.rank import (
     REPORT,
@@ -112,14 +112,14 @@ def test_a_port_in_use_is_named() -> None:
     assert "listens at this port: choose another MASTER_PORT" in said
 
 
-def ranks_in(folder: Path, count: int) -> Ranks:
+def ranks_in(folder: Path, count: int) -> LocalRanks:
     """Ranks that an agent has started."""
-    ranks = Ranks(folder, count, None, 1, lambda text: None)
+    ranks = LocalRanks(folder, count, None, 1, lambda text: None)
     ranks.reify({local: {"RANK": str(local)} for local in range(count)})
     return ranks
 
 
-def be(monkeypatch: pytest.MonkeyPatch, ranks: Ranks, rank: int) -> None:
+def be(monkeypatch: pytest.MonkeyPatch, ranks: LocalRanks, rank: int) -> None:
     """Let this process be a rank."""
     assert ranks.folder is not None
     report = ranks.folder / str(rank) / "error.json"

@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.model.moe.deepep import DeepEP
 from setpoint.model.moe.exchange import build_exchange
-from setpoint.parallel.experts import expert_grid
+from setpoint.parallel.expert_ranks import expert_grid
 from setpoint.train.config import Job
 
 from ..model.moe import stand_in_deepep

@@ -32,9 +32,9 @@ from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
 from setpoint.model.skeleton import skeleton
 from setpoint.parallel import hangs
-from setpoint.parallel.apply import reader_of
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.divide import reader_of
 from setpoint.parallel.pipeline import keep_stages
 from setpoint.parallel.process_group import backend_of, joined
 from setpoint.parallel.replicas import TorchReplicas
@@ -262,7 +262,7 @@ def divided(job: Job) -> tuple[bool, bool, tuple[str, ...]]:
     world = World(torch.device("cpu"), degrees=degrees, mesh={"tensor": None})  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "setpoint.parallel.apply.divide_matrices",
+            "setpoint.parallel.divide.divide_matrices",
             lambda model, mesh, *options: asked.extend(options),
         )
         divide_model(job, world, model)
@@ -295,7 +295,7 @@ def fuses_messages(job: Job) -> tuple[bool, bool]:
 
     shares: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.parallel.apply.share_memory", shares.append)
+        patch.setattr("setpoint.parallel.divide.share_memory", shares.append)
         divided(job)
         with settings_of(job):
             return config._micro_pipeline_tp, bool(shares)

@@ -121,7 +121,7 @@ def start_ranks(arguments: Arguments) -> int | None:
             is_switch = options[name].metavar is None
             words += [name] if is_switch else [f"{name}={value}" for value in values]
     with Loading():
-        from setpoint.parallel.launch import launch
+        from setpoint.parallel.launcher import launch
     return launch(words, ranks, note=note)
 
 

@@ -127,7 +127,7 @@ def run(arguments: Arguments) -> int:
         more += [] if until is None else [UNTIL.name, str(until)]
         words = words_of(arguments, accept, more)
         with Loading():
-            from setpoint.parallel.launch import Nodes, launch
+            from setpoint.parallel.launcher import Nodes, launch
         if os.path.isdir(place):  # the launcher writes to its logs
             refuse_linked_folders(Path(place))
         logs = Path(place, "logs")

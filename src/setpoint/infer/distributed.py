@@ -12,7 +12,7 @@ from setpoint.infer.config import Inference
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.exchange import build_exchange
 from setpoint.model.parts import stage_sizes
-from setpoint.parallel.apply import divide, sequence_parts
+from setpoint.parallel.divide import divide, sequence_parts
 from setpoint.parallel.hangs import step_begins, step_has_ended
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.world import World
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     from setpoint.model.moe.dispatch import Exchange
-    from setpoint.parallel.experts import ExpertRanks
+    from setpoint.parallel.expert_ranks import ExpertRanks
     from setpoint.parallel.pipeline import Stage
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class Division:
         self._stages: list[Stage] = []
 
     def divide(self, model: nn.Module) -> None:
-        """Leave this rank its part of a model; see `setpoint.parallel.apply.divide`.
+        """Leave this rank its part of a model; see `setpoint.parallel.divide.divide`.
 
         Raises:
             SetpointError: the model cannot be divided along an axis.

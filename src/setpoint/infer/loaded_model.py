@@ -33,8 +33,8 @@ from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.model.pretrained.save import ends_of
 from setpoint.model.skeleton import move_buffers
-from setpoint.parallel.apply import reader_of
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.divide import reader_of
 from setpoint.parallel.world import World
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.parameter import Parameter

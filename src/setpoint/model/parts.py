@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.model.size import pair_size, unknown_size, window_of
-from setpoint.shapes.protocols import Part
+from setpoint.shapes.protocols import StagePart
 
 if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig
@@ -34,7 +34,7 @@ def units_around_layers(config: Transformer) -> tuple[tuple[str, ...], ...]:
     return ("embedding", *learned), ("norm", "output")
 
 
-def part_sizes(config: Transformer, *, vocab_size: int, sequence_length: int) -> list[Part]:
+def part_sizes(config: Transformer, *, vocab_size: int, sequence_length: int) -> list[StagePart]:
     """Count the parameters of each part, and its FLOPs per token by the formula `palm`.
 
     FLOPs add up to `estimate_size(...).flops_per_token`; parameters to all of the model, and the
@@ -64,10 +64,14 @@ def part_sizes(config: Transformer, *, vocab_size: int, sequence_length: int) ->
         sliding = pattern[layer % len(pattern)] == "sliding"
         reach = window_of(config, sequence_length) if sliding else sequence_length
         in_products[f"{LAYER}{layer}"] += pair_size(config) * reach
-    return [Part(name, held[name], 6 * in_products[name]) for name in part_names(config.layers)]
+    return [
+        StagePart(name, held[name], 6 * in_products[name]) for name in part_names(config.layers)
+    ]
 
 
-def stage_sizes(config: ModelConfig, vocab_size: int, sequence_length: int) -> list[Part] | None:
+def stage_sizes(
+    config: ModelConfig, vocab_size: int, sequence_length: int
+) -> list[StagePart] | None:
     """Sizes by which the stages of a pipeline are balanced; None: by their parameters."""
     if not isinstance(config, Transformer) or unknown_size(config) is not None:
         return None

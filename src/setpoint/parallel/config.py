@@ -17,7 +17,7 @@ from setpoint.config import (
     derived,
     field,
 )
-from setpoint.parallel.engines import DeepSpeed, Engine, Torch
+from setpoint.parallel.engines import DeepSpeed, EngineConfig, Torch
 from setpoint.parallel.pipelining import Pipelining
 from setpoint.shapes.parameter import pattern_problems
 from setpoint.units import ByteSize
@@ -199,7 +199,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     """Replicas of the weights (DDP; with `shard`, HSDP); null or -1: as many as the other axes
     leave ranks for."""
 
-    engine: Engine = field(factory=Torch)
+    engine: EngineConfig = field(factory=Torch)
     """Data-parallel engine: torch (DDP, FSDP2) or deepspeed (ZeRO)."""
 
     shard: int = field(

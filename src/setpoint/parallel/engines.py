@@ -12,15 +12,15 @@ FP32 = 4
 """Bytes of a number: DeepSpeed counts the sizes of messages in numbers, which are fp32 here."""
 
 
-class Engine(Config, role=RUNTIME):
+class EngineConfig(Config, role=RUNTIME):
     """Data-parallel engine."""
 
 
-class Torch(Engine, type="torch"):
+class Torch(EngineConfig, type="torch"):
     """PyTorch: DDP for replicas; FSDP2 and DTensor for what the other axes divide."""
 
 
-class DeepSpeed(Engine, type="deepspeed"):
+class DeepSpeed(EngineConfig, type="deepspeed"):
     """DeepSpeed's ZeRO: replicas divide optimizer state, gradients and weights among them."""
 
     stage: int = field(default=2, ge=1, le=3, also_called=("ds_stage", "zero_optimization_stage"))

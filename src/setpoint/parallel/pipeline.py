@@ -16,7 +16,7 @@ from setpoint.parallel.buckets import sum_in_buckets
 from setpoint.parallel.hangs import limit_waits, meeting_time
 from setpoint.parallel.pipelining import balanced, ranks_of_stages
 from setpoint.shapes.outcome import supports_head
-from setpoint.shapes.protocols import NamesParts, Part, Staged
+from setpoint.shapes.protocols import NamesParts, Staged, StagePart
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -56,7 +56,7 @@ class Stage(nn.Module):
 
 
 def keep_stages(
-    config: Pipelining, model: nn.Module, ranks: int, rank: int, sizes: Sequence[Part] | None
+    config: Pipelining, model: nn.Module, ranks: int, rank: int, sizes: Sequence[StagePart] | None
 ) -> list[Stage]:
     """Take away from a model what other ranks of a pipeline hold.
 
@@ -83,7 +83,7 @@ def keep_stages(
 
 
 def split_of(
-    config: Pipelining, model: nn.Module, ranks: int, sizes: Sequence[Part] | None
+    config: Pipelining, model: nn.Module, ranks: int, sizes: Sequence[StagePart] | None
 ) -> list[list[str]]:
     """Name the parts of a model that each stage holds; see `keep_stages`.
 
@@ -129,14 +129,14 @@ def parts_of(model: nn.Module) -> list[str]:
     return model.stage_parts()
 
 
-def _measured(model: nn.Module, part: str) -> Part:
+def _measured(model: nn.Module, part: str) -> StagePart:
     """A part, with its parameters for the time that it takes."""
     if isinstance(model, NamesParts):
         modules = model.part_modules(part)
     else:
         modules = [module for name, module in model.named_modules() if name == part]
     size = sum(parameter.numel() for module in modules for parameter in module.parameters())
-    return Part(part, size, size)
+    return StagePart(part, size, size)
 
 
 def part_of(model: nn.Module, names: Sequence[str]) -> nn.Module:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from setpoint.config import RUNTIME, Config, Problem, Rule, check, field
 
 if TYPE_CHECKING:
-    from setpoint.shapes.protocols import Part
+    from setpoint.shapes.protocols import StagePart
 
 
 class Schedule(NamedTuple):
@@ -166,7 +166,7 @@ class Pipelining(
         return True
 
 
-def balanced(parts: Sequence[Part], stages: int) -> list[list[str]]:
+def balanced(parts: Sequence[StagePart], stages: int) -> list[list[str]]:
     """Cut a model into stages that take about the same time and memory.
 
     The stage with the most FLOPs has as few as possible, since all others wait for it. Of the ways

@@ -24,7 +24,7 @@ from setpoint.optim.frozen import is_frozen
 from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces
 from setpoint.precision.config import converted, skips
 from setpoint.shapes.parameter import Parameter
-from setpoint.shapes.protocols import Part as Size
+from setpoint.shapes.protocols import StagePart as Size
 from setpoint.train.build.parameters import (
     WIDTHS,
     adapted,

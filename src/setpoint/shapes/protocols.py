@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.peers import Peers
 
 
-class Part(NamedTuple):
+class StagePart(NamedTuple):
     """A part of a model that a pipeline stage holds whole.
 
     Arguments:

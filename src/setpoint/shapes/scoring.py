@@ -54,7 +54,7 @@ class TextFeed(Protocol):
         ...
 
 
-class Ranks(Protocol):
+class EvalRanks(Protocol):
     """The process among those that evaluate; see `setpoint.parallel.world.World`."""
 
     @property
@@ -158,7 +158,7 @@ def score_text(
     count: Callable[[Batch], Count],
     sums: Callable[[Batch, Tensor | None], EvalSums],
     token_bytes: npt.NDArray[np.int64],
-    ranks: Ranks,
+    ranks: EvalRanks,
     sequence: SequenceParts = WHOLE,
     between: Callable[[], None] = lambda: None,
     show: Callable[[str, int, int | None], None] = lambda what, done, total: None,
@@ -206,7 +206,7 @@ def score_text(
 
 
 def _over_ranks(
-    ranks: Ranks, nats: float, correct: int, tokens: int, size: int
+    ranks: EvalRanks, nats: float, correct: int, tokens: int, size: int
 ) -> tuple[float, int, int, int]:
     """The sums of all ranks, to which each gives what only it holds."""
     if ranks.size == 1:

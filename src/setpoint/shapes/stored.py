@@ -140,7 +140,7 @@ def stored_weights(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield f"{path.rpartition(CHILD)[0]}{module.stands_for}", module
 
 
-class StoredPart(NamedTuple):
+class QuantizedPart(NamedTuple):
     """One of the parameters that such a weight is kept as.
 
     Arguments:
@@ -156,11 +156,11 @@ class StoredPart(NamedTuple):
     shape: tuple[int, ...]
 
 
-def places_of_parts(model: nn.Module) -> dict[str, StoredPart]:
+def places_of_parts(model: nn.Module) -> dict[str, QuantizedPart]:
     """The same by the names that `stored_parts` gives them."""
     paths = {id(module): path for path, module in model.named_modules()}
     return {
-        f"{paths[id(module)]}.{name}": StoredPart(weight, module, name, tuple(part.shape))
+        f"{paths[id(module)]}.{name}": QuantizedPart(weight, module, name, tuple(part.shape))
         for weight, module in stored_weights(model)
         for name, part in module.named_parameters(recurse=False)
     }

@@ -29,7 +29,7 @@ def build_exchange(
     """Make the exchange that all layers of a model share.
 
     Arguments:
-        group, same_tokens, divides: see `setpoint.parallel.experts.ExpertRanks`.
+        group, same_tokens, divides: see `setpoint.parallel.expert_ranks.ExpertRanks`.
 
     Raises:
         SetpointError: what it needs is not installed.

@@ -51,7 +51,7 @@ from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
 from setpoint.model.vocabulary import embedding_rows
 from setpoint.shapes.placed import Named, Placeable
-from setpoint.shapes.stored import Stored, StoredPart, places_of_parts, stored_parts
+from setpoint.shapes.stored import QuantizedPart, Stored, places_of_parts, stored_parts
 
 Dtypes = Mapping[str, Sequence[str]]
 """Names of tensors, and the dtypes that their values are rounded to one after the other."""
@@ -290,7 +290,7 @@ class Requantized(Placeable):
     """
 
     weights: Weights
-    part: StoredPart
+    part: QuantizedPart
     through: tuple[str, ...]
     last: dict[tuple[str, int], dict[str, Tensor]]
 

@@ -35,8 +35,8 @@ from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.model.skeleton import materialize, move_buffers, skeleton
 from setpoint.optim.build import build_optimizer
-from setpoint.parallel.apply import divide, reader_of, sequence_parts
 from setpoint.parallel.determinism import seed_everything
+from setpoint.parallel.divide import divide, reader_of, sequence_parts
 from setpoint.parallel.engines import zero_settings
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.replicas import Replicas, TorchReplicas
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
     from setpoint.adapter.quantize.weight import StepNoise
     from setpoint.model.moe.dispatch import Exchange
-    from setpoint.parallel.experts import ExpertRanks
+    from setpoint.parallel.expert_ranks import ExpertRanks
     from setpoint.parallel.pipeline import Stage
     from setpoint.parallel.replica_groups import ReplicaGroups
 
@@ -469,7 +469,7 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     """Leave this rank its part of a model's parameters, where the job divides them.
 
     Returns:
-        see `setpoint.parallel.apply.divide`.
+        see `setpoint.parallel.divide.divide`.
 
     Raises:
         SetpointError: `[precision]` asks for what divided parameters cannot do.

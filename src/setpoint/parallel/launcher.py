@@ -139,7 +139,7 @@ def launch(
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     clear_dead()
     place = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
-    started = Ranks(place, ranks, log, restarts, note)
+    started = LocalRanks(place, ranks, log, restarts, note)
     config = LaunchConfig(
         min_nodes=1 if nodes is None else nodes.least,
         max_nodes=1 if nodes is None else nodes.most,
@@ -221,7 +221,7 @@ class AllStopped(Exception):
 class Meeting(DynamicRendezvousHandler):
     """Torch's rendezvous, before which the launcher decides whether ranks start again."""
 
-    ranks: Ranks
+    ranks: LocalRanks
     _grows = False
 
     def get_backend(self) -> str:
@@ -261,7 +261,7 @@ def _meet(params: RendezvousParameters) -> Meeting:
 rendezvous_handler_registry.register(MEETING, _meet)
 
 
-class Ranks(DefaultLogsSpecs):
+class LocalRanks(DefaultLogsSpecs):
     """The ranks of this machine: their files, and how they have ended.
 
     The lines that ranks other than the first print are collected in the log of the run, while they
@@ -447,7 +447,7 @@ def _variables(place: Path, nodes: Nodes | None, grace: float) -> Iterator[None]
 
 
 @contextmanager
-def _forwarding(ranks: Ranks) -> Iterator[None]:
+def _forwarding(ranks: LocalRanks) -> Iterator[None]:
     """Let the ranks answer signals, all of them the same one; and this process where none runs."""
 
     def forward(number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.parallel.experts import ExpertRanks, divide_experts, expert_ranks, shard_experts
+from setpoint.parallel.expert_ranks import ExpertRanks, divide_experts, expert_ranks, shard_experts
 from setpoint.parallel.pipeline import Stage, keep_stages
 from setpoint.parallel.sharding import shard
 from setpoint.parallel.tensor import divide_matrices, share_memory
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
-    from setpoint.shapes.protocols import Part
+    from setpoint.shapes.protocols import StagePart
 
 
 def divide(
@@ -32,7 +32,7 @@ def divide(
     policy: Callable[[], MixedPrecisionPolicy],
     exchange: Callable[[ExpertRanks], Any],
     gathers_logits: bool = True,
-    sizes: Sequence[Part] | None = None,
+    sizes: Sequence[StagePart] | None = None,
 ) -> list[Stage]:
     """Leave this rank its part of a model: one axis after another, in this order.
 
