@@ -27,7 +27,7 @@ from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Count
-from setpoint.train.resume import PeerShard
+from setpoint.train.healing import PeerShard
 from tests.tensors import read
 
 from ..conftest import ROOT

@@ -130,7 +130,7 @@ def test_a_failed_run_keeps_its_traceback(
     [fault] = events(run, "fault")
     log = (run / "logs" / "rank-0.log").read_text()
     for text in (fault["traceback"], log):
-        assert ", in catch_up\n" in text  # a frame of the loop
+        assert ", in handle_pending\n" in text  # a frame of the loop
         assert f'File "{__file__}", line' in text and ", in fail" in text
         assert "not-to-be-seen-anywhere" not in text
     assert fault["step"] == 2

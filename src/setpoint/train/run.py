@@ -39,7 +39,6 @@ from setpoint.train.provenance import compare_with_record
 from setpoint.train.recording import log_failures, open_record
 from setpoint.train.resume import (
     make_states,
-    replica_groups,
     restore_or_load,
     resume,
     roll_back,
@@ -104,9 +103,12 @@ def train(
                 callback.opened(run, within)
             resume(run)
             run.loop = loop_of(run, [*build_callbacks(run), *run.added_callbacks], until)
-            with replica_groups(run, run.loop):
-                run_loop(run, run.loop)
-                return finish(run, run.loop)
+            if run.job.parallel.torchft is not None:
+                from setpoint.train.healing import replica_groups
+
+                within.enter_context(replica_groups(run, run.loop))
+            run_loop(run, run.loop)
+            return finish(run, run.loop)
 
 
 def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
