@@ -81,7 +81,7 @@ class Batch(Config):
     """Sequence length (context length) in tokens."""
 
     def sizes_match(self, ranks: int) -> bool:
-        """Whether the global size is the product of the others."""
+        """True if the global size is the product of the others."""
         return self.micro_size * self.accumulation * ranks == self.global_size
 
 

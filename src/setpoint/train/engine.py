@@ -330,8 +330,8 @@ class _Numbers(NamedTuple):
 
     Arguments:
         stays: see `verdict.skip_flag`.
-        logged: what was logged until then.
-        sources: how many sums of sources there are.
+        logged: metrics that were logged until then.
+        sources: number of sums by source.
         read: waits for loss, cross-entropy, sources, norm and so on; see `Engine._reader`.
     """
 

@@ -77,7 +77,7 @@ class LearningRate:
             self.curve.observe(scores[data].metric(metric))
 
     def state_dict(self) -> dict[str, Any]:
-        """What the factors of the rest of the run depend on, beside its position.
+        """State of the schedule for a checkpoint, beside the position.
 
         Returns:
             plain values; empty where there is nothing.
@@ -107,7 +107,7 @@ class Freezing:
     """Says which parameters are frozen at a position.
 
     Their gradients are computed and dropped before the optimizer sees them, so that it leaves them
-    and their state alone: what engines have built over the parameters stays as it is.
+    and their state alone: structures that engines have built over the parameters stay valid.
 
     Arguments:
         names: of all parameters that are trained at some time.

@@ -81,8 +81,8 @@ class LossMean:
         """Return the mean, NaN where no step had a finite loss, and begin anew.
 
         Arguments:
-            due: whether a logging interval ends here; else a run does, maybe after one step of it,
-                and the mean is over the interval before as well.
+            due: a logging interval ends with this step; else the run does, maybe one step after an
+                interval, and the mean is over that interval as well.
         """
         total, steps = self.sum, self.steps
         if due:
@@ -94,7 +94,7 @@ class LossMean:
         return self.last
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         names = (("by_source", "sequences"), ("targets", "targets"), ("nats", "nats"))
         of_sources = {key: list(getattr(self.by_source, name)) for key, name in names}
         several = {key: numbers for key, numbers in of_sources.items() if numbers}
@@ -120,7 +120,7 @@ def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:
 
 
 KINDS = ("grad_norm", "param_norm", "update_ratio")
-"""What a column begins with."""
+"""First words of columns."""
 
 Sets = dict[str, list[str]]
 """Names of parameters by how a column ends: nothing, `_NAME` or, in layers, `_NAME.INDEX`."""

@@ -144,7 +144,7 @@ class Objective:
         """Run the model and its loss on a micro-batch of a step.
 
         Arguments:
-            weight, targets: what the whole global batch counts, as `Count` has it.
+            weight, targets: of the global batch, as in `Count`.
             part: of the mean over its tokens that the tokens of this micro-batch are, times
                 `weight`.
 

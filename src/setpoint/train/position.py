@@ -11,7 +11,7 @@ UNITS = ("steps", "tokens", "epochs", "seconds")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a run has come.
+    """Progress of a run: steps, tokens, epochs and seconds.
 
     Arguments:
         tokens: that the model has read in training, without padding.
@@ -38,18 +38,18 @@ class Position:
         }[unit]
 
 
-def is_over(duration: Duration, at: Position) -> bool:
-    """Whether one of the limits has been reached."""
-    return any(at.in_unit(limit.unit) >= limit.count for limit in duration.limits)
+def is_over(duration: Duration, position: Position) -> bool:
+    """True if one of the limits has been reached."""
+    return any(position.in_unit(limit.unit) >= limit.count for limit in duration.limits)
 
 
-def share_done(duration: Duration, at: Position) -> float:
-    """How much of the run is done, by the limit that is nearest."""
-    return min(1.0, max(at.in_unit(limit.unit) / limit.count for limit in duration.limits))
+def share_done(duration: Duration, position: Position) -> float:
+    """Share of the run that is done, by the nearest limit."""
+    return min(1.0, max(position.in_unit(limit.unit) / limit.count for limit in duration.limits))
 
 
 def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
-    """Whether a multiple of the period lies in the step that was just taken.
+    """True if a multiple of the period lies in the step that was just taken.
 
     Returns:
         True if it is due; `"last_step"` is due once, at the end, and `"never"` is not.

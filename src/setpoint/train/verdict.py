@@ -175,7 +175,7 @@ class BadSteps:
         self.in_a_row = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; nothing where nothing was skipped."""
+        """State for a checkpoint; empty if nothing was skipped."""
         return {"in_a_row": self.in_a_row, "skipped": self.skipped} if self.skipped else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -258,14 +258,14 @@ class SpikedSteps(BadSteps):
             self.reset()
 
     def describe(self, loss: float) -> str:
-        """What is wrong with a step."""
+        """Sentence on a step with a loss spike."""
         return (
             f"the loss is {loss:.6g}, a spike: the median of the {len(self.losses)} steps before "
             f"is {self.middle:.6g}"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         return {**super().state_dict(), "losses": list(self.losses), "high": self.high}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -317,8 +317,8 @@ class StepResult:
 
 
 def skipped_metrics(*policies: BadSteps | None) -> dict[str, int]:
-    """What a row of metrics says of the steps that were skipped."""
-    skipping = [each.skipped for each in policies if each is not None and each.skips]
+    """Columns of a row on the steps that were skipped."""
+    skipping = [policy.skipped for policy in policies if policy is not None and policy.skips]
     return {"skipped_steps": sum(skipping)} if skipping else {}
 
 

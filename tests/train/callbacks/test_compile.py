@@ -36,7 +36,7 @@ class Notes(Progress):
 
 def at(step: int, seconds: float) -> Any:
     before = SimpleNamespace(step=step - 1, seconds=seconds - 2.0)
-    return SimpleNamespace(before=before, position=SimpleNamespace(step=step, seconds=seconds))
+    return SimpleNamespace(previous=before, position=SimpleNamespace(step=step, seconds=seconds))
 
 
 def callback(news: list[News], fails: bool = False) -> tuple[CompileCallback, Events, Notes]:

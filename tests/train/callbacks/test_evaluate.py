@@ -168,7 +168,7 @@ def test_training_ends_when_it_gets_no_better(tmp_path: Path) -> None:
     assert event["step"] == end and event["reason"] == outcome.reason
     best = min(free[step] for step in free if step <= end)
     assert outcome.reason == (
-        f"loss on held_out has not got better in 3 evaluations; the best was {best:.6g}"
+        f"loss on held_out has not improved for 3 evaluations; the best was {best:.6g}"
     )
     last = events(run, "end")[-1]
     assert (last["step"], last["status"], last["reason"]) == (end, 0, outcome.reason)

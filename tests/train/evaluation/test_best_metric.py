@@ -114,14 +114,14 @@ def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
     standing = BestMetric()
     standing.observe(math.nan)
     section = small_job(tmp_path, f"{STOP}=1").evaluation
-    assert str(standing.stop_reason(section)).endswith("in 1 evaluations, and was never a number")
+    assert str(standing.stop_reason(section)).endswith("for 1 evaluations; it was always NaN")
 
 
 def test_in_words(tmp_path: Path) -> None:
     flags = ("evaluation.best.metric=bits_per_byte", "evaluation.early_stopping.min_delta=0.01")
     section = small_job(tmp_path, f"{STOP}=3", *flags).evaluation
     assert BestMetric({}, 9, 2.5, 3).stop_reason(section) == (
-        "bits per byte on held_out has not got better by more than 0.01 in 3 evaluations; the "
+        "bits per byte on held_out has not improved by more than 0.01 for 3 evaluations; the "
         "best was 2.5"
     )
     assert BestMetric({}, 9, 2.5, 2).stop_reason(section) is None
@@ -129,7 +129,7 @@ def test_in_words(tmp_path: Path) -> None:
     assert BestMetric({}, 9, 2.5, 99).stop_reason(None) is None
     flags = ("evaluation.best.metric=accuracy", "evaluation.accuracy=true", f"{STOP}=1")
     assert BestMetric({}, 9, -0.25, 1).stop_reason(small_job(tmp_path, *flags).evaluation) == (
-        "accuracy on held_out has not got better in 1 evaluations; the best was 0.25"
+        "accuracy on held_out has not improved for 1 evaluations; the best was 0.25"
     )
 
 
@@ -191,4 +191,4 @@ def test_the_end_names_the_value_of_the_best_checkpoint(tmp_path: Path) -> None:
         metric.observe(value, 0.5)
     resumed = BestMetric({"data": "held_out"})
     resumed.load_state_dict(metric.state_dict())
-    assert str(resumed.stop_reason(section)).endswith("in 3 evaluations; the best was 1.625")
+    assert str(resumed.stop_reason(section)).endswith("for 3 evaluations; the best was 1.625")

@@ -1,1 +1,1 @@
-"""What happens every so often while a job trains."""
+"""Callbacks of training: save, evaluate, log, profile."""

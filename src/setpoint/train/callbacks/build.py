@@ -15,7 +15,7 @@ from setpoint.train.callbacks.profile import (
     ProfileCallback,
     watch_compiler,
 )
-from setpoint.train.callbacks.save import FOLDER, ExportCallback, LoadOnlyCallback, SaveCallback
+from setpoint.train.callbacks.save import ExportCallback, LoadOnlyCallback, SaveCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback
 from setpoint.train.recording import change_record
@@ -37,14 +37,7 @@ def build_callbacks(run: Run) -> list[Callback]:
     evaluation = EvaluateCallback(trackers, progress, events, run.best)
     export = None
     if job.checkpoint.export is not None:
-        export = ExportCallback(
-            job.checkpoint.export,
-            components.world,
-            run.store.root,
-            run.directory / FOLDER,
-            events,
-            progress,
-        )
+        export = ExportCallback(job.checkpoint.export, run)
     # Before anything else has taken memory: profilers, evaluations and checkpoints do.
     callbacks: list[Callback] = [MemoryCallback(events, progress)]
     if run.accepted is not None and not run.is_over:
@@ -60,18 +53,7 @@ def build_callbacks(run: Run) -> list[Callback]:
     callbacks += [
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, run.mean),
         evaluation,
-        SaveCallback(
-            run.store,
-            run.states,
-            events,
-            evaluation,
-            trackers,
-            progress,
-            run.record,
-            run.resumed_at is None,
-            run.frozen.left_out,
-            None if export is None else export.saved,
-        )
+        SaveCallback(run, evaluation, export)
         if job.checkpoint.save
         else LoadOnlyCallback(progress),
     ]

@@ -61,7 +61,7 @@ class EvaluateCallback(Callback):
             self.evaluate(loop, counts=True)
 
     def is_due(self, loop: Loop) -> bool:
-        """Whether an evaluation is, which schedules and early stopping count."""
+        """True if an evaluation is due that schedules and early stopping count."""
         section = loop.job.evaluation
         if section is None:
             return False
@@ -128,7 +128,7 @@ class EvaluateCallback(Callback):
             loop.end(reason)
 
     def metric_at(self, loop: Loop) -> float | None:
-        """What selects the best checkpoint.
+        """Value that selects the best checkpoint.
 
         Returns:
             the metric of this very step, lower is better; None if it was not evaluated.

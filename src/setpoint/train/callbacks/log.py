@@ -76,7 +76,7 @@ class LogCallback(Callback):
         self.parts, self.began = loop.times.read(), time.perf_counter()
 
     def is_due(self, loop: Loop) -> bool:
-        """Whether a row is."""
+        """True if a row is due."""
         return loop.is_due(loop.job.tracking.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -108,7 +108,7 @@ class LogCallback(Callback):
         """Write a row and show it.
 
         Arguments:
-            due: whether the logging interval asks for it, and not the end of the run alone.
+            due: the logging interval asks for it, and not the end of the run alone.
         """
         at = loop.position
         more = self.mean.experts | _metrics(loop) | _rates(loop, result)
@@ -156,7 +156,7 @@ class LogCallback(Callback):
         }
 
     def _by_source(self, loop: Loop) -> dict[str, Any]:
-        """What came of each source since the last row, where there are several."""
+        """Columns by source since the last row; empty for a single source."""
         names, (sequences, targets, nats) = loop.components.train.sources, self.mean.by_source
         means = [a / b if b else None for a, b in zip(nats, targets, strict=False)]
         figures = {"sequences": sequences, "target_tokens": targets, "cross_entropy": means}
@@ -210,7 +210,7 @@ class LogCallback(Callback):
 
 
 def meet(metrics: MetricLog, world: World) -> None:
-    """Give the main rank what the code of all ranks has logged, and leave the others without it.
+    """Merge the logged metrics of all ranks on the main rank, and empty those of the others.
 
     All ranks call it at the same point; they exchange something only where one of them has logged.
     """
@@ -227,26 +227,26 @@ def meet(metrics: MetricLog, world: World) -> None:
 
 def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:
     """The learning rates of groups where they differ; and the most memory taken so far."""
-    groups, found = loop.components.optimizer.param_groups, dict[str, Any]()
+    groups, columns = loop.components.optimizer.param_groups, dict[str, Any]()
     if any("lr_multiplier" in group for group in groups):
         for number, group in enumerate(groups):
             rate = result.lr * group.get("lr_multiplier", 1.0)
-            found[f"lr_{group.get('name', number)}"] = rate
+            columns[f"lr_{group.get('name', number)}"] = rate
     if loop.job.tracking.metrics.memory:
-        found["peak_rss"] = process_peak()
+        columns["peak_rss"] = process_peak()
         if loop.components.device.type == "cuda":
-            found["peak_gpu_memory"] = torch.cuda.max_memory_allocated(loop.components.device)
-    return found
+            columns["peak_gpu_memory"] = torch.cuda.max_memory_allocated(loop.components.device)
+    return columns
 
 
 def _metrics(loop: Loop) -> dict[str, Any]:
-    """What belongs to the rows of some formats and policies only: the scale of the loss, skips."""
+    """Columns of some formats and policies only: the scale of the loss, skips."""
     scaler = loop.components.scaler.metrics()
     skipped = skipped_metrics(loop.components.non_finite, loop.components.spikes)
-    found: dict[str, Any] = {**scaler, **skipped}
+    columns: dict[str, Any] = {**scaler, **skipped}
     if scaler and skipped:  # gradients that overflow in fp16, and steps that are passed over
-        found[SKIPPED] = scaler[SKIPPED] + skipped[SKIPPED]
-    return found
+        columns[SKIPPED] = scaler[SKIPPED] + skipped[SKIPPED]
+    return columns
 
 
 class BadStepsCallback(Callback):
@@ -261,9 +261,9 @@ class BadStepsCallback(Callback):
         """Report the step if it was skipped."""
         if result.policy is None:
             return
-        step, found = result.step, {"loss": result.loss, "grad_norm": result.grad_norm}
+        step, numbers = result.step, {"loss": result.loss, "grad_norm": result.grad_norm}
         count = result.policy.in_a_row
-        self.events.write("skip", step=step, **found, cause=result.cause, in_a_row=count)
+        self.events.write("skip", step=step, **numbers, cause=result.cause, in_a_row=count)
         self.progress.note(f"step {step} is skipped: {result.wrong}")
 
 

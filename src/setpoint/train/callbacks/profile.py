@@ -112,7 +112,7 @@ class CompileCallback(Callback):
 
     Arguments:
         artifacts: loaded before the first step; None: there are none.
-        writes: whether this rank writes them, after each step that compiled anything.
+        writes: this rank writes them, after each step that compiled anything.
     """
 
     phase = Phase.OBSERVE

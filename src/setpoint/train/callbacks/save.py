@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,21 +21,17 @@ from setpoint.files.tensor_file import DTYPES
 from setpoint.parallel.world import RemoteRankError
 from setpoint.train.evaluation.scores import Averages
 from setpoint.train.loop import Callback, Phase
-from setpoint.train.state import Stateful, snapshot
+from setpoint.train.state import snapshot
 from setpoint.units import DType
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from setpoint.checkpoint.config import Export
-    from setpoint.checkpoint.manifest import Base
-    from setpoint.checkpoint.store import CheckpointStore
-    from setpoint.parallel.world import World
-    from setpoint.track.jsonl import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.track.trackers import Trackers
     from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.session import Run
 
 
 OURS = sys.stdlib_module_names | {"setpoint", "torch"}
@@ -43,7 +39,7 @@ OURS = sys.stdlib_module_names | {"setpoint", "torch"}
 
 
 class LoadOnlyCallback(Callback):
-    """Says of a run that saves nothing what that means."""
+    """Warns of a run that saves no checkpoint."""
 
     phase = Phase.KEEP
 
@@ -67,85 +63,66 @@ class LoadOnlyCallback(Callback):
 class SaveCallback(Callback):
     """Saves every so often, after the last step, and when the run is asked to stop.
 
+    Each checkpoint has a copy of the files that record the job: weights mean something only with
+    the configuration that they were trained with.
+
     Arguments:
-        states: all that has a state; the rows of a step are on disk before a checkpoint counts on
-            them.
-        evaluation: knows the metric of the present step.
-        record: the files that record the job. Each checkpoint has a copy of them: weights mean
-            something only with the configuration that they were trained with.
-        is_new: whether the run has no checkpoint yet.
-        left_out: the frozen parameters that checkpoints do not hold; None where they hold all.
-        heard: called with each checkpoint that is there.
+        run: with its states; the rows of a step are on disk before a checkpoint counts on them.
+        evaluation: has the metric of the present step.
+        export: exports checkpoints once they are saved; None: nothing does.
     """
 
     phase = Phase.KEEP
 
     def __init__(
-        self,
-        store: CheckpointStore,
-        states: Mapping[str, Stateful],
-        events: EventLog,
-        evaluation: EvaluateCallback,
-        trackers: Trackers,
-        progress: Progress,
-        record: Mapping[str, str],
-        is_new: bool = True,
-        left_out: Base | None = None,
-        heard: Callable[[Path], None] | None = None,
+        self, run: Run, evaluation: EvaluateCallback, export: ExportCallback | None
     ) -> None:
-        self.store = store
-        self.states = states
-        self.events = events
-        self.evaluation = evaluation
-        self.trackers = trackers
-        self.progress = progress
-        self.is_new = is_new
-        self.left_out, self.heard = left_out, heard
+        self.run, self.store = run, run.store
+        self.evaluation, self.export = evaluation, export
+        # Progress as of the last checkpoint.
         self.saved: tuple[Any, ...] | None = None
-        self.record: Mapping[str, str | bytes] = record
-        # Whether copies may go on in the next step; and the seconds of the last save, of which that
-        # step knows the rest.
+        # True if copies may overlap with the next step, which then adds to the seconds of the save.
         self.overlaps = False
-        self.unsettled: list[float] | None = None
+        self.pending_seconds: list[float] | None = None
 
     def start(self, loop: Loop) -> None:
-        """Save the initial state of a new run where asked for, and what was made up for."""
+        """Save the initial state of a new run where asked for, and an evaluation made up for."""
         self.saved = self.progress_of(loop)
         self.overlaps = can_overlap_save(loop)
-        self.record = {**self.record, **loop.components.companions}
         loop.stop.writing = lambda: self.store.is_writing
-        if (self.is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
+        is_new = self.run.resumed_at is None
+        if (is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
             self.save(loop)
 
     def before_update(self, loop: Loop) -> None:
-        """Let what is being copied be copied before it changes."""
-        if self.unsettled is None:
+        """Wait until the copies for a checkpoint are made, before tensors change."""
+        if self.pending_seconds is None:
             return
         with loop.times("save"):
             began = time.perf_counter()
             self.store.finish_copies()
-            self.unsettled.append(time.perf_counter() - began)
-        self.unsettled = None
+            self.pending_seconds.append(time.perf_counter() - began)
+        self.pending_seconds = None
 
     def is_due(self, loop: Loop) -> bool:
-        """Whether a checkpoint is."""
+        """True if a checkpoint is due."""
         section = loop.job.checkpoint
         due = any(loop.is_due(every) for every in section.intervals)
         return due or is_named(section.at, loop.position.step) or loop.ranks.saves_now
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Hear of what was saved in the background, and save if it is due."""
+        """Report checkpoints that were written in the background, and save if it is due."""
         self.store.poll()
         section = loop.job.checkpoint
         if self.is_due(loop) and (section.last == "full" or not loop.is_over):
             self.save(loop)
 
     def rewound(self, loop: Loop) -> None:
-        """Nothing that the checkpoint lacks is left."""
+        """Note that the run is where its checkpoint is."""
         self.saved = self.progress_of(loop)
 
     def finish(self, loop: Loop) -> None:
-        """Save what has not been saved yet, be it a row or a score of the last step."""
+        """Save progress since the last checkpoint, be it a row or a score of the last step."""
         section = loop.job.checkpoint
         # Only the main rank knows the rows that were written since.
         if not loop.components.world.on_main(lambda: self.saved == self.progress_of(loop)):
@@ -158,80 +135,77 @@ class SaveCallback(Callback):
         loop.stop.saving = loop.stop.busy = False
 
     def close(self, loop: Loop) -> None:
-        """Let what was begun be saved where the session ends by an error, and say what was not."""
+        """Complete saves that were begun, also after an error, and report failed ones."""
         for step, reason in self.store.close(loop.job.checkpoint.wait_timeout):
-            self.progress.note(reason)
-            self.events.write("fault", step=step, error=reason)
-        loop.stop.writing = lambda: False  # who keeps the request keeps no copies
+            self.run.progress.note(reason)
+            self.run.events.write("fault", step=step, error=reason)
+        loop.stop.writing = lambda: False  # drop the reference so that host copies are freed
 
     def progress_of(self, loop: Loop) -> tuple[Any, ...]:
-        """What a checkpoint would hold now that the last one may lack."""
+        """Step, rows and metric, which the last checkpoint may lack."""
         metric = self.evaluation.metric_at(loop)
-        return loop.position.step, self.trackers.state_dict(), metric
+        return loop.position.step, self.run.trackers.state_dict(), metric
 
     def save(self, loop: Loop, weights_only: bool = False) -> None:
         """Save the present state."""
         loop.stop.saving = True
-        began, held = time.perf_counter(), list[float]()
+        began, blocked = time.perf_counter(), list[float]()
         step, metric = loop.position.step, self.evaluation.metric_at(loop)
         part = {"part": "weights"} if weights_only else {}
 
         def saved(path: Path) -> None:
-            seconds = round(sum(held) if held else time.perf_counter() - began, 3)
-            self.events.write("save", step=step, checkpoint=path.name, seconds=seconds, **part)
+            seconds = round(sum(blocked) if blocked else time.perf_counter() - began, 3)
+            self.run.events.write("save", step=step, checkpoint=path.name, seconds=seconds, **part)
             if loop.stop.limits is not None:
                 loop.stop.limits.save_took(time.perf_counter() - began)
             if loop.position.step == step:
                 loop.stop.busy = False
-            if self.heard is not None:
-                self.heard(path)
+            if self.export is not None:
+                self.export.saved(path)
 
-        dtype = loop.job.checkpoint.last_dtype
-        with snapshot(self.states, loop.position, weights_only, dtype) as taken:
-            tensors, texts = taken.tensors, {**self.record}
-            if self.left_out is not None:
-                tensors = self._without_frozen(tensors)
+        dtype, left_out = loop.job.checkpoint.last_dtype, self.run.frozen.left_out
+        with snapshot(self.run.states, loop.position, weights_only, dtype) as taken:
+            tensors: dict[str, Mapping[str, Tensor]] = {**taken.tensors}
+            texts: dict[str, str | bytes] = {**self.run.record, **loop.components.companions}
+            if left_out is not None:
+                tensors["model"] = {
+                    name: tensor
+                    for name, tensor in tensors["model"].items()
+                    if name not in left_out.tensors
+                }
                 to = DTYPES[DType(dtype).torch()] if weights_only and dtype is not None else None
-                texts[BASE] = self.left_out.in_dtype(to).encode()
+                texts[BASE] = left_out.in_dtype(to).encode()
             unchanged = taken.unchanged if self.overlaps else ()
             self.store.save(step, tensors, taken.state, metric, texts, saved, unchanged=unchanged)
-        held.append(time.perf_counter() - began)  # in the background it is written from here on
-        self.unsettled = held
+        blocked.append(time.perf_counter() - began)  # in the background it is written from here on
+        self.pending_seconds = blocked
         self.saved = self.progress_of(loop)
         loop.stop.saving = False
 
-    def _without_frozen(
-        self, tensors: Mapping[str, Mapping[str, Tensor]]
-    ) -> dict[str, Mapping[str, Tensor]]:
-        """What is saved of the tensors."""
-        assert self.left_out is not None
-        names = self.left_out.tensors
-        model = {name: each for name, each in tensors["model"].items() if name not in names}
-        return {**tensors, "model": model}
-
 
 def can_overlap_save(loop: Loop) -> bool:
-    """Whether nothing changes weights or states of the optimizer from one update to the next.
+    """True if nothing changes weights or states of the optimizer from one update to the next.
 
     Code of others may do so: in a forward pass, after a backward pass, after a step. It may hide
-    behind classes of torch, which has such code as well (`Embedding` with `max_norm`): what is
-    built by an import path, or by a section that a package has added, is not trusted at all.
+    behind classes of torch, which has such code as well (`Embedding` with `max_norm`): objects
+    built by an import path, or by a section that a package has added, are not trusted at all.
     """
     components, job = loop.components, loop.job
     others_change = components.replicas.holds_state or components.groups is not None
     if isinstance(components.optimizer, Averages) or others_change:
         return False
-    asked = (each for part in (job.model, job.loss, job.optimizer) for _, each in sections(part))
-    made = (*components.model.modules(), *asked, *added_sections(job).values())
-    classes = {base for each in made for base in type(each).__mro__}
+    roots = (job.model, job.loss, job.optimizer)
+    described = (part for root in roots for _, part in sections(root))
+    objects = (*components.model.modules(), *described, *added_sections(job).values())
+    classes = {base for instance in objects for base in type(instance).__mro__}
     ours = all(cls.__module__.partition(".")[0] in OURS for cls in classes)
     return ours and Foreign not in classes
 
 
 FOLDER = "exports"
-"""Where exports lie in a run directory."""
-LOOK = 5.0
-"""Seconds between two looks at a process that is waited for, in which other ranks wait."""
+"""Directory of exports in a run directory."""
+POLL_SECONDS = 5.0
+"""Longest wait for a process between two polls, in which other ranks wait."""
 OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
             "MASTER_PORT")  # fmt: skip
 """Variables by which a process would take itself for a rank."""
@@ -252,11 +226,11 @@ class Task:
 
     @property
     def log(self) -> Path:
-        """What the process says."""
+        """Output of the process."""
         return self.source.with_suffix(".log")
 
     def clear(self) -> None:
-        """Remove what is beside the export."""
+        """Remove links and log of the export."""
         shutil.rmtree(self.source, ignore_errors=True)
         self.log.unlink(missing_ok=True)
 
@@ -266,48 +240,37 @@ class ExportCallback(Callback):
 
     The main rank starts `setpoint export` in a process of its own, which reads what is on the disk,
     however many ranks have written it, and gives a directory its name when it is whole.
-
-    Arguments:
-        checkpoints, folder: of the run, and where exports go.
     """
 
     phase = Phase.KEEP
 
-    def __init__(
-        self,
-        section: Export,
-        world: World,
-        checkpoints: Path,
-        folder: Path,
-        events: EventLog,
-        progress: Progress,
-    ) -> None:
-        self.section, self.world = section, world
-        self.checkpoints, self.folder = checkpoints, folder
-        self.events, self.progress = events, progress
+    def __init__(self, section: Export, run: Run) -> None:
+        self.section, self.world = section, run.world
+        self.checkpoints, self.folder = run.store.root, run.directory / FOLDER
+        self.events, self.progress = run.events, run.progress
         self.tasks: deque[Task] = deque()
         self.failed: list[str] = []
 
     def saved(self, path: Path) -> None:
-        """Hear of a checkpoint that is there."""
+        """Export a checkpoint that was saved, if each one is exported."""
         if self.section.when == "each_save":
             self.export(path)
 
     def start(self, loop: Loop) -> None:
-        """Remove what a process before has left, and make up for the newest checkpoint."""
+        """Remove leftovers of earlier sessions, and make up for the newest checkpoint."""
         if not self.world.is_main:
             return
-        for each in self.folder.glob(".*"):
-            shutil.rmtree(each, ignore_errors=True)
+        for leftover in self.folder.glob(".*"):
+            shutil.rmtree(leftover, ignore_errors=True)
             with suppress(OSError):
-                each.unlink()
+                leftover.unlink()
         newest = max(list_checkpoints(self.checkpoints).items(), default=None)
         if newest is not None and newest[0] == loop.position.step:
             self.saved(newest[1])
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Take note of what has ended."""
-        self.look()
+        """Report exports that have ended."""
+        self.poll()
 
     def finish(self, loop: Loop) -> None:
         """Export the last checkpoint of a finished run, and wait for all.
@@ -319,17 +282,19 @@ class ExportCallback(Callback):
             return
         if self.world.is_main:
             self.export(self.checkpoints / directory_name(loop.position.step))
-        is_said = False
+        is_noted = False
         while not self.world.on_main(self.waited):
-            if not is_said and self.tasks:
+            if not is_noted and self.tasks:
                 self.progress.note(f"waiting for the export of {self.tasks[0].target.name}")
-            is_said = True
-        said = self.world.on_main(lambda: "; ".join(self.failed))
-        if said:
-            raise RunError(said) if self.world.is_main else RemoteRankError(said, RunError.status)
+            is_noted = True
+        errors = self.world.on_main(lambda: "; ".join(self.failed))
+        if errors:
+            raise (
+                RunError(errors) if self.world.is_main else RemoteRankError(errors, RunError.status)
+            )
 
     def close(self, loop: Loop) -> None:
-        """End what is not finished; the next session makes up for it."""
+        """Stop unfinished exports; the next session makes up for them."""
         for task in self.tasks:
             if task.process is not None:
                 task.process.kill()
@@ -350,10 +315,10 @@ class ExportCallback(Callback):
         # No time and no space where the disk links files; a copy otherwise.
         shutil.copytree(path, task.source, copy_function=_linked)
         self.tasks.append(task)
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
-        """Take note of the export that has ended, and begin the next."""
+    def poll(self) -> None:
+        """Report the export that has ended, and begin the next."""
         while self.tasks:
             task = self.tasks[0]
             if task.process is None:
@@ -364,15 +329,15 @@ class ExportCallback(Callback):
             self._ended(task, task.process.returncode)
 
     def waited(self) -> bool:
-        """Whether all exports have ended, after at most `LOOK` seconds."""
-        ends = time.monotonic() + LOOK
-        self.look()
+        """True if all exports have ended, after waiting for at most `POLL_SECONDS` seconds."""
+        ends = time.monotonic() + POLL_SECONDS
+        self.poll()
         while self.tasks and time.monotonic() < ends:
             process = self.tasks[0].process
             with suppress(subprocess.TimeoutExpired):
                 assert process is not None
                 process.wait(max(ends - time.monotonic(), 0.1))
-            self.look()
+            self.poll()
         return not self.tasks
 
     def _started(self, task: Task) -> subprocess.Popen[bytes]:

@@ -65,11 +65,12 @@ class Best(Config, role=RUNTIME):
     """Metric of that validation set."""
 
     direction: Literal["min", "max"] = derived(also_called=("greater_is_better", "metric_mode"))
-    """Whether a lower or higher metric is better. Unless given max for accuracy, min for others."""
+    """Direction of improvement: min, lower is better, or max; by default max for accuracy, min for
+    others."""
 
     @property
     def usual_direction(self) -> Literal["min", "max"]:
-        """Where better lies for the metric."""
+        """Direction of improvement of the metric unless another is given."""
         return "max" if self.metric == "accuracy" else "min"
 
     @derive("direction")
@@ -127,7 +128,7 @@ class Evaluation(Config, role=RUNTIME):
     """N-gram baselines: show the validation loss of n-gram models of the training text as well."""
 
     def may_be_long(self, batch: Batch) -> bool:
-        """Whether the data must be looked at to tell if an evaluation is shorter than training."""
+        """True if only the data tells whether an evaluation is shorter than training."""
         counts = [self.sequences_of(name) for name in self.names]
         if self.every.unit not in ("steps", "tokens"):
             return False
@@ -140,7 +141,7 @@ class Evaluation(Config, role=RUNTIME):
     @property
     def names(self) -> tuple[str, ...]:
         """The evaluated data sets, held-out text first."""
-        return (HELD_OUT, *(each.name for each in self.datasets))
+        return (HELD_OUT, *(dataset.name for dataset in self.datasets))
 
     def dataset(self, data: str) -> EvaluationData | None:
         """Look up the section of a data set.
@@ -148,7 +149,7 @@ class Evaluation(Config, role=RUNTIME):
         Returns:
             the section; None for what `data.held_out` keeps back, which has none, and for others.
         """
-        return next((each for each in self.datasets if each.name == data), None)
+        return next((dataset for dataset in self.datasets if dataset.name == data), None)
 
     def sequences_of(self, data: str) -> int | None:
         """Look up how many sequences of a data set are evaluated.
@@ -177,19 +178,19 @@ class Evaluation(Config, role=RUNTIME):
         return f"{data} {when}, {what}"
 
     def computes(self, data: str, metric: str) -> bool:
-        """Whether an evaluation gives a metric."""
+        """True if an evaluation computes a metric."""
         known = metric in METRICS and (self.accuracy or metric != "accuracy")
         return known and data in self.names
 
     @check
     def _check_names(self) -> Iterator[Problem]:
         first: dict[str, int] = {}
-        for index, each in enumerate(self.datasets):
-            if first.setdefault(each.name, index) != index:
+        for index, dataset in enumerate(self.datasets):
+            if first.setdefault(dataset.name, index) != index:
                 yield Problem(
                     f"datasets.{index}.name",
-                    f"is the name of datasets.{first[each.name]} already",
-                    valid=(f"{each.name}-{index}",),
+                    f"is the name of datasets.{first[dataset.name]} already",
+                    valid=(f"{dataset.name}-{index}",),
                 )
 
     @check
@@ -218,11 +219,11 @@ class Evaluation(Config, role=RUNTIME):
 def _plain(section: Config) -> dict[str, object]:
     """The values of a section that decide its text, as plain data; the section may be a view."""
     cls = section.__setpoint__
-    found: dict[str, object] = {"type": cls.tag}
+    values: dict[str, object] = {"type": cls.tag}
     for name, info in cls.fields.items():
         if info.role is not RUNTIME:
-            found[name] = json_value(_dumped(info.type, getattr(section, name)))
-    return found
+            values[name] = json_value(_dumped(info.type, getattr(section, name)))
+    return values
 
 
 def _dumped(kind: FieldType, value: object) -> object:

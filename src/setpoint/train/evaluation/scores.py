@@ -174,7 +174,7 @@ def go_on_from(components: Components, training: Named) -> None:
     """Bring the weights back that are trained, after a model was loaded as it is evaluated.
 
     Arguments:
-        training: what `evaluation_point` gave when it was saved.
+        training: the weights that `evaluation_point` gave when they were saved.
     """
     for name, held in components.weights.named_parameters():
         if name in training:
@@ -192,13 +192,13 @@ class BestMetric:
     """Follows the metric that selects the best; one that is to rise is negated.
 
     Arguments:
-        measure: what the metric is and what it is measured on; two values of one measure compare.
+        measure: the metric and its data; only values of equal measures can be compared.
         step: of the last evaluation; -1 before the first.
         best: the lowest value that was a gain; None before the first.
         lowest: the lowest of all, by which the best checkpoint is chosen.
-        due: an evaluation at the present step that a stop cut short: whether it counts for
-            patience and plateaus; None where there is none.
-        changed: in what the measure differs from that of the checkpoint.
+        due: an evaluation at the present step that a stop cut short, True if it counts for
+            patience and plateaus; None if there is none.
+        changed: fields in which the measure differs from that of the checkpoint.
     """
 
     measure: dict[str, Any] = field(default_factory=dict)
@@ -224,26 +224,22 @@ class BestMetric:
             self.evals_without_gain += 1
 
     def stop_reason(self, section: Evaluation | None) -> str | None:
-        """Say why training ends early: the metric has stopped getting better.
-
-        Returns:
-            why training ends; None if it does not.
-        """
+        """Reason to end training early: the metric has stopped improving; None if it has not."""
         stopping = section.early_stopping if section is not None else None
         if section is None or stopping is None or self.evals_without_gain < stopping.patience:
             return None
         best, by = section.best, f" by more than {stopping.min_delta:g}"
         text = (
-            f"{best.metric.replace('_', ' ')} on {best.data} has not got better"
-            f"{by * (stopping.min_delta > 0)} in {self.evals_without_gain} evaluations"
+            f"{best.metric.replace('_', ' ')} on {best.data} has not improved"
+            f"{by * (stopping.min_delta > 0)} for {self.evals_without_gain} evaluations"
         )
         lowest = self.best if self.lowest is None else self.lowest
         if lowest is None:
-            return f"{text}, and was never a number"
+            return f"{text}; it was always NaN"
         return f"{text}; the best was {-lowest if best.direction == 'max' else lowest:.6g}"
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         return {key: getattr(self, key) for key in KEYS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -265,19 +261,19 @@ class BestMetric:
 
 
 def value_of(section: Evaluation, scores: Scores) -> float:
-    """Take from an evaluation what selects the best."""
+    """Value that selects the best, from an evaluation; lower is better."""
     value = scores[section.best.data].metric(section.best.metric)
     return -value if section.best.direction == "max" else value
 
 
 def measure_of(job: Job, components: Components) -> dict[str, Any]:
-    """Say what the metric that selects the best is, and what it is measured on.
+    """Describe the metric that selects the best, and its data.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
 
     Returns:
-        what JSON can hold; values of equal measures can be compared.
+        plain values for JSON; metrics of equal measures can be compared.
     """
     section = job.evaluation
     assert section is not None
