@@ -56,8 +56,8 @@ class LearningRate:
         factor = self.curve(self._place(position))
         if self.merge is not None:
             factor *= self.merge.rate_factor(position.step)
-        here = [extra for first, extra in self.phases if first <= position.step]
-        return factor * here[-1] if here else factor
+        begun = [extra for first, extra in self.phases if first <= position.step]
+        return factor * begun[-1] if begun else factor
 
     def _place(self, position: Position) -> Place:
         if self.by == "epoch":
@@ -71,7 +71,7 @@ class LearningRate:
         return Place(begin, self.extent)
 
     def observe(self, scores: Mapping[str, Score]) -> None:
-        """Take notice of an evaluation that was due; only a plateau asks for any."""
+        """Note the scores of an evaluation that was due; only a plateau uses them."""
         if isinstance(self.curve, PlateauCurve):
             data, _, metric = self.curve.config.monitor.rpartition(".")
             self.curve.observe(scores[data].metric(metric))
@@ -104,7 +104,7 @@ class LearningRate:
 
 
 class Freezing:
-    """Says which parameters are frozen at a position.
+    """Parameters that are frozen at a position.
 
     Their gradients are computed and dropped before the optimizer sees them, so that it leaves them
     and their state alone: structures that engines have built over the parameters stay valid.
@@ -114,13 +114,13 @@ class Freezing:
     """
 
     def __init__(self, spans: Sequence[FrozenSpan], names: Iterable[str]) -> None:
-        held = list(names) if spans else []
+        candidates = list(names) if spans else []
         self.spans = [
-            (span, frozenset(name for name in held if re.search(span.pattern, name)))
+            (span, frozenset(name for name in candidates if re.search(span.pattern, name)))
             for span in spans
         ]
 
     def now(self, position: Position) -> frozenset[str]:
         """The names of the parameters that are frozen in the step that begins at a position."""
-        found = [names for span, names in self.spans if span.holds(position.in_unit)]
-        return frozenset().union(*found)
+        frozen = (names for span, names in self.spans if span.holds(position.in_unit))
+        return frozenset().union(*frozen)

@@ -23,7 +23,7 @@ _N = TypeVar("_N", int, float)
 
 
 class LossMean:
-    """Adds up losses, and what is known of each source; and smooths the losses of all steps.
+    """Mean loss since the last row, sums by source, and the moving average of all losses.
 
     A checkpoint keeps the sums, so that a resumed run writes the same rows.
 
@@ -37,8 +37,8 @@ class LossMean:
         self.before: tuple[float, int] = (0.0, 0)
         self.last: float | None = None
         self.by_source = BySource()
-        # How experts were chosen in the last step that was taken; and by a session before, as the
-        # figures of a row.
+        # Choice of experts in the last step that was taken; and the columns of one by an earlier
+        # session.
         self.routing: Routing | None = None
         self._experts: dict[str, float] = {}
         self.smoothing = smoothing
@@ -140,7 +140,7 @@ class NormMetrics:
     ) -> None:
         self.is_on = False
         self.stages = components.world.group("pipeline")
-        held = dict(components.weights.named_parameters())
+        params = dict(components.weights.named_parameters())
         groups = {
             f"_{group.get('name', number)}": list[str]()
             for number, group in enumerate(components.optimizer.param_groups)
@@ -148,50 +148,51 @@ class NormMetrics:
         for name, group in zip(groups, components.optimizer.param_groups, strict=False):
             groups[name] += group["param_names"]
         if components.all_trained is None:
-            known = [name for name, each in held.items() if each.requires_grad]
+            trained = [name for name, param in params.items() if param.requires_grad]
         else:
-            known = [each.name for each in components.all_trained]
-        by: dict[str, Sets] = {"model": {"": known}, "groups": groups, "layers": _layers(known)}
-        wanted = (section.grad_norms, section.param_norms, section.update_ratios)
+            trained = [param.name for param in components.all_trained]
+        by: dict[str, Sets] = {"model": {"": trained}, "groups": groups}
+        by["layers"] = _layers(trained)
+        divisions = (section.grad_norms, section.param_norms, section.update_ratios)
         self.sets: dict[str, Sets] = {
-            kind: {end: names for each in what for end, names in by[each].items()}
-            for kind, what in zip(KINDS, wanted, strict=True)
-            if what
+            kind: {end: names for division in chosen for end, names in by[division].items()}
+            for kind, chosen in zip(KINDS, divisions, strict=True)
+            if chosen
         }
-        self.held = {
-            name: each
-            for name, each in held.items()
-            if each.requires_grad and each not in elsewhere
+        self.params = {
+            name: param
+            for name, param in params.items()
+            if param.requires_grad and param not in elsewhere
         }
         self.before: dict[str, Tensor] = {}
-        self.found: dict[str, Tensor] = {}
+        self.norms: dict[str, Tensor] = {}
 
     def gradients(self) -> None:
-        """Measure the gradients of a step, before they are clipped, and what they will change."""
-        self.found = {}
+        """Measure the gradients of a step before clipping, and keep the weights to compare."""
+        self.norms = {}
         if not self.is_on:
             return
-        given = {name: each.grad for name, each in self.held.items() if each.grad is not None}
-        self._measure("grad_norm", given)
+        grads = {name: p.grad for name, p in self.params.items() if p.grad is not None}
+        self._measure("grad_norm", grads)
         if "update_ratio" in self.sets:
-            self.before = {name: each.detach().clone() for name, each in self.held.items()}
+            self.before = {name: param.detach().clone() for name, param in self.params.items()}
 
     def updated(self) -> None:
         """Measure the weights after the step, and how far it moved them."""
         if not self.is_on:
             return
-        now = {name: each.detach() for name, each in self.held.items()}
+        now = {name: param.detach() for name, param in self.params.items()}
         self._measure("param_norm", now)
         if "update_ratio" in self.sets:
             moved = {name: now[name] - before for name, before in self.before.items()}
             self._measure("update_ratio", moved)
             # Both of the weights before the step, by which their ratio is defined.
-            self.found["update_ratio"] /= self._norms("update_ratio", self.before)
+            self.norms["update_ratio"] /= self._norms("update_ratio", self.before)
             self.before = {}
 
     def pass_over(self) -> None:
-        """Forget what was measured of an update that was not made."""
-        self.found = {kind: each for kind, each in self.found.items() if kind == "grad_norm"}
+        """Drop the measures of an update that was not made."""
+        self.norms = {kind: norm for kind, norm in self.norms.items() if kind == "grad_norm"}
         self.before = {}
 
     def columns(self) -> dict[str, Any]:
@@ -201,36 +202,36 @@ class NormMetrics:
         """
         columns: dict[str, Any] = {}
         for kind, sets in self.sets.items():
-            found = self.found.get(kind)
-            values = [None] * len(sets) if found is None else found.tolist()
+            norms = self.norms.get(kind)
+            values = [None] * len(sets) if norms is None else norms.tolist()
             for end, value in zip(sets, values, strict=True):
                 name, _, index = end.rpartition(".")
                 if index.isdigit():
                     columns.setdefault(f"{kind}{name}", []).append(value)
                 else:
                     columns[f"{kind}{end}"] = value
-        self.found = {}
+        self.norms = {}
         return columns
 
     def _measure(self, kind: str, tensors: dict[str, Tensor]) -> None:
         if kind in self.sets:
-            self.found[kind] = self._norms(kind, tensors)
+            self.norms[kind] = self._norms(kind, tensors)
 
     def _norms(self, kind: str, tensors: dict[str, Tensor]) -> Tensor:
         sets: list[Sequence[Tensor]] = [
             [tensors[name] for name in names if name in tensors]
             for names in self.sets[kind].values()
         ]
-        device = next(iter(self.held.values())).device
+        device = next(iter(self.params.values())).device
         return norms_of_sets(sets, device, self.stages)
 
 
 def _layers(names: Sequence[str]) -> Sets:
-    """Parameters by layer: what a name has up to its first number, else its first word."""
-    found: Sets = {}
+    """Parameters by layer: the part of a name up to its first number, else its module."""
+    layers: Sets = {}
     for name in names:
         numbered = re.match(r"(.*?)\.(\d+)\.", name)
         module = name.rpartition(".")[0] or name
         end = f"_{numbered[1]}.{numbered[2]}" if numbered else f"_{module}"
-        found.setdefault(end, []).append(name)
-    return found
+        layers.setdefault(end, []).append(name)
+    return layers

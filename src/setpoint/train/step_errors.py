@@ -36,12 +36,14 @@ def explain_oom(job: Job) -> Iterator[None]:
 
 def _explain(job: Job) -> RunError:
     batch, weights = job.batch, training_bytes(job)
-    here = _memory_of(job)
-    if weights is not None and weights > here:
+    # Bytes of the device altogether.
+    on_gpu = job.parallel.device != "cpu" and torch.cuda.is_available()
+    memory = torch.cuda.mem_get_info()[1] if on_gpu else machine_memory()
+    if weights is not None and weights > memory:
         return RunError(
             f"there is too little memory for the model itself: its parameters, gradients and "
             f"optimizer state take at least {weights / 2**30:,.1f} GiB whatever the batch is, and "
-            f"this device has {here / 2**30:,.1f} GiB. What helps: a smaller model, "
+            f"this device has {memory / 2**30:,.1f} GiB. What helps: a smaller model, "
             f"precision.params = bf16, or an optimizer that keeps less state"
         )
     return RunError(
@@ -49,13 +51,6 @@ def _explain(job: Job) -> RunError:
         f"batch.sequence_length = {batch.sequence_length} tokens with this model and data. What "
         f"helps: {'; '.join([*memory_suggestions(job), 'less data'])}"
     )
-
-
-def _memory_of(job: Job) -> int:
-    """Bytes of memory that the device has altogether."""
-    if job.parallel.device != "cpu" and torch.cuda.is_available():
-        return torch.cuda.mem_get_info()[1]
-    return machine_memory()
 
 
 def explain(error: Exception) -> RunError | None:

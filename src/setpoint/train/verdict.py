@@ -242,7 +242,7 @@ class SpikedSteps(BadSteps):
         if len(self.losses) < self.config.window:
             return False
         middle = self.middle
-        deviation = NORMAL * median(abs(each - middle) for each in self.losses)
+        deviation = NORMAL * median(abs(past - middle) for past in self.losses)
         least = max((self.config.factor - 1) * abs(middle), self.config.deviations * deviation)
         return loss > middle + least
 

@@ -47,13 +47,13 @@ def scores_in(row: Mapping[str, Any]) -> Scores:
     Returns:
         the scores; of rows without any, none.
     """
-    found: Scores = {}
+    scores: Scores = {}
     for key in row:
         name = key.removesuffix("_bits_per_byte")
         if name != key:
             loss, bits, tokens = (row[f"{name}_{m}"] for m in ("loss", "bits_per_byte", "tokens"))
-            found[name] = Score(loss, perplexity(loss), bits, tokens, row.get(f"{name}_accuracy"))
-    return found
+            scores[name] = Score(loss, perplexity(loss), bits, tokens, row.get(f"{name}_accuracy"))
+    return scores
 
 
 def _figures(score: Score) -> Iterator[tuple[str, float | int]]:
@@ -165,7 +165,7 @@ def evaluation_point(components: Components) -> Iterator[dict[str, Tensor]]:
         with optimizer.averaged() as kept:
             components.weights.master_to_params()
             named = components.weights.named_parameters()
-            yield {name: kept[held] for name, held in named if held in kept}
+            yield {name: kept[param] for name, param in named if param in kept}
     finally:
         components.weights.master_to_params()
 
@@ -176,9 +176,9 @@ def go_on_from(components: Components, training: Named) -> None:
     Arguments:
         training: the weights that `evaluation_point` gave when they were saved.
     """
-    for name, held in components.weights.named_parameters():
+    for name, param in components.weights.named_parameters():
         if name in training:
-            put(held, training[name])
+            put(param, training[name])
     components.weights.master_to_params()
 
 
