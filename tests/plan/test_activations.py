@@ -10,6 +10,7 @@ import pytest
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
+from setpoint.memory.config import Full, Operators, Parts
 from setpoint.model.config import Transformer
 from setpoint.plan.memory import (
     kept_for_backward,
@@ -20,7 +21,7 @@ from setpoint.plan.memory import (
     value_of,
 )
 from setpoint.plan.pieces import layer_pieces, outer_pieces
-from setpoint.plan.topology import Topology
+from setpoint.plan.topology import Recompute, Topology
 from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
@@ -89,11 +90,16 @@ def test_what_is_not_in_the_table_is_not_guessed(tmp_path: Path) -> None:
 
 def test_recomputation_keeps_less_and_computes_a_layer_at_a_time(tmp_path: Path) -> None:
     found = {}
-    for policy in ("none", "full", "operators:attention+matmul", "parts:attention"):
+    for policy in (
+        Recompute(),
+        Recompute(Full),
+        Recompute(Operators, ("attention", "matmul")),
+        Recompute(Parts, ("attention",)),
+    ):
         for layers in (2, 4):
             job = small_job(tmp_path, f"model.layers={layers}")
             topology = Topology.of(job)._replace(recompute=policy)
-            found[policy, layers] = kept_for_backward(Workload.of(job, 257), topology)
+            found[str(policy), layers] = kept_for_backward(Workload.of(job, 257), topology)
     of_layer = {policy: found[policy, 4] - found[policy, 2] for policy, _ in found}
     assert of_layer["full"] < of_layer["operators:attention+matmul"] < of_layer["none"]
     assert of_layer["full"] < of_layer["parts:attention"] < of_layer["none"]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.plan.topology import Topology
+from setpoint.memory.config import Full, Operators, Parts
+from setpoint.plan.topology import Recompute, Topology
 from setpoint.plan.traffic import traffic
 from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
@@ -75,7 +76,12 @@ def test_saved_exchanges_are_not_repeated(tmp_path: Path) -> None:
     """48 layers send 528 messages in a recomputed micro-batch, and 336 where they are saved."""
     job, found = job_of(tmp_path, "experts 2"), list[int]()
     workload, topology = Workload.of(job, 257), Topology.of(job)
-    for policy in ("full", "operators:matmul", "operators:exchange", "parts:attention"):
+    for policy in (
+        Recompute(Full),
+        Recompute(Operators, ("matmul",)),
+        Recompute(Operators, ("exchange",)),
+        Recompute(Parts, ("attention",)),
+    ):
         rows = traffic(workload, topology._replace(recompute=policy), 0)
         found.append(sum(row.calls for row in rows if row.kind == "all_to_all") // workload.layers)
     assert [48 * each for each in found] == [528, 528, 336, 336]

@@ -12,10 +12,11 @@ from setpoint.data.config import Data, Prepare
 from setpoint.data.prepared.use import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.memory.config import Full
 from setpoint.plan.machines import Machine, Network, machine_named
 from setpoint.plan.part_time import Kernels
 from setpoint.plan.step_time import StepTime, palm_flops, step_time
-from setpoint.plan.topology import Topology
+from setpoint.plan.topology import Recompute, Topology
 from setpoint.plan.workload import Workload
 from setpoint.units import ByteSize
 
@@ -76,7 +77,7 @@ def test_products_and_attention_take_their_flops_by_the_peak(tmp_path: Path, ide
     assert found.mfu == pytest.approx(palm_flops(workload) * found.tokens / found.seconds / 1e12)
     assert 0.9 < found.mfu < 1.2  # the formula counts what a causal mask hides
     again = timed(
-        workload, Topology(micro_size=2, accumulation=3, recompute="full"), "ideal", ideal
+        workload, Topology(micro_size=2, accumulation=3, recompute=Recompute(Full)), "ideal", ideal
     )
     more = sum(kind.forward_flops for kind in kinds if kind.name == "layer")
     assert again.seconds - found.seconds == pytest.approx(more * found.tokens / 1e12)
@@ -100,7 +101,7 @@ def test_frozen_weights_need_no_gradients(tmp_path: Path, ideal: Path) -> None:
     "topology",
     [
         Topology(accumulation=4),
-        Topology(shard=4, accumulation=2, recompute="full"),
+        Topology(shard=4, accumulation=2, recompute=Recompute(Full)),
         Topology(shard=4, accumulation=2, reshard=False),
         Topology(replicate=4, accumulation=4),
         Topology(shard=2, replicate=2, tensor=2, sequence_parallel=True, accumulation=2),

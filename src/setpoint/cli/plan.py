@@ -126,7 +126,7 @@ def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job
     from setpoint.parallel.config import AXES, REST, Parallel
     from setpoint.plan.search import SearchSpace
     from setpoint.plan.step_time import Kernels
-    from setpoint.plan.topology import Topology, policy_of
+    from setpoint.plan.topology import Recompute, Topology
     from setpoint.plan.workload import Workload
 
     draft = composition.draft
@@ -157,9 +157,9 @@ def _space(composition: Composition[Any], asked: Asked, limit: int) -> tuple[Job
         )
     fixed |= {name: getattr(batch, name) for name, is_given in sizes.items() if is_given}
     if _is_written(draft.memory, "activation_checkpointing") or _is_typed(section):
-        fixed["recompute"] = policy_of(section)
+        fixed["recompute"] = Recompute.of(section)
     start = Topology(
-        recompute=fixed.get("recompute", "none"),
+        recompute=fixed.get("recompute", Recompute()),
         every=1 if section is None else section.every,
         schedule=pipelining.schedule,
         split=fixed.get("split"),
@@ -247,10 +247,15 @@ def _is_known(override: str, space: SearchSpace) -> bool:
 
 
 def _facts(space: SearchSpace, found: SearchResult, best: list[Resolved]) -> dict[str, Any]:
+    from setpoint.plan.topology import Recompute
+
     return {
         "world_size": space.world_size,
         "memory_limit": space.limit,
-        "fixed": dict(space.fixed),
+        "fixed": {
+            name: str(value) if isinstance(value, Recompute) else value
+            for name, value in space.fixed.items()
+        },
         "meshes": found.meshes,
         "timed": found.timed,
         "unknown": found.unknown,

@@ -14,6 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from setpoint.memory.config import Full, Parts
 from setpoint.plan.pieces import ModelPiece
 from setpoint.plan.topology import (
     Shards,
@@ -162,30 +163,29 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
         work = max(work, each.peak + around - (whole - left) - each.kept)
         work = max(work, left - each.kept + each.peak + around - whole)
         left -= each.kept
-    if kind.name != "layer" or topology.recompute == "none" or number:
+    if kind.name != "layer" or not topology.recompute or number:
         return Held(whole, 0, work)
-    policy, _, what = topology.recompute.partition(":")
-    if policy == "full":
+    policy = topology.recompute
+    if policy.kind is Full:
         return Held(stream, whole - stream, work)
-    if policy == "parts":
+    if policy.kind is Parts:
         apart = {"attention": ("attention",), "feed_forward": ("feed_forward", "experts")}
         inputs = _beside(workload, topology) * workload.dim * workload.formats.compute
         again, kept = 0, whole
         for part, roles in apart.items():
             for each in pieces:
-                if part in what and each.role in roles:
+                if policy.recomputes(part) and each.role in roles:
                     kept -= each.kept - inputs
                     again = max(again, each.kept - inputs)
         return Held(kept, again, work)
-    save, _, every = what.partition("/")
     kept = stream
-    if "matmul" in save:
-        sent = "exchange" in save and topology.expert > 1
+    if policy.saves("matmul"):
+        sent = policy.saves("exchange") and topology.expert > 1
         products = [size for each in pieces for size in (each.read if sent else each.products)]
-        kept += sum(products[:: int(every or 1)])
-    if "attention" in save:
+        kept += sum(products[:: policy.matmul_every])
+    if policy.saves("attention"):
         kept += sum(each.kernel for each in pieces)
-    if "exchange" in save and topology.expert > 1:
+    if policy.saves("exchange") and topology.expert > 1:
         kept += exchanged_bytes(kind, workload, topology)
     return Held(kept, max(0, whole - kept), work)
 
@@ -367,13 +367,13 @@ def _on_host(workload: Workload, topology: Topology, shards: Shards) -> int:
     return shards.stored + _masters(workload, topology, shards) + shards.state
 
 
-Parts = list[tuple[str, Held]]
+KeptParts = list[tuple[str, Held]]
 NOTHING = Held(0, 0, 0)
 
 
-def _held(workload: Workload, topology: Topology, stage: tuple[int, ...]) -> Parts:
+def _held(workload: Workload, topology: Topology, stage: tuple[int, ...]) -> KeptParts:
     """Bytes that each part of a stage keeps for backward."""
-    found: Parts = []
+    found: KeptParts = []
     layer = 0
     for part in stage:
         kind = workload.kinds[workload.order[part]]
@@ -387,7 +387,7 @@ def _moments(
     topology: Topology,
     fixed: RankMemory,
     shards: Shards,
-    held: list[Parts],
+    held: list[KeptParts],
     at: int,
 ) -> list[RankMemory]:
     """The moments of a step that may be its peak."""

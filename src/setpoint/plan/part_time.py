@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.data.prepared.names import is_prepared
 from setpoint.data.sources.config import Tokens
+from setpoint.memory.config import Operators, Parts
 from setpoint.plan.machines import FORMATS, Links, Machine, Network, group_of
 from setpoint.plan.pieces import COMPOSED
-from setpoint.plan.topology import Topology, tokens_of
+from setpoint.plan.topology import Recompute, Topology, tokens_of
 from setpoint.plan.traffic import (
     context_rows,
     expert_rows,
@@ -383,18 +384,14 @@ def _trained_share(kind: Kind) -> float:
     return trained / numbers if numbers else 1.0
 
 
-def _again(policy: str) -> tuple[float, float, float, float]:
+def _again(policy: Recompute) -> tuple[float, float, float, float]:
     """Recomputed shares of the forward pass: attention's products, others, scores, the rest."""
-    name, _, what = policy.partition(":")
-    if name == "parts":
-        attention, rest = float("attention" in what), float("feed_forward" in what)
+    if policy.kind is Parts:
+        attention, rest = map(float, map(policy.recomputes, ("attention", "feed_forward")))
         return attention, rest, attention, (attention + rest) / 2
-    if name == "operators":
-        saved, _, every = what.partition("/")
-        products = 1.0
-        if "matmul" in saved:
-            products = 1 - 1 / int(every or 1)
-        return products, products, float("attention" not in saved), 1.0
+    if policy.kind is Operators:
+        products = 1 - 1 / policy.matmul_every if policy.saves("matmul") else 1.0
+        return products, products, float(not policy.saves("attention")), 1.0
     return 1.0, 1.0, 1.0, 1.0
 
 

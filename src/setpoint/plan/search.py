@@ -16,16 +16,17 @@ from math import prod
 from typing import Any, NamedTuple
 
 from setpoint.config import SetpointError
+from setpoint.memory.config import SAVE, Full, Operators
 from setpoint.parallel.config import AXES
 from setpoint.parallel.pipelining import FILLED, SCHEDULES
 from setpoint.plan.machines import Links, Machine, Network, group_of
 from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.step_time import Kernels, StepTime, seconds_of_passes, step_time
-from setpoint.plan.topology import Topology, stride
+from setpoint.plan.topology import Recompute, Topology, stride
 from setpoint.plan.traffic import weight_turns
 from setpoint.plan.workload import Workload
 
-POLICIES = ("none", "operators:attention+exchange+matmul", "full")
+POLICIES = (Recompute(), Recompute(Operators, tuple(sorted(SAVE))), Recompute(Full))
 """Policies to search: no recomputation, all but products and attention, whole layers."""
 TRIED = (("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4), ("zbv_zero_bubble", 2))
 """Schedules that are tried, and stages of a rank; others where they are fixed."""
@@ -408,7 +409,7 @@ class _Bounds:
     def mesh(self, mesh: Topology) -> float:
         """Of the largest micro-batch, without recomputation."""
         rows = max(_rows(self.space, mesh))
-        policy = self.space.options("recompute", ("none",))[0]
+        policy = self.space.options("recompute", (Recompute(),))[0]
         share = self.space.workload.tokens // self.space.workload.length // mesh.data_ranks
         leaf = mesh._replace(
             micro_size=rows, accumulation=share // rows, recompute=policy,
@@ -443,7 +444,7 @@ class _Bounds:
         """Seconds of messages of weights, those of experts left out."""
         if not t.uses_fsdp or t.shards == 1:
             return 0.0
-        key = t._replace(micro_size=1, recompute="none", every=1, expert=1)
+        key = t._replace(micro_size=1, recompute=Recompute(), every=1, expert=1)
         if key not in self.sent:
             self.sent[key] = self._seconds_of_weights(key)
         return self.sent[key]

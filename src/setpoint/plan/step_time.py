@@ -134,7 +134,7 @@ class _Step(PartTimes):
             parts, layer = [], 0
             for number in stage:
                 is_layer = self.workload.kinds[self.workload.order[number]].name == "layer"
-                again = is_layer and topology.recompute != "none" and layer % topology.every == 0
+                again = is_layer and bool(topology.recompute) and layer % topology.every == 0
                 layer += is_layer
                 parts.append(self.part(number, again))
             stages.append(parts)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.memory.config import Full, Operators, Parts
+from setpoint.memory.config import CheckpointingConfig, Operators, Parts
 from setpoint.model.parts import part_names
 from setpoint.parallel.config import AXES, CONTEXT
 from setpoint.parallel.pipelining import SCHEDULES, balanced, ranks_of_stages
@@ -103,14 +103,68 @@ def _some(count: int, own: int) -> list[int]:
     return found
 
 
+class Recompute(NamedTuple):
+    """A policy of activation checkpointing; none by default, and false then.
+
+    Arguments:
+        kind: the class of its section.
+        names: parts that `Parts` recomputes, or operators that `Operators` saves, sorted.
+        matmul_every: as in `Operators`.
+    """
+
+    kind: type[CheckpointingConfig] | None = None
+    names: tuple[str, ...] = ()
+    matmul_every: int = 1
+
+    @classmethod
+    def of(cls, section: CheckpointingConfig | None) -> Recompute:
+        """The policy of a section."""
+        match section:
+            case None:
+                return cls()
+            case Parts():
+                return cls(Parts, tuple(sorted(set(section.parts))))
+            case Operators():
+                return cls(Operators, tuple(sorted(set(section.save))), section.matmul_every)
+            case _:
+                return cls(type(section))
+
+    def __bool__(self) -> bool:
+        return self.kind is not None
+
+    def __str__(self) -> str:
+        """Its type, with the names it has."""
+        if self.kind is None:
+            return "none"
+        every = f"/{self.matmul_every}" if self.matmul_every > 1 else ""
+        return f"{self.kind.__setpoint__.tag}{':' * bool(self.names)}{'+'.join(self.names)}{every}"
+
+    def recomputes(self, part: str) -> bool:
+        """True if `attention` or `feed_forward` runs again, but for operators that are saved."""
+        return bool(self) and (self.kind is not Parts or part in self.names)
+
+    def saves(self, operator: str) -> bool:
+        """True if the results of `matmul`, `attention` or `exchange` are saved by name."""
+        return self.kind is Operators and operator in self.names
+
+    def overrides(self, every: int) -> list[str]:
+        """Fields that set it, for one of so many layers."""
+        path = "memory.activation_checkpointing"
+        if self.kind is None:
+            return [f"{path}=null"]
+        fields = [f"{path}.type={self.kind.__setpoint__.tag}"]
+        if self.names:
+            field = "parts" if self.kind is Parts else "save"
+            fields.append(f"{path}.{field}=[{', '.join(self.names)}]")
+        return [*fields, *([f"{path}.every={every}"] if every > 1 else [])]
+
+
 class Topology(NamedTuple):
     """The layout of a job over ranks, and the share of a step of each of them.
 
     Arguments:
         micro_size: sequences of a micro-batch of a rank.
         accumulation: micro-batches of a step.
-        recompute: `none`, `full`, `parts:` or `operators:` and what is recomputed, or saved,
-            joined by "+".
         every: of how many layers one is recomputed.
         reshard: as `parallel.reshard`.
         layers_per_unit: that FSDP2 gathers together.
@@ -128,7 +182,7 @@ class Topology(NamedTuple):
     expert_tensor: int = 1
     micro_size: int = 1
     accumulation: int = 1
-    recompute: str = "none"
+    recompute: Recompute = Recompute()
     every: int = 1
     schedule: str = "1f1b"
     stages_per_rank: int = 1
@@ -153,7 +207,7 @@ class Topology(NamedTuple):
             expert_tensor=parallel.expert_tensor,
             micro_size=batch.micro_size,
             accumulation=batch.accumulation,
-            recompute=policy_of(section),
+            recompute=Recompute.of(section),
             every=1 if section is None else section.every,
             schedule=pipelining.schedule,
             stages_per_rank=pipelining.stages(ranks) // ranks if ranks > 1 else 1,
@@ -271,45 +325,9 @@ class Topology(NamedTuple):
         found += [
             f"batch.micro_size={self.micro_size}",
             f"batch.accumulation={self.accumulation}",
-            *_policy_overrides(self.recompute, self.every),
+            *self.recompute.overrides(self.every),
         ]
         return [f"--{each}" for each in found]
-
-
-def policy_of(section: Any) -> str:
-    """Name the kind of activation checkpointing of a job; see `Topology.recompute`."""
-    match section:
-        case None:
-            return "none"
-        case Full():
-            return "full"
-        case Parts():
-            return "parts:" + "+".join(sorted(set(section.parts)))
-        case Operators():
-            every = f"/{section.matmul_every}" if section.matmul_every > 1 else ""
-            return "operators:" + "+".join(sorted(set(section.save))) + every
-        case _:
-            return type(section).__name__
-
-
-def saves_exchange(policy: str) -> bool:
-    """True if the messages of experts are sent once, though layers are recomputed."""
-    name, _, what = policy.partition(":")
-    if name == "parts":
-        return "feed_forward" not in what
-    return name == "operators" and "exchange" in what
-
-
-def _policy_overrides(policy: str, every: int) -> list[str]:
-    path = "memory.activation_checkpointing"
-    name, _, what = policy.partition(":")
-    if name == "none":
-        return [f"{path}=null"]
-    names = ", ".join(what.partition("/")[0].split("+"))
-    found = [f"{path}.type={name}"]
-    if name in ("parts", "operators"):
-        found.append(f"{path}.{'parts' if name == 'parts' else 'save'}=[{names}]")
-    return [*found, *([f"{path}.every={every}"] if every > 1 else [])]
 
 
 def tokens_of(workload: Workload, topology: Topology) -> int:
@@ -414,7 +432,7 @@ def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
     shard = index_along(degrees, topology.sharding_axes, rank)
     # Nothing of a step decides what is held, and of replicas only whether there are any.
     topology = topology._replace(
-        micro_size=1, accumulation=1, recompute="none", every=1, reshard=None,
+        micro_size=1, accumulation=1, recompute=Recompute(), every=1, reshard=None,
         replicate=min(topology.replicate, 2),
     )  # fmt: skip
     return _shards(workload, topology, at["pipeline"], at["tensor"], shard)

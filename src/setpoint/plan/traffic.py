@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from math import gcd, prod
 from typing import NamedTuple
 
+from setpoint.memory.config import Parts
 from setpoint.parallel.config import AXES
 from setpoint.parallel.pipelining import SCHEDULES, ranks_of_stages
 from setpoint.plan.topology import (
     Place,
+    Recompute,
     Shards,
     Topology,
     coordinates,
     local_shape,
-    saves_exchange,
     shards_of,
     stages_of,
     tokens_of,
@@ -169,7 +170,7 @@ def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Ro
             kind = workload.kinds[workload.order[part]]
             again = 1
             if kind.name == "layer":
-                again += topology.recompute != "none" and layer % topology.every == 0
+                again += bool(topology.recompute) and layer % topology.every == 0
                 layer += 1
             yield from tensor_rows(workload, topology, kind, tokens, again)
             if kind.name == "layer":
@@ -228,18 +229,17 @@ def _divided_parts(kind: Kind) -> int:
     return 2 - any(piece.role == "experts" for piece in kind.pieces)
 
 
-def _again(policy: str, kind: Kind) -> tuple[int, int]:
+def _again(policy: Recompute, kind: Kind) -> tuple[int, int]:
     """Number of times recomputation enters and leaves a divided part of a layer again.
 
     It ends before the last result of what is computed again, unless that is an input of a norm
     or of dropout.
     """
-    name, _, what = policy.partition(":")
-    if name != "parts":
+    if policy.kind is not Parts:
         is_last = kind.pieces[-1].role == "feed_forward"
         return _divided_parts(kind), _divided_parts(kind) - is_last
     dense = _divided_parts(kind) == 2
-    return ("attention" in what) + ("feed_forward" in what and dense), 0
+    return policy.recomputes("attention") + (policy.recomputes("feed_forward") and dense), 0
 
 
 def context_rows(
@@ -257,9 +257,8 @@ def context_rows(
         value = query
     else:
         keys, query, value = heads, sizes["N"] + sizes["R"], sizes["W"]
-    turns = 1 + (again > 1 and "attention" not in topology.recompute.partition(":")[2])
-    if topology.recompute.startswith("parts:") and again > 1:
-        turns = 1 + ("attention" in topology.recompute)
+    policy = topology.recompute
+    turns = 1 + (again > 1 and policy.recomputes("attention") and not policy.saves("attention"))
     ulysses, ring = topology.ulysses, topology.ring
     if ulysses > 1:
         keys *= ulysses // gcd(ulysses, keys)
@@ -304,7 +303,8 @@ def expert_rows(
     rows = own * sizes["U"]
     # There and back, and the gradients the other way; weights of choices go there with the rows,
     # after counts of them.
-    if saves_exchange(topology.recompute):
+    policy = topology.recompute
+    if policy and (policy.saves("exchange") or not policy.recomputes("feed_forward")):
         again = 1
     times, weights = count * (2 + 2 * again), count * (1 + again)
     size = rows * (times * sizes["D"] * formats.compute + weights * CHOICE)
