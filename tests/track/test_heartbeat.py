@@ -31,7 +31,7 @@ def test_beats_go_on_without_progress_and_say_since_when(tmp_path: Path) -> None
     with heart(tmp_path) as beating:
         (first,) = read_heartbeats(tmp_path)
         assert (first.phase, first.step, first.pid) == ("start", None, os.getpid())
-        beating.look = lambda: Standing("step", 7, 0.1 + 0.2, "step-4")
+        beating.poll = lambda: Standing("step", 7, 0.1 + 0.2, "step-4")
         moved = wait_for_beats(tmp_path, time.time())
         assert (moved.phase, moved.step, moved.loss, moved.checkpoint) == (
             "step", 7, 0.1 + 0.2, "step-4",
@@ -48,7 +48,7 @@ def test_beats_go_on_without_progress_and_say_since_when(tmp_path: Path) -> None
 
 def test_a_session_that_fails_says_so_and_a_loss_that_is_not_finite_is_none(tmp_path: Path) -> None:
     with pytest.raises(KeyError), heart(tmp_path) as beating:
-        beating.look = lambda: Standing("evaluate", 3, float("nan"))
+        beating.poll = lambda: Standing("evaluate", 3, float("nan"))
         raise KeyError
     (last,) = read_heartbeats(tmp_path)
     assert (last.phase, last.step, last.loss) == ("failed", 3, None)

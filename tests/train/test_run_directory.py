@@ -213,7 +213,7 @@ def test_where_ranks_were_stays_with_a_first_start_that_failed(
     """And what is a fault, not a refusal, keeps its log."""
     stacks = tmp_path / "runs" / "hung" / "logs" / "rank-1.stacks"
 
-    def hang(*given: object) -> None:
+    def hang(*given: object, **named: object) -> None:
         stacks.write_text("Thread 0x1")
         raise SetpointError("no answer from rank 1")
 

@@ -32,19 +32,14 @@ def refuse_locked(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise SetpointError(
-            f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
-        ) from error
+        raise _unwritable(path, error) from error
     try:
         # Shared: the ranks of a job look at the same time, and none of them holds it.
         _take(descriptor, fcntl.LOCK_SH)
     except OSError as error:
         if error.errno not in BUSY:
             return
-        raise SetpointError(
-            f"run directory {path.parent} is being written by {holder(path)}; "
-            "wait for it to end, stop it, or choose another directory"
-        ) from None
+        raise _busy(path) from None
     finally:
         os.close(descriptor)
 
@@ -87,6 +82,19 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+def _unwritable(path: Path, error: OSError) -> SetpointError:
+    return SetpointError(
+        f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
+    )
+
+
+def _busy(path: Path) -> SetpointError:
+    return SetpointError(
+        f"run directory {path.parent} is being written by {holder(path)}; wait for it to end, stop "
+        f"it, or choose another directory"
+    )
+
+
 class RunLock:
     """An exclusive lock on a file, held until it is released or the process ends, however it ends.
 
@@ -123,9 +131,7 @@ class RunLock:
         except OSError as error:
             self._leave_none()
             os.close(descriptor)
-            raise SetpointError(
-                f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
-            ) from error
+            raise _unwritable(path, error) from error
         self._descriptor = descriptor
         _held.add(self)
 
@@ -135,9 +141,7 @@ class RunLock:
         try:
             descriptor = not_linked(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise SetpointError(
-                f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
-            ) from error
+            raise _unwritable(path, error) from error
         try:
             _take(descriptor, fcntl.LOCK_EX)
         except OSError as error:
@@ -148,10 +152,7 @@ class RunLock:
                     f"run directory {path.parent} cannot be locked: {error.strerror}; "
                     "put it on a file system that supports flock"
                 ) from error
-            raise SetpointError(
-                f"run directory {path.parent} is being written by {holder(path)}; "
-                "wait for it to end, stop it, or choose another directory"
-            ) from None
+            raise _busy(path) from None
         except BaseException:
             os.close(descriptor)
             raise

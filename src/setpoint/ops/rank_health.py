@@ -57,7 +57,7 @@ class HeartbeatCallback(Callback):
     def start(self, loop: Loop) -> None:
         """Write from now on what the loop does."""
         assert self.heart is not None
-        self.heart.look = lambda: self._standing(loop)
+        self.heart.poll = lambda: self._standing(loop)
 
     def _standing(self, loop: Loop) -> Standing:
         """State of this rank, for the thread of its heartbeat."""

@@ -103,12 +103,12 @@ class Heart:
         self.folder, self.every, self.note = run / FOLDER, every, note
         self.rank, self.world_size = rank, world_size
         self.path = self.folder / f"rank-{rank}.json"
-        self.look: Callable[[], Standing] = lambda: Standing(START)
+        self.poll: Callable[[], Standing] = lambda: Standing(START)
         """Called by the thread for the state of this rank."""
         self._missed = 0
         self._last: tuple[str, int | None] | None = None
         self._since = 0.0
-        self._periodic = Periodic(every, lambda: self._try(self.look()), "setpoint-heartbeat")
+        self._periodic = Periodic(every, lambda: self._try(self.poll()), "setpoint-heartbeat")
 
     def __enter__(self) -> Self:
         try:
@@ -121,13 +121,13 @@ class Heart:
                     other.unlink(missing_ok=True)  # of a session with more ranks
         except OSError as error:
             raise RunError(f"{self.folder} cannot be written: {error.strerror}") from error
-        self._beat(self.look())
+        self._beat(self.poll())
         self._periodic.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._periodic.end()
-        self._try(self.look()._replace(phase=END if kind is None else FAILED))
+        self._try(self.poll()._replace(phase=END if kind is None else FAILED))
 
     def _beat(self, standing: Standing) -> None:
         """Write one, at first by the main thread, then by the other, and last by the main thread.
