@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.cli.main import main
 from setpoint.config import RunError
-from setpoint.parallel import launch
+from setpoint.parallel import launcher
 from setpoint.parallel.launcher import LocalRanks, Nodes
 from setpoint.parallel.rank import PREFIX, REPORT, ask, is_said_first, leave, reports_in
 
@@ -260,7 +260,7 @@ def test_the_machine_at_the_endpoint_is_waited_for_as_long_as_the_others() -> No
         nodes = Nodes(2, 2, f"node-0:{port}", "job-3", timeout=2)
         began = time.monotonic()
         with pytest.raises(RunError) as failed:
-            launch.launch(["train"], 1, nodes=nodes)
+            launcher.launch(["train"], 1, nodes=nodes)
     assert time.monotonic() - began < 20
     said = f"not all of 2 nodes have met at node-0:{port} within parallel.timeout = 2 s: "
     assert str(failed.value).startswith(said)
@@ -466,7 +466,7 @@ def test_what_a_killed_launcher_has_left_is_removed(
     names = [f"{PREFIX}{os.getpid()}-a", f"{PREFIX}other", f"{PREFIX}{ended.pid}-a"]
     for name in names:
         (tmp_path / name).mkdir()
-    launch.clear_dead()
+    launcher.clear_dead()
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(names[:2])
 
 
