@@ -27,7 +27,14 @@ from setpoint.config import SetpointError
 from setpoint.files.atomic import is_alive, retried, sync_directory, write_file
 from setpoint.units import Period
 
-from .manifest import STATE, decode_state, read_manifest, read_verified
+from .manifest import (
+    STATE,
+    DamagedCheckpoint,
+    Manifest,
+    decode_state,
+    read_manifest,
+    read_verified,
+)
 
 PointerName = Literal["latest", "best"]
 """The two files that name a checkpoint."""
@@ -66,6 +73,18 @@ def step_of(name: str) -> int | None:
     if match is None or directory_name(int(match[1])) != name:
         return None
     return int(match[1])
+
+
+def manifest_of(directory: Path) -> Manifest:
+    """Read the manifest of a checkpoint, which is of the step that its directory is named by.
+
+    Raises:
+        DamagedCheckpoint: if it is of another step; and as `read_manifest` raises.
+    """
+    manifest = read_manifest(directory)
+    if step_of(directory.name.partition(".")[0]) not in (None, manifest.step):
+        raise DamagedCheckpoint(directory, f"its manifest is of step {manifest.step}")
+    return manifest
 
 
 def temporary(root: Path, name: str, pid: int) -> Path:

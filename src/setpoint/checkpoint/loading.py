@@ -29,7 +29,7 @@ from setpoint.files.threads import in_threads
 from setpoint.parallel.world import RemoteRankError, World
 from setpoint.shapes.placed import Named, Placeable, put
 
-from .folder import step_of
+from .folder import manifest_of
 from .manifest import (
     BASE,
     INDEX,
@@ -399,10 +399,7 @@ def load_directory(
         SetpointError: if a newer Setpoint wrote it.
         KeyError: if a stem of `only` was never saved.
     """
-    manifest = read_manifest(directory)
-    step = step_of(directory.name.partition(".")[0])
-    if step not in (None, manifest.step):
-        raise DamagedCheckpoint(directory, f"its manifest is of step {manifest.step}")
+    manifest = manifest_of(directory)
     files = files_of_stems(manifest.files)
     if only is not None:
         for stem in only:

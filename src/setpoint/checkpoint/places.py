@@ -25,6 +25,7 @@ from .folder import (
     PointerName,
     directory_name,
     list_checkpoints,
+    manifest_of,
     read_pointer,
     set_aside_in,
     step_of,
@@ -319,7 +320,7 @@ def compare_files(path: Path) -> Iterator[FileComparison]:
     Raises:
         SetpointError: if its manifest cannot be read, or is that of another step.
     """
-    manifest = _own_manifest(path)
+    manifest = manifest_of(path)
     for name, written in sorted(manifest.files.items()):
         try:
             verify(path, manifest, [name])
@@ -327,13 +328,6 @@ def compare_files(path: Path) -> Iterator[FileComparison]:
         except SetpointError as error:
             problem = reason_of(error)
         yield FileComparison(name, written.size, problem)
-
-
-def _own_manifest(path: Path) -> Manifest:
-    manifest = read_manifest(path)
-    if step_of(path.name.partition(".")[0]) not in (None, manifest.step):
-        raise DamagedCheckpoint(path, f"its manifest is of step {manifest.step}")
-    return manifest
 
 
 def reason_of(error: SetpointError) -> str:
@@ -357,7 +351,7 @@ def _look(
         sizes, written, damage = {}, None, f"it cannot be read: {error.strerror}"
     if not damage and kind != "unfinished":
         try:
-            manifest = _own_manifest(path)
+            manifest = manifest_of(path)
         except SetpointError as error:
             damage = reason_of(error)
         else:
