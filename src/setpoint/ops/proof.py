@@ -22,7 +22,7 @@ from setpoint.train.config import Job
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 CHAIN = "chain.jsonl"
-"""In the run directory; `chain.py` says what is in it, and writes it."""
+"""In the run directory; `chain.py` describes and writes it."""
 HEAD = "chain.txt"
 """In a checkpoint: the head of the chain when it was saved."""
 DIGITS = 24
@@ -91,7 +91,7 @@ def read_chain(path: Path) -> Sealed:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = str(error) if type(error) is ValueError else "it is no link"
             sealed.problems.append(f"{path.name}:{number}: {what}")
-            break  # what follows hangs in the air
+            break  # later links have nothing to follow
     return sealed
 
 
@@ -318,7 +318,8 @@ def _differences(
     count = partial(_count, what)
     if not there:
         where = f", before this one{title}" if title else ", at the end"
-        yield f"{row}: {count(wanted)} that {_was(wanted)} sealed {_is(wanted)} missing{where}"
+        are = "is" if len(wanted) == 1 else "are"
+        yield f"{row}: {count(wanted)} that {_was(wanted)} sealed {are} missing{where}"
     elif not wanted:
         yield f"{places}: {count(there)}{title} {_was(there)} inserted"
     elif sorted(str(digest) for digest in wanted) == sorted(there):
@@ -340,10 +341,6 @@ def _count(what: str, rows: Sequence[object]) -> str:
 
 def _was(rows: Sequence[object]) -> str:
     return "was" if len(rows) == 1 else "were"
-
-
-def _is(rows: Sequence[object]) -> str:
-    return "is" if len(rows) == 1 else "are"
 
 
 def _title(path: Path, place: int) -> str:

@@ -1,1 +1,1 @@
-"""Runs on this disk: an index of folders of them, what people say of them, and a filter."""
+"""Runs on this disk: an index of their folders, labels, and a filter."""

@@ -1,4 +1,4 @@
-"""Trains a stretch of a recorded run again and compares what comes out with the record.
+"""Trains a stretch of a recorded run again and compares the result with the record.
 
 The run is only read. Of its record the configuration is used, and what would act on anything but
 the new directory is left out: trackers of services, uploads, profiles, compiled code that the
@@ -110,8 +110,8 @@ class Comparison:
         weights: lines on tensors of the last checkpoint that differ; None where they could not be
             compared, as `notes` say.
         digest: of the weights in the record; None where they are in several files.
-        environment: what differs of it and may change bits.
-        notes: what could not be compared, and why.
+        environment: differences that may change bits.
+        notes: parts that were not compared, with the reason.
     """
 
     first: int

@@ -30,7 +30,7 @@ from .labels import read_labels
 
 INDEX = ".runs.sqlite3"
 VERSION = 1
-"""Of what is kept; another one is read anew."""
+"""Version of the cache; runs of another one are read anew."""
 DEPTH = 2
 """Folders between the one that is asked for and a run: that of an experiment."""
 
@@ -53,7 +53,7 @@ class IndexedRun:
         facts: of `FACTS`, and `archived`.
         metrics: `KIND.COLUMN` to the values of `REDUCTIONS`.
         values: its configuration as JSON, by dotted paths.
-        problems: what cannot be read of it.
+        problems: parts that cannot be read, in words.
     """
 
     path: Path
@@ -132,7 +132,7 @@ def require_name(runs: Sequence[IndexedRun], name: str) -> None:
     """Refuse a name that no run has.
 
     Raises:
-        SetpointError: naming what is near.
+        SetpointError: with similar names.
     """
     if runs and all(run.get(name) is ABSENT for run in runs):
         names = known_names(runs)
@@ -242,6 +242,7 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     except (OSError, ValueError) as error:
         record = {}
         problems.append(f"{CONFIG} cannot be read: {error}")
+    header = record.pop("setpoint", None)
     events = _rows(path / "events.jsonl", problems)
     metrics = Metrics(_rows(path / "metrics.jsonl", problems))
     try:
@@ -258,7 +259,7 @@ def _read(folder: Path, path: Path) -> IndexedRun:
         "step": last_step(events, metrics.rows),
         "started": events[0].get("time") if events else None,
         "updated": max((str(row["time"]) for row in rows if "time" in row), default=None),
-        "fingerprint": _fingerprint(record)[:8],
+        "fingerprint": str(header.get("fingerprint", ""))[:8] if isinstance(header, dict) else "",
         "goodput": goodput(events, metrics.rows).share,
         **said,
     }
@@ -268,14 +269,8 @@ def _read(folder: Path, path: Path) -> IndexedRun:
         values = [value for _, value in metrics.curve(MetricPath(kind, column, "last"))]
         if values:  # of rows that have a step
             reductions[name] = [reduced(values, reduction) for reduction in REDUCTIONS]
-    record.pop("setpoint", None)
     fields = json.dumps(dict(_flat(record)))
     return IndexedRun(path, facts, reductions, fields, problems)
-
-
-def _fingerprint(record: Mapping[str, Any]) -> str:
-    header = record.get("setpoint")
-    return str(header.get("fingerprint", "")) if isinstance(header, dict) else ""
 
 
 def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.report.status import STATUSES
 
 Look = Callable[[str], Any]
-"""Gives what a run has under a name; `ABSENT` where it has nothing."""
+"""Value of a run by name; `ABSENT` where it has none."""
 
 Condition = Callable[[Look], bool]
 """True for a run that matches the query."""

@@ -99,7 +99,10 @@ def job_of(
         )
     merged.problems[:0] = composition.problems
     merged.sweep = composition.sweep
-    _adopt_launcher(merged.draft)
+    require_launch()
+    if launched() > 1 and not chain_of(merged.draft.parallel, "world_size"):
+        origin = Origin(PROGRAM, "WORLD_SIZE")
+        merged.draft.parallel.set_field("world_size", launched(), origin)
     return merged.resolve(), given
 
 
@@ -125,13 +128,6 @@ def _no_job(value: object) -> SetpointError:
         f"train takes a Job, a composition of one, the name of a preset, a file or a run "
         f"directory; got {_said(value)}"
     )
-
-
-def _adopt_launcher(draft: Job) -> None:
-    """Take the number of ranks from the launcher, as the command line does."""
-    require_launch()
-    if launched() > 1 and not chain_of(draft.parallel, "world_size"):
-        draft.parallel.set_field("world_size", launched(), Origin(PROGRAM, "WORLD_SIZE"))
 
 
 def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:

@@ -68,8 +68,8 @@ def identity_refusal(
 
     Arguments:
         late: those among the differences that are used at the start of a run only.
-        given: whether the run directory was named, rather than found by the fingerprint.
-        reshaped: how the weights of the checkpoints do not fit the model; None where they may.
+        given: True if the run directory was named, rather than found by the fingerprint.
+        reshaped: misfit of the checkpoints' weights and the model; None where they may fit.
         moved: fields that put rows of the data into another order.
         longer: budget fields that differ, and may.
     """
@@ -101,7 +101,7 @@ def identity_refusal(
         lines.append(f"  --accept does not help: {reason}.")
         lines += [f"  {from_these_weights(folder)}"] * bool(moved)
     else:
-        # Of a directory that was given, what was typed beside it is known to who has read it.
+        # The command line adds what was typed beside a directory.
         typed = () if given else (*longer, *refused)
         changes = [item for item in typed if not item.right_origin.startswith(DERIVED)]
         words = [f"--{item.path} {_typed(item.right)}" for item in changes]

@@ -136,7 +136,7 @@ def _follows_duration(key: str, layer: str) -> bool:
 
 def _recorded(folder: str) -> dict[str, Any]:
     """The configuration in a record; empty where there is none that can be read."""
-    # Records are read by few calls, and what reads them is not free to import.
+    # Few calls read records, and the imports take time.
     import json
 
     from setpoint.config import CONFIG
@@ -164,7 +164,7 @@ def _has_other_length(folder: str, job: Job) -> bool:
     try:
         differences = recorded_differences(folder, job)
     except SetpointError:
-        return False  # what cannot be read is no run to continue
+        return False  # a run that cannot be read is not continued
     identity = [item for item in differences if item.role is IDENTITY]
     layers = {leaf.key: leaf.origin.layer for leaf in leaves(job)}
     return all(_follows_duration(item.path, layers.get(item.path, "")) for item in identity)

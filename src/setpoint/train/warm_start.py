@@ -125,12 +125,12 @@ def warm_start(
     Every rank calls it.
 
     Arguments:
-        frozen: knows where frozen parameters are that a checkpoint leaves out.
-        into: a folder that all ranks see, for what is fetched from a URL; None: nothing is.
+        frozen: adds frozen parameters that the checkpoint leaves out.
+        into: a shared folder for files of a URL; None: nothing is fetched.
 
     Raises:
         SetpointError: there is none, it does not fit the job, or nothing is left to train.
-        DamagedCheckpoint: it is not what was saved.
+        DamagedCheckpoint: its content is not as saved.
     """
     assert job.checkpoint.load is not None
     saved: LoadedCheckpoint | None = None
@@ -199,7 +199,7 @@ def refuse_changed(events: Path, loaded: Loaded) -> None:
         events: of the run, which has no checkpoint of its own yet.
 
     Raises:
-        SetpointError: what `checkpoint.load` means has changed since.
+        SetpointError: `checkpoint.load` names another checkpoint now.
     """
     rows = read_jsonl(events, damaged=[]) if events.exists() else []
     begins = [number for number, row in enumerate(rows) if row.get("event") == "restart"]

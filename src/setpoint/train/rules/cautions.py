@@ -247,7 +247,7 @@ def horizon_cautions(job: Job) -> Iterator[Caution]:
         if share > 1:
             effect = "the last target is never reached"
         elif section.phases[-1].target:
-            return  # to stay somewhere after the last phase is what it is for
+            return  # the last phase keeps its rate on purpose
         else:
             effect = "the rest of the run trains at a rate of 0"
     yield Caution(
@@ -376,7 +376,7 @@ def packing_cautions(job: Job) -> Iterator[Caution]:
 
 def _reaches_embedding(adapter: AdapterConfig) -> bool:
     if not adapter.can_be_searched:
-        return True  # which is said elsewhere
+        return True  # a bad pattern is reported elsewhere
     names = "embedding.weight", "model.embed_tokens.weight", "transformer.wte.weight"
     modules = [name.removesuffix(".weight") for name in names]
     return any(re.search(pattern, name) for pattern in adapter.train for name in names) or any(
@@ -397,12 +397,12 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
 
     assert job.adapter is not None and job.model.pretrained is not None
     if isinstance(job.tokenizer, HuggingFace) and job.tokenizer.added:
-        return  # which has a caution of its own
+        return  # which has its own caution
     try:
         place = locate_here(job.model.pretrained)
         rows = None if place is None else vocabulary_of(place)
     except SetpointError:
-        return  # which is said elsewhere
+        return  # reported elsewhere
     size = vocabulary_size(job.tokenizer)
     if rows is None or size is None or size <= rows or _reaches_embedding(job.adapter):
         return

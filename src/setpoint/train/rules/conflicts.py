@@ -32,7 +32,7 @@ class NullSafe:
             return NULL
         if name == "type":
             return type(section).__setpoint__.tag
-        # The error of a config that lacks a field looks for what was meant.
+        # A failed getattr of a config looks for similar names, which takes time.
         if name not in fields_of(section) and not hasattr(type(section), name):
             return NULL
         value = getattr(section, name)
@@ -65,7 +65,7 @@ class Conflict(NamedTuple):
         message: why; `{section.field}` stands for a value, `{device}` for why the device is a CPU.
         valid: values that would do, with the same placeholders.
         also: the other fields that take part; `parallel`: the axes that divide a copy of the model.
-        on_cpu: whether it is refused only on a CPU: with `device = cpu`, and with `auto` where
+        on_cpu: True if it is refused only on a CPU: with `device = cpu`, and with `auto` where
             PyTorch sees no GPU.
     """
 

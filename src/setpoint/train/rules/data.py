@@ -57,7 +57,7 @@ def sum_problems(job: Job) -> Iterator[Problem]:
             hint="Give two of the three sizes; the third is derived.",
         )
         return
-    # What is derived has been rounded; what is given decides which sizes come out even.
+    # Derived sizes have been rounded; the given ones decide which sizes come out even.
     parts = [(getattr(batch, name), name.removesuffix("_size")) for name in given]
     parts.append((ranks, "ranks"))
     step = prod(size for size, _ in parts)
@@ -265,7 +265,7 @@ def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
     from setpoint.data.sources.token_files import find_wrong_ids, token_files
 
     for file in token_files(source, f"{path}.paths").files.values():
-        with suppress(SetpointError, OSError):  # a check of the source's own says why
+        with suppress(SetpointError, OSError):  # reported by a check of the source
             wrong = find_wrong_ids(Path(str(file)), source.token_dtype, path, size)
             if wrong is not None:
                 yield Problem(
@@ -336,4 +336,4 @@ def needs_template(source: Conversations) -> bool:
     try:
         return ConversationsSource(source).starts_with_messages()
     except (OSError, SetpointError):
-        return False  # a check of its own says why, or the start of the run
+        return False  # reported by a check of the source, or when the run starts

@@ -1,4 +1,4 @@
-"""Rules of `[model]` and `[adapter]`: vocabulary, attention, and what an adapter matches."""
+"""Rules of `[model]` and `[adapter]`: vocabulary, attention, and targets of an adapter."""
 
 from __future__ import annotations
 
@@ -112,11 +112,17 @@ def row_problems(job: Job) -> Iterator[Problem]:
             rows = check.declared_vocabulary(model)
             known = None if place is None else check.vocabulary_of(place)
             if rows is not None and tokens is not None and rows < tokens:
-                yield _too_few(rows, tokens, also)
+                yield Problem(
+                    "model.overrides.vocab_size",
+                    f"{rows} rows of the embedding do not hold the {tokens} tokens of the "
+                    f"tokenizer",
+                    valid=(str(tokens),),
+                    also=also,
+                )
             elif rows is not None and known is not None and rows < known:
                 different = Different("overrides.vocab_size", str(rows), str(known))
     except SetpointError:
-        return  # a check of the model's own says why
+        return  # reported by a check of the model
     if different is not None:
         field, size, expected = different
         given = f", and the tokenizer has {tokens} tokens" if size.startswith("null") else ""
@@ -126,15 +132,6 @@ def row_problems(job: Job) -> Iterator[Problem]:
             valid=(expected,),
             also=also,
         )
-
-
-def _too_few(rows: int, tokens: int, also: tuple[str, ...]) -> Problem:
-    return Problem(
-        "model.overrides.vocab_size",
-        f"{rows} rows of the embedding do not hold the {tokens} tokens of the tokenizer",
-        valid=(str(tokens),),
-        also=also,
-    )
 
 
 @check(when=lambda job: names_attention_backend(job.model))
@@ -193,7 +190,7 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     if attention is None:
         return
     length, compute = job.batch.sequence_length, job.precision.compute
-    # One byte for what is seen, and two for what is added to a score; scores are there twice.
+    # A mask takes one byte, a bias two; scores are held twice.
     size = job.batch.micro_size * length**2 * (8 * model.heads if attention.scores else 3)
     without = ("dense", "causal") if attention.masked else ("dense",)
     better = [
@@ -327,7 +324,7 @@ def base_problems(job: Job) -> Iterator[Problem]:
             return
         infos = dense_tensors(place.directory)
     except SetpointError:
-        return  # a check of the model's own says why
+        return  # reported by a check of the model
     forms: dict[str, tuple[Form, int]] = {}
     for name, info in infos.items():
         if info.encoding is not None:

@@ -1,4 +1,4 @@
-"""Rules of `[parallel]`: what its axes divide, and what replica groups can train."""
+"""Rules of `[parallel]`: divisibility by its axes, and jobs of replica groups."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
         if job.parallel.divides_experts and job.adapter is not None:
             add_adapter(job, made)
     except SetpointError:
-        return  # which the rule of the adapter says
+        return  # reported by the rule of the adapter
 
     def working(field: str, **others: int) -> list[str]:
         """Degrees of an axis by which the model can be divided, and the whole job, too."""
