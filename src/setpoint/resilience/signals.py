@@ -82,6 +82,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.reason: str | None = None
+        """Cause other than a signal, in words; None without one."""
         self.is_deaf = False
         self.busy = False
         """True while steps have been trained that no checkpoint holds."""
@@ -123,19 +125,11 @@ class StopRequest:
         # When a signal came first, in the main thread and in the one that hears of it.
         self._handled: dict[int, float] = {}
         self._heard: dict[int, float] = {}
-        self._reason: str | None = None
 
     @property
     def cause(self) -> str:
         """Cause of the stop in words; empty without a request."""
-        if self._reason is not None and self.signal == PREEMPT:
-            return self._reason
-        return "" if self.signal is None else named(self.signal)
-
-    @property
-    def reason(self) -> str | None:
-        """Cause other than a signal, in words; None without one."""
-        return self._reason
+        return "" if self.signal is None else self._cause_of(self.signal)
 
     @property
     def saves_now(self) -> bool:
@@ -171,7 +165,7 @@ class StopRequest:
         """Preempt the run as a signal does, for a reason other than one; from any thread."""
         if self.signal is not None:
             return
-        self._reason = reason
+        self.reason = reason
         if PREEMPT in self._before:
             os.kill(os.getpid(), PREEMPT)
         else:
@@ -183,7 +177,7 @@ class StopRequest:
         Arguments:
             number, reason: `signal` and `reason` of the rank that was asked.
         """
-        self._agreed, self.signal, self._reason = True, number, reason
+        self._agreed, self.signal, self.reason = True, number, reason
 
     def answer(self) -> None:
         """Note that the step has ended: what remains to be done takes the time that it takes."""
@@ -334,7 +328,7 @@ class StopRequest:
                 return  # what it asks for is being done, or is done
             self._since = time.monotonic()
             if self._finishes:
-                _say(f"{self._called(number)}: {self._prospect()}")
+                _say(f"{self._cause_of(number)}: {self._prospect()}")
         elif number == signal.SIGINT or self._comes_again(self._heard, number):
             self._forced, self._since = True, time.monotonic()
             if self.busy:
@@ -344,9 +338,9 @@ class StopRequest:
                     f"steps"
                 )
 
-    def _called(self, number: int) -> str:
-        """Name of the first request."""
-        return self._reason if self._reason is not None and number == PREEMPT else named(number)
+    def _cause_of(self, number: int) -> str:
+        """Cause of a stop by a signal, which may stand for another reason."""
+        return self.reason if self.reason is not None and number == PREEMPT else named(number)
 
     def _comes_again(self, seen: dict[int, float], number: int) -> bool:
         """True if a signal is meant to hurry, by those of its kind before it.
@@ -378,7 +372,7 @@ class StopRequest:
         if not self._is_said:
             self._is_said = True
             outlook = "" if self.busy else self.outlook()
-            _say(f"{self._called(first)}: stopping at once" + (f": {outlook}" if outlook else ""))
+            _say(f"{self._cause_of(first)}: stopping at once" + (f": {outlook}" if outlook else ""))
         waited = time.monotonic() - since
         finishing = self._finishes and not self._forced
         if finishing:
