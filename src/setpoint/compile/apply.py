@@ -38,12 +38,12 @@ class Compiled:
 
     def __init__(self, names: Mapping[Any, str]) -> None:
         self.names = names
-        self.as_written: set[Any] = set()
+        self.ran_eagerly: set[Any] = set()
 
     def take(self) -> list[str]:
         """Tell which modules ran as they are written, and forget it."""
-        names = [name for part, name in self.names.items() if part in self.as_written]
-        self.as_written.clear()
+        names = [name for part, name in self.names.items() if part in self.ran_eagerly]
+        self.ran_eagerly.clear()
         return names
 
 
@@ -76,14 +76,14 @@ def compile_model(
     shared: dict[Hashable, type[nn.Module]] = {}
     for _, module in parts:
         if "forward" in vars(module):  # of this module alone
-            enter = _entrance(compiled.as_written, _unbound(module.forward))
+            enter = _entrance(compiled.ran_eagerly, _unbound(module.forward))
             compiled_forward = _compile(config, enter, splits_backward=splits_backward)
             module.forward = partial(compiled_forward, module)
             continue
         kind = signature_of(module)
         if kind not in shared:
             shared[kind] = _compiled_class(
-                config, type(module), compiled.as_written, splits_backward
+                config, type(module), compiled.ran_eagerly, splits_backward
             )
         module.__class__ = shared[kind]
     return compiled
@@ -101,13 +101,13 @@ def compile_step(config: Compile, objective: Any) -> Compiled:
     """
     compiled, kind = Compiled({objective: "the step"}), type(objective)
     for name, whole in (("share", True), ("sums", False), ("evaluate", False)):
-        enter = _entrance(compiled.as_written, getattr(kind, name))
+        enter = _entrance(compiled.ran_eagerly, getattr(kind, name))
         setattr(objective, name, partial(_compile(config, enter, whole), objective))
     return compiled
 
 
 def _compiled_class(
-    config: Compile, kind: type[nn.Module], as_written: set[Any], splits_backward: bool
+    config: Compile, kind: type[nn.Module], ran_eagerly: set[Any], splits_backward: bool
 ) -> type[nn.Module]:
     """A class whose forward pass is compiled; copies of its modules are of the class before."""
 
@@ -115,7 +115,7 @@ def _compiled_class(
         make, given, *state = kind.__reduce_ex__(module, protocol)
         return _call, (make, *(kind if each is made else each for each in given)), *state
 
-    enter = _entrance(as_written, kind.forward)
+    enter = _entrance(ran_eagerly, kind.forward)
     compiled = _compile(config, enter, splits_backward=splits_backward)
     names: dict[str, Any] = {
         name: getattr(kind, name) for name in ("__qualname__", "__module__", "__doc__")
@@ -137,13 +137,13 @@ def _call(make: Callable[..., Any], *given: Any) -> Any:
     return make(*given)
 
 
-def _entrance(as_written: set[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+def _entrance(ran_eagerly: set[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
     """Make the function that is compiled: it calls a module, and notes if Python itself runs it."""
 
     def enter(module: Any, *args: Any, **kwargs: Any) -> Any:
         # Compiled code has left this out, whatever the reason why it does not run.
         if not torch.compiler.is_compiling():
-            as_written.add(module)
+            ran_eagerly.add(module)
         return forward(module, *args, **kwargs)
 
     # PyTorch keeps what it compiles, and counts it, by the code object: each kind gets its own.
@@ -362,8 +362,8 @@ class Artifacts:
         digest, artifacts = content[:DIGEST], content[DIGEST:]
         if hashlib.sha256(artifacts).digest() != digest:
             return None
-        found = torch.compiler.load_cache_artifacts(artifacts)
-        return None if found is None else sum(len(each) for each in found.artifacts.values())
+        cache = torch.compiler.load_cache_artifacts(artifacts)
+        return None if cache is None else sum(len(each) for each in cache.artifacts.values())
 
     def save(self) -> bool:
         """Write what was compiled or loaded so far; the file is there whole or as before.
@@ -371,13 +371,13 @@ class Artifacts:
         Returns:
             whether there was anything.
         """
-        found = torch.compiler.save_cache_artifacts()
-        if found is None:
+        cache = torch.compiler.save_cache_artifacts()
+        if cache is None:
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            beside.write_bytes(hashlib.sha256(found[0]).digest() + found[0])
+            beside.write_bytes(hashlib.sha256(cache[0]).digest() + cache[0])
             beside.replace(self.path)
         finally:
             beside.unlink(missing_ok=True)

@@ -95,5 +95,5 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
 
     @dead("optimize_ddp")
     def _optimize_ddp_is_dead(self) -> str | None:
-        whole = self.scope == "graph"
-        return "scope = graph sums gradients after backward, without DDP" if whole else None
+        is_graph = self.scope == "graph"
+        return "scope = graph sums gradients after backward, without DDP" if is_graph else None

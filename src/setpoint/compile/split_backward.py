@@ -176,14 +176,14 @@ def _divided(
 
 def _needed(results: Sequence[Any]) -> set[fx.Node]:
     """The nodes that results are computed from, themselves included."""
-    found: set[fx.Node] = set()
+    nodes: set[fx.Node] = set()
     left = [node for node in results if isinstance(node, fx.Node)]
     while left:
         node = left.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             left += node.all_input_nodes
-    return found
+    return nodes
 
 
 def _part(

@@ -59,14 +59,14 @@ class Watch:
         forward = [record for record in records if record.is_forward]
         # Code between two graphs, in which nothing is computed, has records as well.
         made = [record for record in forward if record.graph_op_count and not record.fail_type]
-        found = [*self._found_breaks(), *self._found_failures(records)]
+        messages = [*self._found_breaks(), *self._found_failures(records)]
         names = self.compiled.take()
         if names:
-            found.append(
+            messages.append(
                 f"{_listed(names)} ran eagerly, {len(names)} of {len(self.compiled.names)} "
                 f"compiled modules"
             )
-        new = [text for text in dict.fromkeys(found) if text not in self._reported]
+        new = [text for text in dict.fromkeys(messages) if text not in self._reported]
         self._reported.update(new)
         return News(
             graphs=len(made),
@@ -97,7 +97,7 @@ class Watch:
         ]
 
     def _found_failures(self, records: Sequence[Any]) -> list[str]:
-        found: list[str] = []
+        messages: list[str] = []
         for record in records:
             if record.fail_type is None:
                 continue
@@ -105,10 +105,10 @@ class Watch:
             where = f" of {record.co_name}" if record.co_name else ""
             if LIMIT in reason:
                 why = reason_in(record.recompile_reason or "")
-                found.append(f"compile.recompile_limit = {self.limit} is reached; last: {why}")
+                messages.append(f"compile.recompile_limit = {self.limit} is reached; last: {why}")
             else:
-                found.append(f"the code{where} was not compiled: {reason_in(reason)}")
-        return found
+                messages.append(f"the code{where} was not compiled: {reason_in(reason)}")
+        return messages
 
 
 def _is_meant(reason: Any) -> bool:
@@ -116,8 +116,8 @@ def _is_meant(reason: Any) -> bool:
     if reason.reason.startswith("DDPOptimizer"):  # compile.optimize_ddp
         return True
     stack = reason.user_stack
-    own = bool(stack) and Path(stack[-1].filename).is_relative_to(OWN)
-    return own and "torch.compiler.disable" in reason.reason
+    is_ours = bool(stack) and Path(stack[-1].filename).is_relative_to(OWN)
+    return is_ours and "torch.compiler.disable" in reason.reason
 
 
 def _place(stack: list[FrameSummary]) -> str:

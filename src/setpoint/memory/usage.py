@@ -74,18 +74,20 @@ def measure(
         device: where the model lies; for a GPU the peak is that since `begin`.
         known: bytes of parts that an engine holds in a form of its own.
     """
-    own = dict(model.named_parameters())
-    masters = [held for name, held in weights.items() if _lies_apart(held, own[name])]
+    model_params = dict(model.named_parameters())
+    masters = [held for name, held in weights.items() if _lies_apart(held, model_params[name])]
     state = [
         leaf
         for leaf in pytree.tree_leaves(list(optimizer.state.values()))
         if isinstance(leaf, Tensor)
     ]
     parts = {
-        "parameters": _bytes(own.values()),
+        "parameters": _bytes(model_params.values()),
         "masters": _bytes(masters),
         "gradients": sum(
-            _gradient(own[name], held) for name, held in weights.items() if held.requires_grad
+            _gradient(model_params[name], held)
+            for name, held in weights.items()
+            if held.requires_grad
         ),
         "optimizer_state": _bytes(state),
         "on_host": 0 if device.type == "cpu" else _bytes(s for s in state if s.is_cpu),
@@ -95,8 +97,8 @@ def measure(
     if device.type != "cuda":
         return MemoryReport(**parts, peak=process_peak(), rest=None)
     peak = torch.cuda.max_memory_allocated(device)
-    here = sum(parts.values()) - 2 * parts["on_host"]
-    return MemoryReport(**parts, peak=peak, rest=max(0, peak - here))
+    on_device = sum(parts.values()) - 2 * parts["on_host"]
+    return MemoryReport(**parts, peak=peak, rest=max(0, peak - on_device))
 
 
 def begin(device: torch.device) -> None:

@@ -113,8 +113,8 @@ def _share_of(peers: Peers) -> Any:
     ) -> tuple[Assignments, Tensor | None]:
         # Which rows these are is not known, but how many; no choice was dropped.
         first, last = (tokens * each // peers.size * top_k for each in (peers.rank, peers.rank + 1))
-        held = assigned._replace(slots=assigned.slots[first:last].clone(), parts=None)
-        return held, None if factors is None else factors[first:last].clone()
+        local_assignments = assigned._replace(slots=assigned.slots[first:last].clone(), parts=None)
+        return local_assignments, None if factors is None else factors[first:last].clone()
 
     return share
 
@@ -168,7 +168,7 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
 
     Raises:
         SetpointError: there is no such rank, this process has ranks already, or the job has a part
-            that cannot be planned: DeepSpeed, torchft, nvfp4, DeepEP, experts that are not
+            that a dry run does not support: DeepSpeed, torchft, nvfp4, DeepEP, experts that are not
             packed or have a capacity.
     """
     size = job.parallel.world_size
@@ -180,14 +180,14 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
     with _kernels_of(device), _ranks(job, vocabulary, rank, size):
         world = world_of(job.parallel)
         few = None if whole else few_layers(job, vocabulary)
-        found: Measured | None = None
+        measured: Measured | None = None
         if few is not None:
             steps = [_planned(each, vocabulary, world) for each in few.jobs]
-            found = extended(few, steps[0], steps[1])
-        layers = None if few is None or found is None else few.layers
-        if found is None:
-            found = _planned(job, vocabulary, world, whole)
-    run = _run_of(world, found, time.perf_counter() - began, layers)
+            measured = extended(few, steps[0], steps[1])
+        layers = None if few is None or measured is None else few.layers
+        if measured is None:
+            measured = _planned(job, vocabulary, world, whole)
+    run = _run_of(world, measured, time.perf_counter() - began, layers)
     return run._replace(even_loads=job.parallel.divides_experts)
 
 
@@ -215,9 +215,9 @@ def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Me
                 f"model: a {type(components.model).__name__} is built with its weights, so that no "
                 f"step of it can be planned\nValid: a model of type = transformer"
             )
-        found = _measured(job, world, components, meter, is_fake=True, whole=whole)
+        measured = _measured(job, world, components, meter, is_fake=True, whole=whole)
         del buckets
-    return found
+    return measured
 
 
 def _run_of(
@@ -226,12 +226,12 @@ def _run_of(
     highest = max(found.windows, key=lambda window: window.peak)
     known = {**found.fixed, "gradients": highest.gradients}
     peak = PeakMemory(**known, rest=highest.peak - sum(known.values()))
-    degrees, at = dict(world.degrees), dict(world.coordinates)
+    degrees, coordinates = dict(world.degrees), dict(world.coordinates)
     return DryRun(
         world.rank,
         world.size,
         degrees,
-        at,
+        coordinates,
         found.held,
         peak,
         found.flops,
@@ -334,7 +334,7 @@ def _refuse(job: Job) -> None:
     }
     for name, given in parts.items():
         if given:
-            raise SetpointError(f"{name} cannot be planned by a dry run\nValid: without it")
+            raise SetpointError(f"a dry run does not support {name}")
     if isinstance(job.model, HuggingFaceModel) and job.model.pretrained is not None:
         for problem in check_weights(job.model):
             name = job.model.pretrained
@@ -381,7 +381,7 @@ def _kernels_of(device: str) -> Iterator[None]:
 
 @contextmanager
 def _ranks(job: Job, vocabulary: int, rank: int, size: int) -> Iterator[None]:
-    """Be one of many ranks that hear of nobody and wait for nobody."""
+    """Initialize a fake process group."""
     if size == 1:
         yield
         return
@@ -417,13 +417,13 @@ def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
         for name, each in model.named_parameters()
         if each.requires_grad and not is_frozen(job.optimizer, name)
     }
-    found: list[dict[str, bool]] = []
+    stage_names: list[dict[str, bool]] = []
     for rank in range(ranks):
         names = [
             part for stage, parts in enumerate(split) if places[stage] == rank for part in parts
         ]
-        found.append({name: name in trained for name in part_of(model, names).state_dict()})
-    return found
+        stage_names.append({name: name in trained for name in part_of(model, names).state_dict()})
+    return stage_names
 
 
 def _naming(world: World) -> Callable[[ProcessGroup | None], tuple[str, int]]:
@@ -442,22 +442,22 @@ def _naming(world: World) -> Callable[[ProcessGroup | None], tuple[str, int]]:
 def _fixed(components: Components) -> dict[str, int]:
     """Bytes of what is there between steps, by part."""
     model = components.model
-    held = list(model.parameters())
-    own = {id(each) for each in held}
-    masters = [each for each in components.weights.parameters() if id(each) not in own]
+    params = list(model.parameters())
+    param_ids = {id(each) for each in params}
+    masters = [each for each in components.weights.parameters() if id(each) not in param_ids]
     of_optimizer = components.optimizer.state.values()
     states = [each for of in of_optimizer for each in of.values() if isinstance(each, Tensor)]
-    fixed = {"weights": held, "masters": masters, "optimizer": states, "buffers": model.buffers()}
+    fixed = {"weights": params, "masters": masters, "optimizer": states, "buffers": model.buffers()}
     return {name: size_of(tensors) for name, tensors in fixed.items()}
 
 
 def _mark_gradients(meter: Meter, components: Components) -> None:
     """Let the meter find gradients."""
-    held = {
+    params = {
         id(each): each
         for each in (*components.model.parameters(), *components.weights.parameters())
     }
-    trained = [each for each in held.values() if each.requires_grad]
+    trained = [each for each in params.values() if each.requires_grad]
     meter.gradients = lambda: size_of(each.grad for each in trained if each.grad is not None)
 
 

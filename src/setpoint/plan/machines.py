@@ -335,16 +335,16 @@ def machine_named(name: str, file: str | None = None) -> tuple[Machine, Network]
     Raises:
         SetpointError: there is none of this name.
     """
-    found = machines(file)
-    machine = found.machines.get(name) or found.machines.get(name.lower())
+    known = machines(file)
+    machine = known.machines.get(name) or known.machines.get(name.lower())
     if machine is None:
-        close = did_you_mean(name, found.machines, " ")
+        close = did_you_mean(name, known.machines, " ")
         raise SetpointError(
-            f"--gpu: there is no machine {name!r}.{close}\nValid: {', '.join(found.machines)}\n"
+            f"--gpu: there is no machine {name!r}.{close}\nValid: {', '.join(known.machines)}\n"
             f"Others are described in a file, --machines FILE: a table [machines.{name}] with "
             f'like = "h100" and what differs'
         )
-    return machine, found.networks[machine.network]
+    return machine, known.networks[machine.network]
 
 
 HOUR = 3600.0
@@ -401,10 +401,10 @@ def cost_of(
     if not counts:
         return None
     count = min(counts)
-    whole = count * step
-    hours = whole / HOUR * ranks
+    total = count * step
+    hours = total / HOUR * ranks
     energy = None if power is None else hours * power * PUE / 1000
-    return Cost(count, whole, hours, None if price is None else hours * price, energy)
+    return Cost(count, total, hours, None if price is None else hours * price, energy)
 
 
 def _rounded_up(seconds: float) -> int:

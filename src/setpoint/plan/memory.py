@@ -81,11 +81,11 @@ def in_words(key: str) -> str:
 
 def value_of(monomial: str, sizes: dict[str, int]) -> int:
     """Multiply the sizes that a word of letters names."""
-    found = 1
+    product = 1
     for letter in monomial:
         if letter != "1":
-            found *= sizes[letter]
-    return found
+            product *= sizes[letter]
+    return product
 
 
 @cache
@@ -196,9 +196,9 @@ def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
     if sizes is None:
         return 0
     tokens = tokens_of(workload, topology)
-    own = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
+    local_tokens = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
     width = sizes["D"] * workload.formats.compute
-    return own * sizes["U"] * (width + 4) + tokens * width + sizes["E"] * 8
+    return local_tokens * sizes["U"] * (width + 4) + tokens * width + sizes["E"] * 8
 
 
 def _beside(workload: Workload, topology: Topology) -> int:
@@ -322,10 +322,12 @@ def rank_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMe
     fixed = update_memory(workload, topology, rank)
     if fixed.unknown:
         return fixed
-    at = coordinates(topology.degrees, rank)["pipeline"]
-    held = [_held(workload, topology, stage) for stage in stages_of(workload, topology)[at]]
+    pipeline_rank = coordinates(topology.degrees, rank)["pipeline"]
+    kept_parts = [
+        _held(workload, topology, stage) for stage in stages_of(workload, topology)[pipeline_rank]
+    ]
     shards = shards_of(workload, topology, rank)
-    moments = _moments(workload, topology, fixed, shards, held, at)
+    moments = _moments(workload, topology, fixed, shards, kept_parts, pipeline_rank)
     return max(fixed, *moments, key=lambda each: each.total)
 
 
@@ -352,8 +354,8 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
 def kept_for_backward(workload: Workload, topology: Topology) -> int:
     """Count what one micro-batch keeps on rank 0 for its backward pass, logits included."""
     stages = stages_of(workload, topology)[0]
-    held = (each for stage in stages for _, each in _held(workload, topology, stage))
-    return sum(each.kept for each in held)
+    kept_parts = (each for stage in stages for _, each in _held(workload, topology, stage))
+    return sum(each.kept for each in kept_parts)
 
 
 def _masters(workload: Workload, topology: Topology, shards: Shards) -> int:
@@ -373,13 +375,13 @@ NOTHING = Held(0, 0, 0)
 
 def _held(workload: Workload, topology: Topology, stage: tuple[int, ...]) -> KeptParts:
     """Bytes that each part of a stage keeps for backward."""
-    found: KeptParts = []
+    kept_parts: KeptParts = []
     layer = 0
     for part in stage:
         kind = workload.kinds[workload.order[part]]
-        found.append((kind.name, held_by(kind, workload, topology, layer)))
+        kept_parts.append((kind.name, held_by(kind, workload, topology, layer)))
         layer += kind.name == "layer"
-    return found
+    return kept_parts
 
 
 def _moments(

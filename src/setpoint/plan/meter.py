@@ -471,14 +471,14 @@ def _told_apart(
     windows: Sequence[Window], ends: tuple[int, int], layers: int
 ) -> list[tuple[tuple[str, int], Window]]:
     """Windows of the first and the last layers, these counted from the end, and of none."""
-    found: list[tuple[tuple[str, int], Window]] = []
+    labelled: list[tuple[tuple[str, int], Window]] = []
     for window in windows:
         what, layer = window.label
         if layer >= layers - ends[1]:
-            found.append(((f"{what}, from the end", layers - layer), window))
+            labelled.append(((f"{what}, from the end", layers - layer), window))
         elif layer < ends[0]:
-            found.append((window.label, window))
-    return found
+            labelled.append((window.label, window))
+    return labelled
 
 
 class Marked(list[Any]):

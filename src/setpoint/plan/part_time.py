@@ -194,10 +194,10 @@ class PartTimes:
     def part(self, number: int, recomputed: bool) -> PartTime:
         """A part by its kind; alike ones are computed once."""
         key = (self.workload.order[number], recomputed)
-        found = self._parts.get(key)
-        if found is None:
-            found = self._parts[key] = self._part(self.workload.kinds[key[0]], recomputed)
-        return found
+        part_time = self._parts.get(key)
+        if part_time is None:
+            part_time = self._parts[key] = self._part(self.workload.kinds[key[0]], recomputed)
+        return part_time
 
     def _part(self, kind: Kind, recomputed: bool) -> PartTime:
         tensor = self.topology.tensor

@@ -129,10 +129,10 @@ def _has_window(job: Job, c: Transformer, layer: int) -> bool:
 
 def _formats(job: Job) -> str:
     precision = job.precision
-    found = f"{SIZE[precision.params]}/{SIZE[precision.compute]}"
+    formats = f"{SIZE[precision.params]}/{SIZE[precision.compute]}"
     # Where norms have no kernel of their own they are composed of others.
     is_plain = precision.params != "fp32" and job.parallel.device == "cpu"
-    return f"{found} plain" if is_plain else found
+    return f"{formats} plain" if is_plain else formats
 
 
 def _norm(job: Job, c: Transformer) -> str:

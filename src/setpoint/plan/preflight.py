@@ -107,9 +107,9 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
         # Most jobs need no list.
         from setpoint.train.build.parameters import adapted, adapter_report, trained
 
-        found = adapted(job, vocabulary)
-        if found is not None:
-            facts["adapter"] = adapter_report(job, found).line()
+        adapter = adapted(job, vocabulary)
+        if adapter is not None:
+            facts["adapter"] = adapter_report(job, adapter).line()
         facts["trained parameters"] = sum(prod(each.shape) for each in trained(job, vocabulary))
     if model.moe is not None:
         facts["active parameters"] = size.active

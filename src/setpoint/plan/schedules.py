@@ -134,12 +134,12 @@ def _breadth_first(ranks: int, each: int, count: int, rank: int, schedule: str) 
 
 def _one_by_one(ranks: int, count: int, rank: int) -> list[Action]:
     ahead = min(count, ranks - 1 - rank)
-    found = [Action(FORWARD, rank, number) for number in range(ahead)]
+    actions = [Action(FORWARD, rank, number) for number in range(ahead)]
     for number in range(count):
         if ahead + number < count:
-            found.append(Action(FORWARD, rank, ahead + number))
-        found.append(Action(BACKWARD, rank, number))
-    return found
+            actions.append(Action(FORWARD, rank, ahead + number))
+        actions.append(Action(BACKWARD, rank, number))
+    return actions
 
 
 def _interleaved(ranks: int, each: int, count: int, rank: int, splits: bool) -> list[Action]:
@@ -153,18 +153,18 @@ def _interleaved(ranks: int, each: int, count: int, rank: int, splits: bool) -> 
         stage = (each - 1 - local if backward else local) * ranks + rank
         return stage, number // (size * each) * size + number % size
 
-    found = [Action(FORWARD, *place(number, False)) for number in range(ahead)]
+    actions = [Action(FORWARD, *place(number, False)) for number in range(ahead)]
     weights = 0
     for number in range(total):
         if ahead + number < total:
-            found.append(Action(FORWARD, *place(ahead + number, False)))
-        found.append(Action(INPUT if splits else BACKWARD, *place(number, True)))
+            actions.append(Action(FORWARD, *place(ahead + number, False)))
+        actions.append(Action(INPUT if splits else BACKWARD, *place(number, True)))
         if splits and number >= rank:
-            found.append(Action(WEIGHT, *place(weights, True)))
+            actions.append(Action(WEIGHT, *place(weights, True)))
             weights += 1
     if splits:
-        found += [Action(WEIGHT, *place(number, True)) for number in range(weights, total)]
-    return found
+        actions += [Action(WEIGHT, *place(number, True)) for number in range(weights, total)]
+    return actions
 
 
 class _Counting:
@@ -321,14 +321,14 @@ def _needs(action: Action, stages: int) -> list[Action]:
     """Actions that must have ended before one; of a backward pass its input part is enough."""
     kind, stage, number = action
     if kind == FORWARD:
-        found = [] if stage == 0 else [Action(FORWARD, stage - 1, number)]
+        needs = [] if stage == 0 else [Action(FORWARD, stage - 1, number)]
     elif kind == WEIGHT:
-        found = [Action(INPUT, stage, number)]
+        needs = [Action(INPUT, stage, number)]
     elif stage == stages - 1:
-        found = [Action(FORWARD, stage, number)]
+        needs = [Action(FORWARD, stage, number)]
     else:
-        found = [Action(FORWARD, stage, number), Action(BACKWARD, stage + 1, number)]
-    return found
+        needs = [Action(FORWARD, stage, number), Action(BACKWARD, stage + 1, number)]
+    return needs
 
 
 @lru_cache(maxsize=256)

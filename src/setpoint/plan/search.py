@@ -175,10 +175,10 @@ def least_memory(space: SearchSpace) -> Least:
 
 
 def _least(space: SearchSpace) -> tuple[Topology, RankMemory]:
-    found = sorted(meshes(space), key=lambda mesh: mesh.copies)[:LOOKED_AT]
+    candidates = sorted(meshes(space), key=lambda mesh: mesh.copies)[:LOOKED_AT]
     leaves = [
         leaf
-        for mesh in found
+        for mesh in candidates
         for leaf in _leaves(space, mesh)
         if leaf.micro_size == min(_rows(space, mesh))
     ]
@@ -334,8 +334,8 @@ def _experts(space: SearchSpace, batch: Topology) -> Sequence[int]:
 
 def _at_ends(space: SearchSpace, topology: Topology) -> RankMemory:
     """The memory of the first or of the last rank of a pipeline, whichever has more."""
-    found = [rank_memory(space.workload, topology, rank) for rank in _ends(topology)]
-    return max(found, key=lambda each: each.total)
+    memories = [rank_memory(space.workload, topology, rank) for rank in _ends(topology)]
+    return max(memories, key=lambda each: each.total)
 
 
 def _ends(topology: Topology) -> tuple[int, ...]:
@@ -360,8 +360,8 @@ class _Bounds:
         self.passes: dict[Topology, float] = {}
         self.sent: dict[Topology, float] = {}
         w = space.workload
-        held = [each for number in w.order for each in w.kinds[number].weights]
-        dense = [each for each in held if each.division != "experts"]
+        weights = [each for number in w.order for each in w.kinds[number].weights]
+        dense = [each for each in weights if each.division != "experts"]
         self.gathered = sum(each.gathered * each.times for each in dense)
         numbers = sum(each.numbers * each.times for each in dense if each.is_trained)
         self.reduced = numbers * w.formats.reduce
@@ -376,7 +376,7 @@ class _Bounds:
         kept = not w.weights_on_host
         self.fixed = sum(
             each.times * (each.sharded + each.is_trained * each.numbers * kept * each.state[0])
-            for each in held
+            for each in weights
         )
 
     def fits(self, topology: Topology) -> bool:

@@ -145,19 +145,19 @@ class _Step(PartTimes):
     def _units(self, shards: Shards) -> tuple[list[WeightMessages], dict[Place, WeightMessages]]:
         """Messages of the weights of each layer, and of other units by their place."""
         each = self.topology.layers_per_unit
-        found: list[WeightMessages] = []
+        messages: list[WeightMessages] = []
         others: dict[Place, WeightMessages] = {}
         for unit in shards.units:
             made = self._sent.get(unit)
             if made is None:
                 made = self._sent[unit] = self._unit(unit)
             if unit.place == "layer":
-                found += [
+                messages += [
                     made if each == 1 else WeightMessages(*(value / each for value in made))
                 ] * each
             else:
                 others[unit.place] = _sum(made, others.get(unit.place, WeightMessages()))
-        return found, others
+        return messages, others
 
     def _unit(self, unit: Unit) -> WeightMessages:
         """Messages of weights that are gathered together."""
@@ -184,8 +184,8 @@ class _Step(PartTimes):
     def _optimizer(self, shards: Shards) -> float:
         """Seconds of clipping and of the update, which read and write what they need."""
         formats = self.workload.formats
-        held = formats.master or formats.params
-        each = 2 * held + 4 * formats.gradient + (formats.params if formats.master else 0)
+        stored = formats.master or formats.params
+        each = 2 * stored + 4 * formats.gradient + (formats.params if formats.master else 0)
         moved = shards.numbers * each + 2 * shards.state
         return moved / (self.machine.bandwidth * self.machine.assumed.memory)
 
@@ -315,17 +315,17 @@ class _Step(PartTimes):
         """Of all stages, in the order of the model."""
         t = self.topology
         order = stages_of(self.workload, t)
-        found: dict[int, StageTimes] = {}
+        stage_times: dict[int, StageTimes] = {}
         freed = expert_turns(t).backwards > 0
         for rank, stages in enumerate(self.stages):
             for numbers, parts in zip(order[rank], stages, strict=True):
                 # Experts that are freed are gathered for each pass, behind the part before.
-                found[numbers[0]] = StageTimes(
+                stage_times[numbers[0]] = StageTimes(
                     sum(max(part.forward.total, part.experts.gather * freed) for part in parts),
                     sum(max(part.back, part.experts.gather * freed) for part in parts),
                     sum(part.weight for part in parts),
                 )
-        return [found[first] for first in sorted(found)]
+        return [stage_times[first] for first in sorted(stage_times)]
 
     @property
     def _hop(self) -> float:
@@ -349,8 +349,8 @@ class _Step(PartTimes):
         """A step of a pipeline."""
         t = self.topology
         count, slowest = t.accumulation, self._slowest()
-        held = [part for stage in self.stages[slowest] for part in stage]
-        parts = self._spent(held, count)
+        stage_parts = [part for stage in self.stages[slowest] for part in stage]
+        parts = self._spent(stage_parts, count)
         busy = sum(parts.values())
         passes = _passes(t.schedule, tuple(self._stage_times()), t.pipeline, count, self._hop)
         passes = max(passes, busy)  # of which the steady state may fall short
@@ -360,7 +360,7 @@ class _Step(PartTimes):
         update = parts["optimizer"] = max(self._optimizer_of(rank) for rank in range(t.pipeline))
         hidden = {
             "messages of weights": max(0.0, _longest(around, 2) - waited),
-            "ring attention": count * sum(part.beside for part in held),
+            "ring attention": count * sum(part.beside for part in stage_parts),
         }
         return passes + waited + update, parts, hidden
 
@@ -382,41 +382,45 @@ class _Step(PartTimes):
         for each in others.values():
             around = _sum(around, each)
         turns = weight_turns(t, "layer")
-        held = [part for stage in self.stages[rank] for part in stage]
+        stage_parts = [part for stage in self.stages[rank] for part in stage]
         first = units[0].gather if units else around.gather
         gathered = sum(unit.gather for unit in units) + around.gather
-        forward = sum(part.forward.total for part in held)
+        forward = sum(part.forward.total for part in stage_parts)
         before = max(first, gathered - forward) if turns.forwards else 0.0
         sent = turns.forwards * gathered
         again = turns.backwards * gathered
         if turns.backwards:  # gathered for each pass: behind it, as far as there is room
-            backward = sum(part.back for part in held)
+            backward = sum(part.back for part in stage_parts)
             before += (t.accumulation - 1) * max(0.0, gathered - forward)
             before += t.accumulation * max(0.0, gathered - backward)
         after = around.reduce + around.copied
-        for unit in (*units, *(part.experts for part in held)):
+        for unit in (*units, *(part.experts for part in stage_parts)):
             after += unit.reduce + unit.copied
         return before, after, sent + again + after
 
     def events(self) -> list[StepEvent]:
         """Events with their times, for a drawing."""
-        found = list(self._events())
-        drawn = max(event.end for event in found)
+        events = list(self._events())
+        drawn = max(event.end for event in events)
         slowed = self.result().parts.get(SLOWED, 0.0)
         times = (drawn + slowed) / drawn  # evenly, wherever the messages are
-        return [event._replace(start=event.start * times, end=event.end * times) for event in found]
+        return [
+            event._replace(start=event.start * times, end=event.end * times) for event in events
+        ]
 
     def _events(self) -> Iterator[StepEvent]:
         t = self.topology
         if t.pipeline == 1:
             yield from self._flat_events()
             return
-        found = simulate(t.schedule, self._stage_times(), t.pipeline, t.accumulation, self._hop)
+        simulation = simulate(
+            t.schedule, self._stage_times(), t.pipeline, t.accumulation, self._hop
+        )
         around = [self._around_passes(rank) for rank in range(t.pipeline)]
         begins = _longest(around, 0)
-        critical = {event for _, event in found.critical()}
-        end = begins + found.seconds + _longest(around, 1)
-        for rank, row in enumerate(found.ranks):
+        critical = {event for _, event in simulation.critical()}
+        end = begins + simulation.seconds + _longest(around, 1)
+        for rank, row in enumerate(simulation.ranks):
             name = f"pipeline {rank}"
             before, after, _ = around[rank]
             if before:
@@ -454,7 +458,7 @@ class _Step(PartTimes):
     def _assumptions(self) -> list[str]:
         m, n, a = self.machine, self.network, self.machine.assumed
         t = self.topology
-        found = [
+        assumptions = [
             f"{m.title or 'the machine'}: {self.peak / 1e12:,.0f} TFLOP/s, of which large matrix "
             f"products reach {a.matmul:.0%} (half of that at a size of {a.half_size:g}) and "
             f"attention {a.attention:.0%}",
@@ -464,9 +468,11 @@ class _Step(PartTimes):
         document = self.kernels.document
         if document is not None:
             known = f"a token is in a document of {document:,.0f}, by the prepared data"
-            found.append(f"documents: {known if document else 'one a row, as none is prepared'}")
+            assumptions.append(
+                f"documents: {known if document else 'one a row, as none is prepared'}"
+            )
         if t.world_size > 1:
-            found.append(
+            assumptions.append(
                 f"links: {m.node.ranks} ranks a node at {m.node.bandwidth / 1e9:g} GB/s, "
                 f"{m.node.achieved:.0%} reached"
                 + (
@@ -475,25 +481,25 @@ class _Step(PartTimes):
                     else ""
                 )
             )
-            found.append(
+            assumptions.append(
                 "weights are gathered and gradients reduced behind computing, which each second of "
                 f"that slows by {a.contention:g} s; tensor and Ulysses messages are waited for"
             )
         if t.pipeline > 1:
-            found.append(
+            assumptions.append(
                 f"schedule {t.schedule}, simulated action by action; gradients are reduced after "
                 f"the last micro-batch"
             )
         if self.workload.kinds[0].name == "model":
-            found.append(
+            assumptions.append(
                 "the parts of this model are known to its own code only: counted are its weights, "
                 "each as a product with all tokens, so that a step takes longer"
             )
         if self.workload.optimizer == "Muon":
-            found.append("without the matrix products of Muon's orthogonalization")
+            assumptions.append("without the matrix products of Muon's orthogonalization")
         if self.workload.weights_on_host:
-            found.append("as if nothing were copied to and from host memory")
-        return found
+            assumptions.append("as if nothing were copied to and from host memory")
+        return assumptions
 
 
 def _longest(around: Sequence[tuple[float, float, float]], which: int) -> float:

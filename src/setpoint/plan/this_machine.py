@@ -34,14 +34,14 @@ def memory_problems(job: Job) -> Iterator[Problem]:
         if cuda.is_available():
             return
     workload, topology = Workload.of(job, model.vocab_size or BYTES_VOCABULARY), Topology.of(job)
-    plan, here = update_memory(workload, topology), machine_memory()
+    plan, available = update_memory(workload, topology), machine_memory()
     kept = plan.weights + plan.masters + plan.optimizer
     weights = kept + plan.gradients
-    if weights > here:
+    if weights > available:
         yield Problem(
             "model",
             f"its parameters, gradients and optimizer state take at least {_gib(weights)} whatever "
-            f"the batch is, and this machine has {_gib(here)}",
+            f"the batch is, and this machine has {_gib(available)}",
             also=("optimizer", "precision.params"),
             hint="What helps: a smaller model, precision.params = bf16, or an optimizer that keeps "
             "less state.",
@@ -52,12 +52,12 @@ def memory_problems(job: Job) -> Iterator[Problem]:
     # The state is there from the end of the first step on.
     kept -= plan.optimizer * (job.total_steps() == 1)
     needed = int(SURE * kept_for_backward(workload, topology))
-    if kept + needed > here:
+    if kept + needed > available:
         yield Problem(
             "batch.micro_size",
             f"activations and logits of {batch.micro_size} sequences of {batch.sequence_length} "
             f"tokens take at least {_gib(needed)} beside {_gib(kept)} of weights and optimizer "
-            f"state, and this machine has {_gib(here)}",
+            f"state, and this machine has {_gib(available)}",
             also=("batch.sequence_length", "model"),
             hint=f"What helps: {'; '.join(memory_suggestions(job))}.",
         )

@@ -219,24 +219,24 @@ def _drawing(events: Sequence[StepEvent]) -> tuple[str, str]:
     left, high, width = 90, 24, min(24_000, max(1180, 5 * each))
     scale = (width - left - 60) / end
     height = high * len(names) + 30
-    found = [f'<svg width="{width}" height="{height}" role="img" aria-label="timeline">']
+    lines = [f'<svg width="{width}" height="{height}" role="img" aria-label="timeline">']
     ticks = max(8, width // 150)
     for number in range(ticks + 1):
         x, time = left + number / ticks * end * scale, end * number / ticks
-        found.append(f'<line x1="{x:.1f}" y1="20" x2="{x:.1f}" y2="{height}"/>')
-        found.append(
+        lines.append(f'<line x1="{x:.1f}" y1="20" x2="{x:.1f}" y2="{height}"/>')
+        lines.append(
             f'<text x="{x + 2:.1f}" y="14">{escape(seconds(time) if time else "0")}</text>'
         )
     places = {name: 24 + high * number for number, name in enumerate(names)}
-    found += [f'<text x="0" y="{y + 14}">{escape(name)}</text>' for name, y in places.items()]
+    lines += [f'<text x="0" y="{y + 14}">{escape(name)}</text>' for name, y in places.items()]
     for event in events:
         if event.row not in places:
             continue
         kind = event.kind if event.critical else f"{event.kind} off"
         label = f"{event.label}: {seconds(event.end - event.start)} from {seconds(event.start)}"
-        found.append(
+        lines.append(
             f'<rect class="{kind}" x="{left + event.start * scale:.2f}" y="{places[event.row]}" '
             f'width="{max(0.4, (event.end - event.start) * scale - 0.4):.2f}" height="18">'
             f"<title>{escape(label)}</title></rect>"
         )
-    return "\n".join([*found, "</svg>"]), note
+    return "\n".join([*lines, "</svg>"]), note

@@ -26,12 +26,12 @@ SHOWN = 8
 
 def coordinates(degrees: Mapping[str, int], rank: int) -> dict[str, int]:
     """Coordinates of a rank on each axis, outermost first."""
-    found: dict[str, int] = {}
+    coordinates_by_axis: dict[str, int] = {}
     left = prod(degrees.values())
     for axis, degree in degrees.items():
         left //= degree
-        found[axis] = rank // left % degree
-    return found
+        coordinates_by_axis[axis] = rank // left % degree
+    return coordinates_by_axis
 
 
 def stride(degrees: Mapping[str, int], axis: str) -> int:
@@ -47,23 +47,23 @@ def span(degrees: Mapping[str, int], axes: Sequence[str]) -> int:
 
 def index_along(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> int:
     """The number of a rank among those that differ from it on these axes only."""
-    at, found = coordinates(degrees, rank), 0
+    position, index = coordinates(degrees, rank), 0
     for axis, degree in degrees.items():
         if axis in axes:
-            found = found * degree + at[axis]
-    return found
+            index = index * degree + position[axis]
+    return index
 
 
 def members(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> list[int]:
     """The ranks that differ from one on some axes only, itself among them, in order."""
-    at = coordinates(degrees, rank)
-    first = rank - sum(at[axis] * stride(degrees, axis) for axis in axes)
-    found = [first]
+    position = coordinates(degrees, rank)
+    first = rank - sum(position[axis] * stride(degrees, axis) for axis in axes)
+    ranks = [first]
     for axis, degree in degrees.items():
         if axis in axes:
             step = stride(degrees, axis)
-            found = [each + n * step for each in found for n in range(degree)]
-    return found
+            ranks = [each + n * step for each in ranks for n in range(degree)]
+    return ranks
 
 
 def draw(degrees: Mapping[str, int], rank: int) -> list[tuple[str, str, str, str]]:
@@ -73,15 +73,15 @@ def draw(degrees: Mapping[str, int], rank: int) -> list[tuple[str, str, str, str
         rows of the axis, its degree, the rank's coordinate, and the ranks that it joins this rank
         with, of which the middle ones of many are left out.
     """
-    at = coordinates(degrees, rank)
+    position = coordinates(degrees, rank)
     rows: list[tuple[str, str, str, str]] = []
     for axis, degree in degrees.items():
         if degree == 1:
             continue
         step = stride(degrees, axis)
-        first = rank - at[axis] * step
-        shown = [_marked(first + n * step, rank) for n in _some(degree, at[axis])]
-        rows.append((axis, f"{degree:,}", f"{at[axis]:,}", " ".join(shown)))
+        first = rank - position[axis] * step
+        shown = [_marked(first + n * step, rank) for n in _some(degree, position[axis])]
+        rows.append((axis, f"{degree:,}", f"{position[axis]:,}", " ".join(shown)))
     return rows
 
 
@@ -95,12 +95,12 @@ def _some(count: int, own: int) -> list[int]:
         return list(range(count))
     near = sorted({0, 1, max(0, own - 1), own, min(count - 1, own + 1), count - 1})
     gap = -(10**12)
-    found: list[int] = []
+    shown: list[int] = []
     for number in near:
-        if found and number != found[-1] + 1:
-            found.append(gap)
-        found.append(number)
-    return found
+        if shown and number != shown[-1] + 1:
+            shown.append(gap)
+        shown.append(number)
+    return shown
 
 
 class Recompute(NamedTuple):
@@ -308,26 +308,26 @@ class Topology(NamedTuple):
 
     def overrides(self) -> list[str]:
         """Command line arguments that set it; none that has no effect."""
-        found = [f"parallel.{axis}={degree}" for axis, degree in self.degrees.items()]
+        fields = [f"parallel.{axis}={degree}" for axis, degree in self.degrees.items()]
         if self.divides_experts:
-            found += [
+            fields += [
                 f"parallel.expert={self.expert}",
                 f"parallel.expert_tensor={self.expert_tensor}",
             ]
         if self.tensor > 1:
-            found.append(f"parallel.sequence_parallel={str(self.sequence_parallel).lower()}")
+            fields.append(f"parallel.sequence_parallel={str(self.sequence_parallel).lower()}")
         if self.pipeline > 1:
-            found.append(f"parallel.pipelining.schedule={self.schedule}")
+            fields.append(f"parallel.pipelining.schedule={self.schedule}")
             if SCHEDULES[self.schedule].is_looped:
-                found.append(f"parallel.pipelining.stages_per_rank={self.stages_per_rank}")
+                fields.append(f"parallel.pipelining.stages_per_rank={self.stages_per_rank}")
         if self.shards > 1 and self.reshard is not None:
-            found.append(f"parallel.reshard={str(self.reshard).lower()}")
-        found += [
+            fields.append(f"parallel.reshard={str(self.reshard).lower()}")
+        fields += [
             f"batch.micro_size={self.micro_size}",
             f"batch.accumulation={self.accumulation}",
             *self.recompute.overrides(self.every),
         ]
-        return [f"--{each}" for each in found]
+        return [f"--{each}" for each in fields]
 
 
 def tokens_of(workload: Workload, topology: Topology) -> int:
@@ -365,9 +365,9 @@ def _cut(
             "Valid: 1, or a model of type = transformer"
         )
     names = part_names(workload.layers)
-    at = {name: number for number, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(names)}
     if split is not None:
-        return tuple(tuple(at[name] for name in stage) for stage in split)
+        return tuple(tuple(numbers[name] for name in stage) for stage in split)
     if count > len(names):
         raise SetpointError(
             f"parallel.pipeline: the model has {len(names)} parts, and there are {count} stages\n"
@@ -377,7 +377,7 @@ def _cut(
         workload.kinds[kind].size._replace(name=name)
         for name, kind in zip(names, workload.order, strict=True)
     ]
-    return tuple(tuple(at[name] for name in stage) for stage in balanced(sizes, count))
+    return tuple(tuple(numbers[name] for name in stage) for stage in balanced(sizes, count))
 
 
 Place = Literal["first", "layer", "last", "around"]
@@ -428,14 +428,14 @@ class Shards(NamedTuple):
 def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
     """Find what a rank holds of the weights."""
     degrees = topology.degrees
-    at = coordinates(degrees, rank)
+    position = coordinates(degrees, rank)
     shard = index_along(degrees, topology.sharding_axes, rank)
     # Nothing of a step decides what is held, and of replicas only whether there are any.
     topology = topology._replace(
         micro_size=1, accumulation=1, recompute=Recompute(), every=1, reshard=None,
         replicate=min(topology.replicate, 2),
     )  # fmt: skip
-    return _shards(workload, topology, at["pipeline"], at["tensor"], shard)
+    return _shards(workload, topology, position["pipeline"], position["tensor"], shard)
 
 
 class _LocalWeight(NamedTuple):
@@ -464,23 +464,23 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Local
         dim = side_to_shard(shape, weight.inner, shards)
         rows = -(-shape[dim] // shards)
         padded = whole // shape[dim] * rows
-        own = padded
+        elements = padded
         local = tuple(rows if n == dim else size for n, size in enumerate(shape))
     elif in_unit and topology.uses_fsdp:
         rows = -(-shape[0] // topology.shards)
         rest = prod(shape[1:])
         padded = rows * rest
-        here = max(0, min(rows, shape[0] - shard * rows))
-        own, local = here * rest, (here, *shape[1:])
+        rows_of_rank = max(0, min(rows, shape[0] - shard * rows))
+        elements, local = rows_of_rank * rest, (rows_of_rank, *shape[1:])
         whole = padded * topology.shards
     else:
-        padded, own, local = whole, whole, shape
+        padded, elements, local = whole, whole, shape
     per_number, per_tensor = weight.state
-    kept = factored(local) if weight.is_factored else own
+    kept = factored(local) if weight.is_factored else elements
     by_fsdp = topology.shards_experts if is_expert else topology.uses_fsdp and in_unit
     size = (weight.sharded if by_fsdp else weight.stored) / max(1, weight.numbers)
     return _LocalWeight(
-        round(padded * size), own, padded, whole, kept * per_number + per_tensor, in_unit
+        round(padded * size), elements, padded, whole, kept * per_number + per_tensor, in_unit
     )
 
 
@@ -492,10 +492,10 @@ def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[in
     """
     shape, ranks = weight.shape, topology.tensor
     if weight.division == "experts" and topology.divides_experts:
-        found = [shape[0] // topology.expert, *shape[1:]]
+        sizes = [shape[0] // topology.expert, *shape[1:]]
         if topology.expert_tensor > 1 and weight.inner:
-            found[weight.inner] //= topology.expert_tensor
-        return tuple(found)
+            sizes[weight.inner] //= topology.expert_tensor
+        return tuple(sizes)
     if ranks == 1 or weight.division in ("whole", "experts"):
         return shape
     if weight.division == "columns":
@@ -610,13 +610,13 @@ def _sums(held: list[tuple[Weight, _LocalWeight]], topology: Topology) -> _Sums:
 
 
 def _unit(held: list[tuple[Weight, _LocalWeight]], place: Place) -> Unit:
-    own = [(weight, each) for weight, each in held if each.in_unit]
+    in_unit = [(weight, each) for weight, each in held if each.in_unit]
     gathered = sum(
         round(each.whole * weight.gathered / max(1, weight.numbers)) * weight.times
-        for weight, each in own
+        for weight, each in in_unit
     )
-    trained = sum(each.whole * weight.times for weight, each in own if weight.is_trained)
-    largest = max((each.whole for _, each in own), default=0)
+    trained = sum(each.whole * weight.times for weight, each in in_unit if weight.is_trained)
+    largest = max((each.whole for _, each in in_unit), default=0)
     return Unit(place, gathered, trained, largest)
 
 

@@ -58,7 +58,7 @@ def traffic(workload: Workload, topology: Topology, rank: int = 0) -> list[Traff
 
     The loss, counts and norms of a step, some hundred bytes in all, are one row of all ranks.
     """
-    found: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+    totals: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
     shards = shards_of(workload, topology, rank)
     for kind, axes, ranks, calls, size in (
         *_of_weights(workload, topology, shards),
@@ -66,15 +66,15 @@ def traffic(workload: Workload, topology: Topology, rank: int = 0) -> list[Traff
         *_of_stages(workload, topology, rank),
     ):
         if ranks > 1 and calls and size:
-            row = found[kind, axes, ranks]
+            row = totals[kind, axes, ranks]
             row[0] += calls
             row[1] += size
     if topology.world_size > 1:
         axes = _joined(topology, AXES)
-        row = found["all_reduce", axes, topology.world_size]
+        row = totals["all_reduce", axes, topology.world_size]
         row[0] += 1
         row[1] += 64
-    rows = [Traffic(*key, *sizes) for key, sizes in found.items()]
+    rows = [Traffic(*key, *sizes) for key, sizes in totals.items()]
     return sorted(rows, key=lambda row: -row.sent)
 
 
@@ -162,9 +162,9 @@ def _buckets(sizes: list[int], room: int) -> int:
 
 def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Row]:
     """Messages of the parts of layers: of `tensor`, the ring, Ulysses and experts."""
-    at = coordinates(topology.degrees, rank)["pipeline"]
+    pipeline_rank = coordinates(topology.degrees, rank)["pipeline"]
     tokens = tokens_of(workload, topology)
-    for stage in stages_of(workload, topology)[at]:
+    for stage in stages_of(workload, topology)[pipeline_rank]:
         layer = 0
         for part in stage:
             kind = workload.kinds[workload.order[part]]
@@ -299,8 +299,8 @@ def expert_rows(
         yield "all_reduce", "tensor", ranks, count * (2 + again), count * size
     if topology.expert == 1:
         return
-    own = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
-    rows = own * sizes["U"]
+    local_tokens = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
+    rows = local_tokens * sizes["U"]
     # There and back, and the gradients the other way; weights of choices go there with the rows,
     # after counts of them.
     policy = topology.recompute
@@ -354,7 +354,7 @@ def _of_stages(workload: Workload, topology: Topology, rank: int) -> Iterator[Ro
     ranks = topology.pipeline
     if ranks == 1:
         return
-    at = coordinates(topology.degrees, rank)["pipeline"]
+    pipeline_rank = coordinates(topology.degrees, rank)["pipeline"]
     stages = topology.stages
     places = ranks_of_stages(ranks, stages, SCHEDULES[topology.schedule].is_v)
     tokens = tokens_of(workload, topology)
@@ -363,11 +363,11 @@ def _of_stages(workload: Workload, topology: Topology, rank: int) -> Iterator[Ro
     size = tokens * workload.dim * workload.formats.transfer
     count = topology.accumulation
     for stage, place in enumerate(places):
-        if place != at:
+        if place != pipeline_rank:
             continue
         for other in (stage - 1, stage + 1):
-            if 0 <= other < stages and places[other] != at:
+            if 0 <= other < stages and places[other] != pipeline_rank:
                 yield "send", "pipeline", ranks, count, count * size
-    if workload.tied and places[0] != places[-1] and at in (places[0], places[-1]):
-        own = shards_of(workload, topology, rank)
-        yield "all_reduce", "pipeline", 2, 1, own.tied * workload.formats.gradient
+    if workload.tied and places[0] != places[-1] and pipeline_rank in (places[0], places[-1]):
+        shards = shards_of(workload, topology, rank)
+        yield "all_reduce", "pipeline", 2, 1, shards.tied * workload.formats.gradient

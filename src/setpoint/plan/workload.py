@@ -130,20 +130,20 @@ def _division(
 ) -> tuple[Division, tuple[tuple[int, bool], ...], int]:
     """Division of a parameter by the ranks of `tensor`; see `tensor_plan` of the modules."""
     name = re.sub(r"^layers\.\d+\.", "", each.name)
-    path, _, own = name.rpartition(".")
+    path, _, leaf = name.rpartition(".")
     if path.endswith(".adapter") or path == "embedding.adapter":
         division, heads, _ = _division(
             c, each._replace(name=f"layers.0.{path.removesuffix('.adapter')}.weight")
         )
         if division == "columns":
-            return ("columns" if own == "a" else "whole"), (), 0
+            return ("columns" if leaf == "a" else "whole"), (), 0
         if division == "vocabulary":
             return (
-                ("vocabulary" if (own == "a") == (path == "embedding.adapter") else "whole"),
+                ("vocabulary" if (leaf == "a") == (path == "embedding.adapter") else "whole"),
                 (),
                 0,
             )
-        return (division, heads, 0) if own in ("b", "magnitude") else ("whole", (), 0)
+        return (division, heads, 0) if leaf in ("b", "magnitude") else ("whole", (), 0)
     if path in ("embedding", "output"):
         return "vocabulary", (), 0
     if path.startswith("attention."):
@@ -159,12 +159,12 @@ def _division(
             return "heads", pieces, 0
         return ("columns", (), 0) if name == "attention.output.weight" else ("whole", (), 0)
     if path == "feed_forward.experts":
-        return "experts", (), 1 if own == "down" else 2
+        return "experts", (), 1 if leaf == "down" else 2
     if path.startswith("feed_forward.experts.adapter."):
         # A of what runs from the inner width, B and magnitude of what runs to it.
-        if (own == "a") != path.endswith(".down"):
+        if (leaf == "a") != path.endswith(".down"):
             return "experts", (), 0
-        return "experts", (), 2 if own == "b" else 1
+        return "experts", (), 2 if leaf == "b" else 1
     if path.startswith("feed_forward.experts."):
         return "whole", (), 0
     if name in ("feed_forward.down.weight", "feed_forward.shared.down.weight"):
@@ -346,7 +346,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         unknown = "only the model itself knows what it keeps"
         tied, rows, dim, heads, kv_heads, experts = False, vocabulary, 0, 0, 0, 0
     formats, memory = job.precision, job.memory
-    held = formats.master or formats.params
+    stored = formats.master or formats.params
     if not unknown and job.adapter is not None:
         unknown = "what an adapter keeps"
     if not unknown and memory.activation_offload is not None:
@@ -361,7 +361,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
             WIDTHS[formats.compute],
             0 if formats.master is None else WIDTHS[formats.master],
             WIDTHS[formats.reduce or formats.params],
-            WIDTHS[held],
+            WIDTHS[stored],
             WIDTHS[job.parallel.pipelining.sent(formats.compute, formats.params)],
             WIDTHS[formats.gathered(is_sharded=True)],
         ),
@@ -379,7 +379,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         optimizer=type(job.optimizer).__name__,
         state_is_known=not isinstance(job.optimizer, ImportedOptimizer),
         weights_on_host=job.parallel.sharding.offload,
-        averaged=WIDTHS[held] if isinstance(job.optimizer, ScheduleFreeAdamW) else 0,
+        averaged=WIDTHS[stored] if isinstance(job.optimizer, ScheduleFreeAdamW) else 0,
         unknown=unknown,
         steps=job.total_steps(),
     )
@@ -442,12 +442,12 @@ def _all_parameters(
     job: Job, model: Transformer, vocabulary: int
 ) -> tuple[list[tuple[Parameter, bool]], Mapping[str, int]]:
     """All parameters and whether each is trained, and the bytes of those that are quantized."""
-    found = adapted(job, vocabulary)
-    if found is None:
+    adapter = adapted(job, vocabulary)
+    if adapter is None:
         base = list(parameters_of(model, vocabulary))
         return [(each, not is_frozen(job.optimizer, each.name)) for each in base], {}
-    trained = [(each, not is_frozen(job.optimizer, each.name)) for each in found.trained]
-    return [*trained, *((each, False) for each in found.frozen)], found.quantized
+    trained = [(each, not is_frozen(job.optimizer, each.name)) for each in adapter.trained]
+    return [*trained, *((each, False) for each in adapter.frozen)], adapter.quantized
 
 
 def _whole_model(job: Job, vocabulary: int) -> Kind:
@@ -461,11 +461,11 @@ def _whole_model(job: Job, vocabulary: int) -> Kind:
     if others:
         frozen = weight_of(job, None, Parameter("frozen", (others,), "vector"), False, {})
         weights[frozen] = 1
-    held = tuple(each._replace(times=count) for each, count in weights.items())
-    matrices = sum(each.numbers * each.times for each in held if len(each.shape) > 1)
+    all_weights = tuple(each._replace(times=count) for each, count in weights.items())
+    matrices = sum(each.numbers * each.times for each in all_weights if len(each.shape) > 1)
     length = job.batch.sequence_length
     size = Size("model", 0, 0)
-    return Kind("model", held, (0, matrices), (0, fast), 0, 0, length, (), size)
+    return Kind("model", all_weights, (0, matrices), (0, fast), 0, 0, length, (), size)
 
 
 def vocabulary_of(job: Job) -> int:

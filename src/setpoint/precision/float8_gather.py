@@ -76,8 +76,8 @@ class _Scales:
         shards = [param.sharded_param._local_tensor for param in self.params]
         # What FSDP2 keeps on the host is measured there. Ranks may have nothing of a small weight.
         norms = [part if part.numel() else part.new_zeros(1) for part in shards]
-        found = torch._foreach_norm(norms, inf)  # pyright: ignore[reportPrivateImportUsage]
-        largest = torch.stack(found)
+        largest_norms = torch._foreach_norm(norms, inf)  # pyright: ignore[reportPrivateImportUsage]
+        largest = torch.stack(largest_norms)
         # Rounding keeps the order: the largest rounded value is the largest value, rounded.
         largest = largest.to(self.params[0].device, torch.bfloat16).float()
         distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self.group)

@@ -165,8 +165,8 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype, others: Collection[int
         others: ids of parameters that keep their format.
     """
     keep = {id(part) for part in stored_parts(model).values()} | set(others)
-    held = [each for each in model.parameters() if id(each) not in keep]
-    if all(each.dtype == dtype for each in held if each.is_floating_point()):
+    params = [each for each in model.parameters() if id(each) not in keep]
+    if all(each.dtype == dtype for each in params if each.is_floating_point()):
         return
 
     def cast(tensor: Tensor) -> Tensor:

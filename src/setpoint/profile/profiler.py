@@ -98,8 +98,8 @@ def operator_table(seen: profile, section: Profiling, steps: int, unit: str = "s
     The time of an operator is its own, without what it calls: the rows add up to the whole. On a
     GPU the rows are ordered by its time, which is that of the kernels that an operator starts.
     """
-    found = seen.key_averages(group_by_input_shape=section.shapes)
-    rows = [row for row in found if _is_operator(row)]
+    averages = seen.key_averages(group_by_input_shape=section.shapes)
+    rows = [row for row in averages if _is_operator(row)]
     on_gpu = any(row.self_device_time_total for row in rows)
     rows.sort(key=_gpu_time if on_gpu else _cpu_time, reverse=True)
     cpu, gpu = sum(map(_cpu_time, rows)), sum(map(_gpu_time, rows))
@@ -223,11 +223,11 @@ def _curves(seen: profile, head: str) -> Iterator[str]:
     results = seen.profiler and seen.profiler.kineto_results
     if found is None or not results:
         return
-    base, held = int(found[1]), dict[str, int]()
+    base, totals = int(found[1]), dict[str, int]()
     changes: list[Any] = [event for event in results.events() if event.name() == "[memory]"]
     for event in sorted(changes, key=lambda event: event.start_ns()):
         kind = event.device_type().name.lower()
-        held[kind] = held.get(kind, 0) + event.nbytes()
+        totals[kind] = totals.get(kind, 0) + event.nbytes()
         yield json.dumps(
             {
                 "ph": "C",
@@ -235,7 +235,7 @@ def _curves(seen: profile, head: str) -> Iterator[str]:
                 "pid": os.getpid(),
                 "tid": 0,
                 "ts": (event.start_ns() - base) / 1000,
-                "args": {"bytes": held[kind]},
+                "args": {"bytes": totals[kind]},
             }
         )
 
@@ -386,23 +386,23 @@ class StepProfiler:
             return
         self.cycles += 1
         count = last - first + 1
-        found: dict[str, Any] = {"whole": count == self.section.active}
+        files: dict[str, Any] = {"whole": count == self.section.active}
         path = self.directory / f"steps-{first}-{last}"
         try:
             if self.section.snapshot:
-                found["snapshot"] = write_snapshot(path.with_suffix(".pickle"))
-            found["trace"] = write_trace(seen, path.with_suffix(".json.gz"), self.section.memory)
+                files["snapshot"] = write_snapshot(path.with_suffix(".pickle"))
+            files["trace"] = write_trace(seen, path.with_suffix(".json.gz"), self.section.memory)
             if self.section.top:
                 table = operator_table(seen, self.section, count, self.unit)
-                found["table"] = table
+                files["table"] = table
                 path.with_suffix(".txt").write_text(table + "\n", encoding="utf-8")
-                found["table_path"] = path.with_suffix(".txt")
+                files["table_path"] = path.with_suffix(".txt")
         except (OSError, RuntimeError) as error:
             # What is measured is worth less than what is trained: the run goes on.
-            found["lost"] = str(error)
+            files["lost"] = str(error)
         finally:
             end_snapshot(self.section, self.device)
-        self.report(Cycle(first, last, **found))
+        self.report(Cycle(first, last, **files))
 
 
 @contextmanager
