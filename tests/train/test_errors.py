@@ -11,8 +11,9 @@ from torch import Tensor
 
 from setpoint.config import RunError
 from setpoint.config.values.user_code import allow_imports
+from setpoint.train.engine import naming_optimizer
 from setpoint.train.run import train
-from setpoint.train.step_errors import explain, stepping
+from setpoint.train.step_errors import explain
 
 from .small import events, small_job
 
@@ -79,13 +80,13 @@ def test_what_others_know_better_passes(tmp_path: Path) -> None:
         RuntimeError("x does not have a deterministic implementation"),
         RunError("x"),
     ):
-        with pytest.raises(type(error)) as caught, stepping(theirs):
+        with pytest.raises(type(error)) as caught, naming_optimizer(theirs):
             raise error
         assert caught.value is error
 
 
 def test_our_own_optimizers_are_not_blamed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="^x$"), stepping(small_job(tmp_path).optimizer):
+    with pytest.raises(ValueError, match="^x$"), naming_optimizer(small_job(tmp_path).optimizer):
         raise ValueError("x")
 
 

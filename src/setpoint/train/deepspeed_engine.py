@@ -19,8 +19,7 @@ from setpoint.checkpoint.optimizer_state import capture_optimizer, saved_states
 from setpoint.config import SetpointError
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.shapes.placed import Placeable, in_memory
-from setpoint.train.engine import Engine, Rates, ReadStepResult, Sums
-from setpoint.train.step_errors import naming_optimizer
+from setpoint.train.engine import Engine, Rates, ReadStepResult, Sums, naming_optimizer
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.loading import LoadedCheckpoint

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from setpoint.config import RunError, SetpointError, error_in_words
+from setpoint.memory.usage import is_out_of_memory
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.moe.layer import update_biases
+from setpoint.optim.build import title_of
 from setpoint.optim.clip import clip_gradients
+from setpoint.optim.section import OptimizerConfig
 from setpoint.optim.unless import Undo, counts_of, step_unless, takes_flag
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.outcome import Routing
 from setpoint.train.objective import add_routing, sum_by_source
-from setpoint.train.step_errors import naming_optimizer
+from setpoint.train.step_errors import explain
 from setpoint.train.verdict import StepResult, Verdict, judge, skip_flag
 
 if TYPE_CHECKING:
@@ -340,6 +344,28 @@ class _Numbers(NamedTuple):
     logged: Logged | None
     sources: int
     read: Callable[[], list[float]]
+
+
+@contextmanager
+def naming_optimizer(config: OptimizerConfig) -> Iterator[None]:
+    """Name the optimizer where Setpoint has not written it and its step fails.
+
+    Raises:
+        RunError: in place of whatever it raises, unless that is about memory, or `explain` knows
+            what it is about.
+    """
+    try:
+        yield
+    except SetpointError:
+        raise
+    except Exception as error:
+        title = title_of(config)
+        if title is None or is_out_of_memory(error) or explain(error) is not None:
+            raise
+        raise RunError(
+            f"{title} failed in its step: {error_in_words(error)}. The gradients are dense "
+            f"tensors, one for each parameter of its groups; choose an optimizer that takes them"
+        ) from error
 
 
 def collecting(metrics: MetricLog | None) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Errors of a step in words: out of memory, PyTorch's refusals, optimizers of the user's."""
+"""Errors of a step in words: out of memory, and refusals of PyTorch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from contextlib import contextmanager
 import torch
 
 from setpoint.compile.watch import explain as explain_compiling
-from setpoint.config import RunError, SetpointError, error_in_words
+from setpoint.config import RunError
 from setpoint.memory.host_memory import machine_memory
 from setpoint.memory.usage import is_out_of_memory
-from setpoint.optim.build import title_of
-from setpoint.optim.section import OptimizerConfig
 from setpoint.parallel.determinism import explain as explain_determinism
 from setpoint.train.build.parameters import training_bytes
 from setpoint.train.config import Job
@@ -61,25 +59,3 @@ def explain(error: Exception) -> RunError | None:
     """
     # Compilers pass on, in an error of their own, that an operation cannot be deterministic.
     return explain_determinism(error) or explain_compiling(error)
-
-
-@contextmanager
-def naming_optimizer(config: OptimizerConfig) -> Iterator[None]:
-    """Name the optimizer where Setpoint has not written it and its step fails.
-
-    Raises:
-        RunError: in place of whatever it raises, unless that is about memory, or `explain` knows
-            what it is about.
-    """
-    try:
-        yield
-    except SetpointError:
-        raise
-    except Exception as error:
-        title = title_of(config)
-        if title is None or is_out_of_memory(error) or explain(error) is not None:
-            raise
-        raise RunError(
-            f"{title} failed in its step: {error_in_words(error)}. The gradients are dense "
-            f"tensors, one for each parameter of its groups; choose an optimizer that takes them"
-        ) from error
