@@ -301,7 +301,7 @@ BREAKS = [
     ),
     Break(
         "train/warm_start.py",
-        "excluded |= _excluded(job, [*own, *sorted(held)], of_optimizer=True)",
+        "excluded |= _excluded(job, [*names, *sorted(saved)], of_optimizer=True)",
         "excluded |= set()",
         "train/test_load.py",
     ),

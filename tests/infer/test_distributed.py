@@ -47,7 +47,7 @@ def test_what_of_the_ranks_of_training_is_refused() -> None:
     prompts = ('generation.prompts=["a"]', "parallel.tensor=2")
     assert "takes rows of any length" in refused(*prompts, "parallel.sequence_parallel=true")
     assert "grow token by token" in refused(*prompts, "parallel.ring=2")
-    assert "no forward passes" in refused("export.path=hf", "parallel.step_timeout=9")
+    assert "nothing goes through the model" in refused("export.path=hf", "parallel.step_timeout=9")
 
 
 def test_how_long_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
