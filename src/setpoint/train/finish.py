@@ -67,11 +67,11 @@ def finish(run: Run, loop: Loop) -> Run:
     status = 0 if loop.is_over and run.best.due is None else run.stop.status
     reason = loop.end_reason
     if loop.is_at_limit and not loop.is_over and not status:
-        position, status = loop.position.step, PREEMPTED
+        step, status = loop.position.step, PREEMPTED
         reason = f"stopped after step {loop.until}, as it was asked to"
-        if loop.until is not None and position > loop.until:
+        if loop.until is not None and step > loop.until:
             reason = (
-                f"nothing was trained: it was to stop after step {loop.until}, and is at {position}"
+                f"nothing was trained: it was to stop after step {loop.until}, and is at {step}"
             )
     why = {} if reason is None else {"reason": reason}
     if status and run.stop.signal is not None:
