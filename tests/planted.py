@@ -397,13 +397,13 @@ BREAKS = [
         "train/test_position.py",
     ),
     Break(
-        "train/state.py",
+        "train/run_state.py",
         "self.owner.load_state_dict(saved.state.get(self.key, {}))",
         "self.owner.state_dict()",
         "train/test_state.py train/test_learning_rate.py train/test_killed_anywhere.py",
     ),
     Break(
-        "train/state.py",
+        "train/run_state.py",
         "convert_state(self.job.precision, components.optimizer, others)",
         "others = None",
         "train/test_state.py train/test_formats.py",
@@ -427,7 +427,7 @@ BREAKS = [
         "train/evaluation",
     ),
     Break(
-        "train/state.py",
+        "train/run_state.py",
         "training = within.enter_context(evaluation_point(self.components))",
         "training = {}\n        within.enter_context(evaluation_point(self.components))",
         "train/test_averaging.py train/test_killed_anywhere.py",

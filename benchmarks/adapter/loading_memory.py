@@ -34,7 +34,7 @@ from setpoint.model.pretrained.read_config import read_config  # noqa: E402
 from setpoint.model.pretrained.save import save_pretrained  # noqa: E402
 from setpoint.model.pretrained.tensors import weights_of  # noqa: E402
 from setpoint.model.skeleton import materialize, skeleton  # noqa: E402
-from setpoint.train.build.parameters import trained_parameters  # noqa: E402
+from setpoint.train.build.job_parameters import trained_parameters  # noqa: E402
 
 MIB = 2**20
 

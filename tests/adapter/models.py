@@ -17,7 +17,7 @@ from setpoint.model.norm.config import LayerNorm
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.train.build.adapter import adapter_rules, start_magnitudes
-from setpoint.train.build.parameters import trained_parameters
+from setpoint.train.build.job_parameters import trained_parameters
 
 WORDS = 29
 SIZES: dict[str, Any] = {

@@ -14,7 +14,7 @@ from setpoint.plan.preflight import preflight
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.train.build.components import build_components
-from setpoint.train.build.parameters import trained_and_frozen, training_bytes
+from setpoint.train.build.job_parameters import trained_and_frozen, training_bytes
 
 from ..train.small import small_job
 

@@ -11,7 +11,7 @@ import pytest
 from setpoint.cli.main import main
 from setpoint.data.place import place_in_words
 from setpoint.train.build.components import build_components
-from setpoint.train.build.data import where_in_data
+from setpoint.train.build.job_data import where_in_data
 from setpoint.train.run import train
 
 from ..train.small import events, small_job

@@ -24,7 +24,7 @@ from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.state import restore, snapshot
+from setpoint.train.run_state import restore, snapshot
 
 from ..ranks import fork
 from ..train.small import small_job, states

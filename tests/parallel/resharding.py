@@ -27,7 +27,7 @@ from setpoint.train.config import Job
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.state import States, restore, snapshot
+from setpoint.train.run_state import States, restore, snapshot
 from setpoint.train.warm_start import warm_start
 
 from ..ranks import fork

@@ -12,7 +12,7 @@ from setpoint.config import SetpointError, verify
 from setpoint.config.values.user_code import allow_imports
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
-from setpoint.train.build.parameters import rows_of, trained
+from setpoint.train.build.job_parameters import rows_of, trained
 from setpoint.train.config import Job
 from setpoint.train.rules.numerics import built_pattern_problems
 

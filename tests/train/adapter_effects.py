@@ -9,7 +9,7 @@ import pytest
 from setpoint.adapter.quantize import checks
 from setpoint.adapter.quantize.checks import backend_in
 from setpoint.adapter.quantize.config import NF4, NVFP4
-from setpoint.train.build.parameters import adapted
+from setpoint.train.build.job_parameters import adapted
 from setpoint.train.config import Job
 
 from .group_effects import learned

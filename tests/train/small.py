@@ -15,7 +15,7 @@ from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.metrics import LossMean
 from setpoint.train.run import train
-from setpoint.train.state import States, states_of
+from setpoint.train.run_state import States, states_of
 
 TEXT = """
 name = "small"

@@ -21,7 +21,7 @@ from setpoint.train.evaluation.scores import TRAINING, evaluate, evaluation_poin
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.state import restore, snapshot
+from setpoint.train.run_state import restore, snapshot
 from tests.tensors import read
 
 from .small import rows, small_job, states

@@ -24,7 +24,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.state import restore
+from setpoint.train.run_state import restore
 
 from ..precision.gpu_stand_in import gpu_stand_in
 from .small import assert_same_run, events, rows, small_job, states

@@ -17,7 +17,7 @@ from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.state import restore, snapshot
+from setpoint.train.run_state import restore, snapshot
 
 from .small import small_job, states
 

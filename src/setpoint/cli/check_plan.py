@@ -15,7 +15,7 @@ from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.topology import Topology, coordinates, draw, shards_of
 from setpoint.plan.traffic import Traffic, traffic
 from setpoint.plan.workload import Workload, vocabulary_of
-from setpoint.train.build.parameters import trained
+from setpoint.train.build.job_parameters import trained
 from setpoint.train.config import Job
 from setpoint.units.size import in_units
 

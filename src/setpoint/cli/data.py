@@ -41,7 +41,7 @@ def open_data(arguments: Arguments) -> JobData:
         raise ConfigError(problems)
     try:
         with Loading():
-            import setpoint.train.build.data  # noqa: F401 - imports torch, which takes seconds
+            import setpoint.train.build.job_data  # noqa: F401 - imports torch, which takes seconds
     except ModuleNotFoundError as error:
         raise SetpointError(
             f"making batches needs the package {error.name!r}: install PyTorch first, then "

@@ -55,7 +55,7 @@ def run(arguments: Arguments) -> int:
 def _first(data: JobData, count: int, source: str | None) -> list[Sample]:
     """The first rows of the stream, of all ranks together."""
     from setpoint.data.samples import samples_of
-    from setpoint.train.build.data import build_training_data
+    from setpoint.train.build.job_data import build_training_data
 
     job = data.job
     if job.seed is None:

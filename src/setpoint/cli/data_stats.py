@@ -43,7 +43,7 @@ def _facts(found: JobData) -> dict[str, Any]:
 
     from setpoint.data.corpus import Corpus
     from setpoint.data.stats import duplicates, histogram, lengths_of, source_stats
-    from setpoint.train.build.data import phases_of
+    from setpoint.train.build.job_data import phases_of
 
     job, held_out = found.job, found.corpora.held_out
     corpora = [each for each in found.corpora.train if isinstance(each, Corpus)]
@@ -76,7 +76,7 @@ def _facts(found: JobData) -> dict[str, Any]:
 
 def _rows(found: JobData) -> dict[str, Any]:
     """How many rows an epoch has, and what became of documents on the way there."""
-    from setpoint.train.build.data import build_training_data
+    from setpoint.train.build.job_data import build_training_data
 
     if found.job.seed is None:
         return {"note": "seed is null, and what is packed together depends on it"}

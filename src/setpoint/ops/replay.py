@@ -40,7 +40,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.metrics import LossMean
 from setpoint.train.opening import settings_of
 from setpoint.train.resume import restore_or_load
-from setpoint.train.state import WEIGHTS_ONLY, states_of
+from setpoint.train.run_state import WEIGHTS_ONLY, states_of
 from setpoint.train.verdict import rollbacks_to
 
 

@@ -54,7 +54,7 @@ from setpoint.plan.traffic import Traffic
 from setpoint.plan.workload import vocabulary_of
 from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
 from setpoint.train.build.components import Components, build_trained
-from setpoint.train.build.parameters import add_adapter
+from setpoint.train.build.job_parameters import add_adapter
 from setpoint.train.config import Job
 from setpoint.train.engine import Rates
 from setpoint.train.loop import engine_of

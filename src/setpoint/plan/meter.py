@@ -33,7 +33,7 @@ from setpoint.model.config import Transformer
 from setpoint.optim.config import Muon
 from setpoint.optim.grouping import gather
 from setpoint.plan.traffic import Traffic
-from setpoint.train.build.parameters import adapted, trained
+from setpoint.train.build.job_parameters import adapted, trained
 from setpoint.train.config import Job
 
 _NAMES = {

@@ -105,7 +105,7 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
     facts["parameters"] = size.parameters
     if job.optimizer.frozen or job.adapter is not None:
         # Most jobs need no list.
-        from setpoint.train.build.parameters import adapted, adapter_report, trained
+        from setpoint.train.build.job_parameters import adapted, adapter_report, trained
 
         adapter = adapted(job, vocabulary)
         if adapter is not None:

@@ -14,7 +14,7 @@ from setpoint.parallel.config import AXES, CONTEXT
 from setpoint.parallel.pipelining import SCHEDULES, balanced, ranks_of_stages
 from setpoint.plan.workload import Weight, Workload
 from setpoint.shapes.protocols import side_to_shard
-from setpoint.train.build.parameters import factored
+from setpoint.train.build.job_parameters import factored
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job

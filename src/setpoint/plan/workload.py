@@ -25,7 +25,7 @@ from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces
 from setpoint.precision.config import converted, skips
 from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.protocols import StagePart as Size
-from setpoint.train.build.parameters import (
+from setpoint.train.build.job_parameters import (
     WIDTHS,
     adapted,
     state_widths,

@@ -14,7 +14,7 @@ from setpoint.model.config import Transformer
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import as_placed, part_here
-from setpoint.train.build.parameters import add_adapter
+from setpoint.train.build.job_parameters import add_adapter
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.loading import LoadedCheckpoint

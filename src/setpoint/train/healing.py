@@ -17,8 +17,8 @@ from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.shapes.placed import Placeable, box_of, part_here
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
+from setpoint.train.run_state import restore, snapshot
 from setpoint.train.session import Run
-from setpoint.train.state import restore, snapshot
 
 NOT_SHARED = ("trackers", "metrics")
 """Entries of the state that a replica group keeps to itself."""

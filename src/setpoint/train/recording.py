@@ -42,8 +42,8 @@ from setpoint.track.progress import LoggedProgress, Progress
 from setpoint.track.redact import declared_secrets, without_values
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import JSONL, RunFacts, Trackers
-from setpoint.train.build.data import where_in_data
-from setpoint.train.build.parameters import rows_of
+from setpoint.train.build.job_data import where_in_data
+from setpoint.train.build.job_parameters import rows_of
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.contract import Accepted, describe_accepted, describe_idle
 from setpoint.train.opening import device_line, require_unchanged, total_steps

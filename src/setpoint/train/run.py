@@ -19,7 +19,7 @@ from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.companions import fallback_notes
 from setpoint.train.build.components import build_components, data_line
-from setpoint.train.build.data import planned_in_words, where_in_data
+from setpoint.train.build.job_data import planned_in_words, where_in_data
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks, early_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from setpoint.train.frozen import FrozenParameters
     from setpoint.train.loop import Callback, Loop
     from setpoint.train.metrics import LossMean
-    from setpoint.train.state import States
+    from setpoint.train.run_state import States
     from setpoint.train.warm_start import Loaded
 
 Stamp = tuple[int | None, tuple[int, ...]]

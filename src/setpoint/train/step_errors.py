@@ -12,7 +12,7 @@ from setpoint.config import RunError
 from setpoint.memory.host_memory import machine_memory
 from setpoint.memory.usage import is_out_of_memory
 from setpoint.parallel.determinism import explain as explain_determinism
-from setpoint.train.build.parameters import training_bytes
+from setpoint.train.build.job_parameters import training_bytes
 from setpoint.train.config import Job
 from setpoint.train.rules.run import memory_suggestions
 

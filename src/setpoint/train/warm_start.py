@@ -31,7 +31,7 @@ from setpoint.train.contract import moved_rows, recorded_job, refuse_resharding
 from setpoint.train.evaluation.scores import TRAINING
 from setpoint.train.position import Position, is_over
 from setpoint.train.refusal import other_rows, plain
-from setpoint.train.state import WEIGHTS_ONLY, DataState, States, restore
+from setpoint.train.run_state import WEIGHTS_ONLY, DataState, States, restore
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components

@@ -24,7 +24,7 @@ from setpoint.model.pretrained.save import save_pretrained
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.train.build.adapter import adapter_rules, start_magnitudes
-from setpoint.train.build.parameters import trained_parameters
+from setpoint.train.build.job_parameters import trained_parameters
 
 from ..models import WORDS, base_model, loss_of, model_config, tokens
 

@@ -12,7 +12,7 @@ from torch import nn
 from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.build.parameters import groups_of, rows_of, trained_parameters
+from setpoint.train.build.job_parameters import groups_of, rows_of, trained_parameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train

@@ -13,7 +13,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.declare import NEEDS
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.build.components import build_components
-from setpoint.train.build.data import build_datasets, trained_on
+from setpoint.train.build.job_data import build_datasets, trained_on
 from setpoint.train.run import train
 
 from ..small import events, rows, small_job

@@ -65,7 +65,7 @@ from setpoint.train.build.adapter import (
     start_magnitudes,
 )
 from setpoint.train.build.companions import Companions, companions_of
-from setpoint.train.build.data import (
+from setpoint.train.build.job_data import (
     build_datasets,
     build_evaluation_rows,
     build_training_data,
@@ -73,7 +73,7 @@ from setpoint.train.build.data import (
     streamed_sources,
     uneven_split,
 )
-from setpoint.train.build.parameters import (
+from setpoint.train.build.job_parameters import (
     adapter_report,
     add_adapter,
     freeze,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from setpoint.resilience.signals import Abandoned
 from setpoint.track.console import now
 from setpoint.track.trackers import Trackers
-from setpoint.train.build.data import trained_on
+from setpoint.train.build.job_data import trained_on
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.scores import BestMetric, evaluate, row_of, value_of
 from setpoint.train.loop import Callback, Phase

@@ -21,7 +21,7 @@ from setpoint.files.tensor_file import DTYPES
 from setpoint.parallel.world import RemoteRankError
 from setpoint.train.evaluation.scores import Averages
 from setpoint.train.loop import Callback, Phase
-from setpoint.train.state import snapshot
+from setpoint.train.run_state import snapshot
 from setpoint.units import DType
 
 if TYPE_CHECKING:

@@ -325,7 +325,7 @@ def size_cautions(job: Job) -> Iterator[Caution]:
     bound = ANY_MACHINE * ranks
     # Counted exactly only where it may come near: nearly all jobs are far away.
     if rough_size(job) > 10**12:
-        from setpoint.train.build.parameters import training_bytes  # most jobs need no count
+        from setpoint.train.build.job_parameters import training_bytes  # most jobs need no count
 
         weights = training_bytes(job)
         if weights is not None and weights > bound:

@@ -249,7 +249,7 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
     """Patterns and ranks of the adapter that do not fit the modules of the model, once built."""
     from setpoint.adapter.plan import adapter_problems
     from setpoint.model.build import build_outline
-    from setpoint.train.build.parameters import add_adapter, trained_parameters
+    from setpoint.train.build.job_parameters import add_adapter, trained_parameters
 
     assert job.adapter is not None
     if not job.adapter.can_be_searched:
@@ -277,7 +277,7 @@ def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
     from setpoint.adapter.quantize.checks import UNJOINED, form_of, why_not_joined
     from setpoint.model.huggingface.model_files import Sources
     from setpoint.model.pretrained.locate import locate_here
-    from setpoint.train.build.parameters import trained_parameters
+    from setpoint.train.build.job_parameters import trained_parameters
 
     assert job.adapter is not None
     config = job.adapter.quantize

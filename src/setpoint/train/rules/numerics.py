@@ -173,7 +173,7 @@ def built_pattern_problems(job: Job) -> Iterator[Problem]:
 def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
     from setpoint.optim.frozen import frozen_problems, is_frozen
     from setpoint.optim.grouping import unmatched
-    from setpoint.train.build.parameters import trainable_parameters
+    from setpoint.train.build.job_parameters import trainable_parameters
 
     # Which names there are does not depend on the vocabulary.
     config, all_of_them = job.optimizer, trainable_parameters(job, vocabulary)[0]

@@ -60,7 +60,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
 def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
     """Find axes by which the model cannot be divided, with degrees by which it can."""
     from setpoint.model.huggingface.axes import undivided
-    from setpoint.train.build.parameters import add_adapter
+    from setpoint.train.build.job_parameters import add_adapter
 
     try:
         if job.parallel.divides_experts and job.adapter is not None:
@@ -384,7 +384,7 @@ def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
 @check(when=lambda job: bool(job.parallel.sharding.replicated))
 def replicated_problems(job: Job) -> Iterator[Problem]:
     """Patterns of unsharded parameters that match none, or weights of divided experts."""
-    from setpoint.train.build.parameters import trainable_parameters
+    from setpoint.train.build.job_parameters import trainable_parameters
 
     parallel = job.parallel
     if not job.model.parameters_known or job.adapter is not None or not parallel.uses_fsdp:

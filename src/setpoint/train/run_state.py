@@ -25,7 +25,7 @@ from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import part_here
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
-from setpoint.train.build.data import where_in_data
+from setpoint.train.build.job_data import where_in_data
 from setpoint.train.callbacks.log import meet
 from setpoint.train.config import Job
 from setpoint.train.deepspeed_engine import ZeroModel, ZeroTraining
@@ -81,7 +81,7 @@ class _Plain(Protocol):
 
 
 @dataclass(slots=True)
-class Values:
+class PlainState:
     """Something whose state is plain values, under a key of their own.
 
     Arguments:
@@ -260,7 +260,9 @@ def states_of(
         other_data: whether other documents than those of the checkpoint are fine.
         other_frozen: whether other parameters than there may be frozen.
     """
-    spikes = {} if components.spikes is None else {"spikes": Values("spikes", components.spikes)}
+    spikes = (
+        {} if components.spikes is None else {"spikes": PlainState("spikes", components.spikes)}
+    )
     weights: States = {
         "model": ModelState(components),
         "optimizer": OptimizerState(job, components, other_frozen),
@@ -274,13 +276,13 @@ def states_of(
         # First: it refuses other data before anything has been changed.
         "data": DataState(job, components, other_data),
         **weights,
-        "schedule": Values("schedule", components.schedule),
-        "scaler": Values("scaler", components.scaler),
-        "non_finite": Values("non_finite", components.non_finite, rare=True),
+        "schedule": PlainState("schedule", components.schedule),
+        "scaler": PlainState("scaler", components.scaler),
+        "non_finite": PlainState("non_finite", components.non_finite, rare=True),
         **spikes,
         "trackers": TrackersState(trackers),
-        "evaluation": Values("evaluation", best, trained=False),
-        "loss_mean": Values("loss_mean", mean, trained=False),
+        "evaluation": PlainState("evaluation", best, trained=False),
+        "loss_mean": PlainState("loss_mean", mean, trained=False),
         "metrics": LoggedState(MetricLog() if metrics is None else metrics, components.world),
     }
 
