@@ -318,7 +318,7 @@ def test_pain_16_messages_that_help(cli: CommandLine) -> None:
         assert cli.refused(f"check small.toml {wrong}") == cli.refused(f"train small.toml {wrong}")
     # A job of another machine is checked as far as this one can.
     line = "check small.toml --parallel.device cuda --world-size 1"
-    skipped = "skipped: parallel: whether the device is there (needs torch: --using torch)\n"
+    skipped = "not checked: parallel: the device is there (needs torch: --using torch)\n"
     assert skipped in cli.ok(line)
 
 

@@ -73,7 +73,7 @@ COMMAND = Command(
     "\n"
     "Torch is imported where it is installed and a value calls for it, such as a device, compile\n"
     "or float8; not with --world-size or --gpu, for jobs of other machines. Checks that could not\n"
-    "run are listed as skipped, with the --using that runs them as well.\n"
+    "run are listed as not checked, with the --using that runs them as well.\n"
     "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
     [*COMMON, WORLD_SIZE, USING, PLAN, DRY_RUN, RANK, *GPU_OPTIONS, JSON],
     [
@@ -280,7 +280,7 @@ def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[
     state = "ok, but a rank takes more memory than the GPU has" if exceeds else "ok"
     lines = [bold(f"{label}: {state}"), table(rows)]
     lines += [f"  {what}: {line}" for what, found in values.items() for line in found]
-    lines += [f"  skipped: {_how_to_run(reason)}" for reason in report.skipped]
+    lines += [f"  not checked: {_how_to_run(reason)}" for reason in report.skipped]
     for caution in report.cautions:
         lines += ["", f"caution: {caution.render().lstrip()}"]
     return "\n".join(lines)
