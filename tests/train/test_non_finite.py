@@ -26,6 +26,7 @@ from setpoint.train.verdict import NonFiniteSteps, StepResult, Verdict
 
 from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same, weights
 from .small import events, rows, small_job
+from .test_summary import summary
 
 FLAGS = ("duration=12 steps", "evaluation=null", "checkpoint.keep=null")
 
@@ -204,6 +205,7 @@ def test_a_skipped_step_counts_and_changes_nothing(
         (3, 1), (8, 1), (9, 2),
     ]  # fmt: skip
     assert ended.final_position.tokens == 12 * 64
+    assert "steps 12, 3 of them skipped" in summary(ended)
 
 
 def test_the_limit_of_skipped_steps_holds_over_a_resume(tmp_path: Path, poison: Poison) -> None:

@@ -25,6 +25,7 @@ from setpoint.train.recording import write_report
 from setpoint.train.run_status import command_again, goodput_of, stop_message
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain, explain_oom
+from setpoint.train.verdict import skipped_metrics
 
 
 def run_loop(run: Run, loop: Loop) -> None:
@@ -107,12 +108,14 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     state, reason = ENDINGS.get(run.status) or f"stopped by {run.cause}", run.reason
     if reason is not None:
         state = reason if run.status else f"{state} early: {reason}"
+    components = run.components
+    skipped = sum(skipped_metrics(components.non_finite, components.spikes).values())
     rows = [
         ("state", state),
         ("fingerprint", fingerprint(run.identity)[:SHORT]),
-        ("parameters", f"{run.components.parameter_count:,}"),
+        ("parameters", f"{components.parameter_count:,}"),
         *adapter_rows(run),
-        ("steps", f"{position.step:,}"),
+        ("steps", f"{position.step:,}" + (f", {skipped:,} of them skipped" if skipped else "")),
         ("tokens", f"{position.tokens:,}"),
         ("epochs", f"{position.epochs:.3f}"),
         ("training time", short_time(position.seconds)),
