@@ -165,8 +165,8 @@ class Turns(Callback):
         """See `Callback.start`."""
         self.begin()
 
-    def is_due(self, loop: Loop) -> bool:
-        """See `Callback.is_due`."""
+    def needs_result(self, loop: Loop) -> bool:
+        """See `Callback.needs_result`."""
         return (len(self.losses) + 1) % self.steps == 0
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -260,11 +260,11 @@ def _bare_loop(job: Job, components: Components, updates: int) -> BareLoop:
         components.device
     )
     model.load_state_dict(components.model.state_dict())
-    count = len(components.train)
+    count = len(components.train_data)
     epochs = range(math.ceil(updates * job.batch.global_size / count))
     whole = numpy.arange(count)
     order = [w for e in epochs for w in shuffled(f"windows/{job.seed}/{e}", count, whole).tolist()]
-    tokens = torch.from_numpy(components.train.corpus.tokens.astype("int64"))
+    tokens = torch.from_numpy(components.train_data.corpus.tokens.astype("int64"))
     return BareLoop(job, tokens, model, order, components.device)
 
 

@@ -202,10 +202,10 @@ def make_work(model: str, precision: str, updates: int, device: str = "auto") ->
     job = compose(Job, "tiny", flags=[f"--{flag}" for flag in given]).resolve()
     assert isinstance(job.model, Transformer) and job.batch.accumulation == 1
     components = build_components(job)
-    count = len(components.train)
+    count = len(components.train_data)
     epochs = range(math.ceil(updates * job.batch.global_size / count))
     whole = numpy.arange(count)
     order = [w for e in epochs for w in shuffled(f"windows/{job.seed}/{e}", count, whole).tolist()]
-    tokens = torch.from_numpy(components.train.corpus.tokens.astype("int64"))
+    tokens = torch.from_numpy(components.train_data.corpus.tokens.astype("int64"))
     wanted = order[: updates * job.batch.global_size]
     return Work(job, components, updates, Windows(tokens, wanted, job.batch.sequence_length))

@@ -85,8 +85,8 @@ def train_group(folder: Path, lighthouse: str, number: int, act: Callable[[Loop]
 
 def size_of(loop: Loop) -> int:
     """With how many groups a step was taken."""
-    assert loop.components.groups is not None
-    return loop.components.groups.size
+    assert loop.components.replica_groups is not None
+    return loop.components.replica_groups.size
 
 
 def ended(child: int) -> int:

@@ -34,9 +34,9 @@ def check(rank: int, store: str) -> None:
         dist.broadcast_object_list(place, src=0)
         folder = Path(place[0])
         # The callback is on the second rank alone; a checkpoint has what all ranks logged.
-        added = running.added_callbacks
+        added = running.package_callbacks
         if rank == 0:
-            running.added_callbacks = lambda run: []
+            running.package_callbacks = lambda run: []
         flags = ("parallel.world_size=2", "batch.accumulation=1", "logging.ranks=[1]")
         for until in (7, None):
             train(job_of(folder, *flags), folder / "two", until=until)
@@ -45,7 +45,7 @@ def check(rank: int, store: str) -> None:
             assert abs(one.pop("token_mean") - other.pop("token_mean")) < 1e-9
             assert one == other
 
-        running.added_callbacks = added
+        running.package_callbacks = added
         calls, all_of = [0], World.all_of
 
         def counted(self: World, value: object) -> list[object]:

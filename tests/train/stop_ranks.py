@@ -265,7 +265,7 @@ def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
     reads, told = list[tuple[int, str]](), list[tuple[int, str, float]]()
 
     class Seen(Callback):
-        def is_due(self, loop: Loop) -> bool:
+        def needs_result(self, loop: Loop) -> bool:
             return False
 
         def after_step(self, loop: Loop, result: StepResult) -> None:

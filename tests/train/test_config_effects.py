@@ -166,7 +166,7 @@ def corpora(job: Job) -> tuple[str, str]:
     """Both sides of the data."""
     components = build_components(job)
     assert components.held_out is not None
-    return components.train.identity.digest, components.held_out.identity.digest
+    return components.train_data.identity.digest, components.held_out.identity.digest
 
 
 def deterministic(job: Job) -> bool:

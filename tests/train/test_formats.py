@@ -184,7 +184,7 @@ def losses(folder: Path, *flags: str) -> list[float]:
     components.model.train()
     for _ in range(60):
         loop.pending = loop.take_step()
-        result = loop.read_pending()
+        result = loop.complete_pending()
         loop.advance(result.tokens, 0.0)
         found.append(result.loss)
     return found

@@ -145,11 +145,11 @@ def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     assert isinstance(job.schedule, Moving)
     components = build_components(job)
     loop = Loop(job, components, [], StopRequest(), Position())
-    per_epoch = len(components.train) / 4
+    per_epoch = len(components.train_data) / 4
     curve, seen = job.schedule.build(), []
     for step in range(60):
         loop.pending = loop.take_step()
-        result = loop.read_pending()
+        result = loop.complete_pending()
         seen.append(result.lr)
         first = next(n for n in range(step + 1) if n // per_epoch == step // per_epoch)
         assert result.lr == 0.01 * curve(first)
@@ -188,7 +188,7 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
     job = small_job(tmp_path, *BATCH, *SHORT, *VARIANTS[name], *UNITS[unit], "evaluation=null")
     components = build_components(job)
     loop, curve = Loop(job, components, [], StopRequest(), Position()), job.schedule.build()
-    per_epoch, found = len(components.train) / 4, list[float]()
+    per_epoch, found = len(components.train_data) / 4, list[float]()
     while loop.goes_on:
         step = loop.position.step
         place = Place(
@@ -196,7 +196,7 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
             {"steps": 1, "tokens": 64, "epochs": 1 / per_epoch},
         )
         loop.pending = loop.take_step()
-        result = loop.read_pending()
+        result = loop.complete_pending()
         found.append(result.lr)
         assert result.lr == pytest.approx(0.01 * curve(place), rel=1e-12)
         loop.advance(result.tokens, 0.0)
@@ -214,7 +214,7 @@ def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: st
         at = loop.position
         place = Place({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
         loop.pending = loop.take_step()
-        result = loop.read_pending()
+        result = loop.complete_pending()
         assert result.lr == 0.01 * curve(place)
         loop.advance(result.tokens, 1 / 64)  # so long does a step take here
         seconds += 1 / 64

@@ -152,7 +152,7 @@ def test_every_callback_and_tracker_hears_of_a_rollback(
             assert loop.previous == loop.position and not loop.is_over and not loop.scores
             told.append(("rewound", loop.position.step))
 
-    monkeypatch.setattr("setpoint.train.run.added_callbacks", lambda run: [Told()])
+    monkeypatch.setattr("setpoint.train.run.package_callbacks", lambda run: [Told()])
     poison(6)
     flags = ("duration=7 steps", "evaluation.every=1 steps", "resilience.non_finite=rollback")
     run = train(small_job(tmp_path, *flags, "profiling={wait=2, warmup=0, active=4}")).directory

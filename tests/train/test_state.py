@@ -30,7 +30,7 @@ def advance(
     components.model.train()
     for _ in range(steps):
         loop.pending = loop.take_step()
-        result = loop.read_pending()
+        result = loop.complete_pending()
         losses.append(result.loss)
         loop.advance(result.tokens, 0.5)
     return loop.position, losses

@@ -195,8 +195,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     )
     """false: frozen parameters are left out, and taken again from model.pretrained, which must be
     what it was; those that were trained before they were frozen are saved."""
-    save: bool = field(default=True, also_called=("load_only",))
-    """false: checkpoints are loaded and none is saved, removed or renamed (load_only)."""
+    save: bool = True
+    """Save checkpoints; false: they are loaded, and none is saved, removed or renamed."""
     export: Export | None = field(
         default=None, also_called=("save_hf_weights", "export_hf", "hf_export")
     )

@@ -5,7 +5,7 @@ Its names are written and read in this file only:
 step-00000100/              a whole checkpoint
 step-00000200.tmp-4711/     being written or being removed by process 4711; never read
 step-00000100.old-4711/     whole; process 4711 was replacing it by a new one of the same step
-step-00000300.damaged-1/    set aside because it could not be read; never listed, never removed
+step-00000300.damaged-1/    set aside: unreadable, or past a rollback; never listed, never removed
 latest, best                text files with the name of a checkpoint
 set-aside                   a text file, while the run is to change a URL that it uploads to
 """
@@ -93,12 +93,12 @@ def temporary(root: Path, name: str, pid: int) -> Path:
 
 
 def aside(root: Path, name: str, pid: int) -> Path:
-    """Path at which a whole checkpoint waits while another one takes its name."""
+    """Path of a whole checkpoint while another one takes its name."""
     return root / f"{name}.old-{pid}"
 
 
 def damaged(root: Path, name: str) -> Path:
-    """Free path for a checkpoint that could not be read."""
+    """Free path for a checkpoint that is set aside."""
     return next(
         path
         for number in count(1)

@@ -222,7 +222,12 @@ def all_frames_in(log: str) -> str:
 def interrupted(error: KeyboardInterrupt) -> int:
     """Say that the command was interrupted; its exit status."""
     print(str(error) or "interrupted", file=sys.stderr)
-    return getattr(error, "status", INTERRUPTED)
+    status = getattr(error, "status", INTERRUPTED)
+    if "RANK" in os.environ:
+        from setpoint.parallel.rank import leave
+
+        leave(status)
+    return status
 
 
 def report(error: SetpointError, for_machines: bool = False) -> None:

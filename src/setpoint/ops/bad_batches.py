@@ -52,7 +52,7 @@ class BadBatchesCallback(Callback):
         if not self.keep:
             return
         step, note = result.step, self.run.progress.note
-        if loop.components.groups is not None:
+        if loop.components.replica_groups is not None:
             note(f"the batch of step {step} is not kept: this replica group has a part of it")
             return
         data = loop.components.feed.state_dict()

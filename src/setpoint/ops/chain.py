@@ -76,7 +76,7 @@ class ChainCallback(Callback):
         elif event in ("start", "resume", "rollback"):
             if any(isinstance(tracker, Jsonl) for tracker in run.job.tracking.trackers):
                 chain.cut(run.trackers.states[JSONL]["offset"])
-            if event != "rollback" and not run.is_over:
+            if event != "rollback" and not run.had_nothing_left:
                 chain.open(step=details["step"], fingerprint=details["fingerprint"])
         elif event == "fault":
             with suppress(SetpointError):  # the fault itself is shown, whatever else fails
@@ -96,7 +96,7 @@ class ChainCallback(Callback):
     def recorded(self, loop: Loop, done: bool) -> None:
         """Seal the end; the head of a run that was finished before stays what was printed then."""
         if self.chain is not None:
-            self.chain.seal(events_alone=not self.run.is_over)
+            self.chain.seal(events_alone=not self.run.had_nothing_left)
 
     def summary(self) -> list[tuple[str, str]]:
         """Name the head."""

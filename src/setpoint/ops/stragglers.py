@@ -74,14 +74,14 @@ class StragglersCallback(Callback):
         """Measure no more."""
         self._undo.close()
 
-    def is_due(self, loop: Loop) -> bool:
+    def needs_result(self, loop: Loop) -> bool:
         """True where the ranks are compared."""
         return loop.is_due(self.config.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Compare the ranks where that is due."""
         self.steps += 1
-        if self.is_due(loop):
+        if self.needs_result(loop):
             self.compare(loop)
 
     def compare(self, loop: Loop) -> None:

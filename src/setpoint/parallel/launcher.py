@@ -373,7 +373,7 @@ class LocalRanks(DefaultLogsSpecs):
         first = next((report for report in reports if report.error), None)
         if first is not None and not first.is_lost:
             raise RankFailed(first.status, first.error, report=first)
-        if asked:
+        if asked or (first is None and any(report.status in STOPPED for report in reports)):
             # Before the ranks had met, a stop ends each of them where it is, also without a word.
             stopped = [report.status for report in reports if not report.error]
             stopped += [self._exit_status(failures.get(rank)) for rank in silent]

@@ -465,7 +465,7 @@ def _stepping(
     job: Job, world: World, made: Components, step: StepBatch, meter: Meter, is_fake: bool
 ) -> Callable[[], None]:
     """Make a function that steps the job's engine, whose phases are windows of the meter."""
-    made.train, made.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
+    made.train_data, made.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
     engine: Any = engine_of(job, made)
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop
         engine.to_host = lambda numbers: lambda: [0.0] * len(numbers)

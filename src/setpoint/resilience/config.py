@@ -1,4 +1,4 @@
-"""The section `[resilience]`: garbage collection, shutdown, and ranks that do not answer."""
+"""The section `[resilience]`: bad steps, limits, liveness, health and garbage collection."""
 
 from __future__ import annotations
 

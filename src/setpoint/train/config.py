@@ -201,7 +201,7 @@ class Job(
     """torch.compile of the model; null: eager."""
 
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
-    """Device and number of ranks."""
+    """Parallelism: degrees of each axis, sharding, device and ranks."""
 
     checkpoint: Checkpoint = field(factory=Checkpoint)
     """Checkpointing: save interval, retention and resume."""
@@ -218,7 +218,7 @@ class Job(
     """torch.profiler; null: none."""
 
     resilience: TrainingResilience = field(factory=TrainingResilience, role=RUNTIME)
-    """Garbage collection and shutdown."""
+    """Bad steps, time limits, liveness, health and garbage collection."""
 
     silence: tuple[str, ...] = field(default=(), role=RUNTIME)
     """Caution codes to hide: cautions (warnings) that are neither shown nor recorded."""

@@ -19,7 +19,7 @@ from setpoint.checkpoint.optimizer_state import capture_optimizer, saved_states
 from setpoint.config import SetpointError
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.shapes.placed import Placeable, in_memory
-from setpoint.train.engine import Engine, Rates, ReadStepResult, Sums, naming_optimizer
+from setpoint.train.engine import CompleteStep, Engine, Rates, Sums, naming_optimizer
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.loading import LoadedCheckpoint
@@ -44,18 +44,18 @@ class ZeroEngine(Engine):
         """See `Engine.backward`."""
         self.zero.backward(loss)
 
-    def update(self, sums: Sums, rates: Rates) -> ReadStepResult:
+    def update(self, sums: Sums, rates: Rates) -> CompleteStep:
         """See `Engine.update`."""
         for group in self.components.optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         with self.span("optimizer step"), naming_optimizer(self.job.optimizer):
             norm = self.zero.update()
-        return self._reader(self._gather(sums, norm, []), lambda: None)
+        return self._completion(self._gather(sums, norm, []), lambda: None)
 
 
 @dataclass(slots=True)
 class ZeroModel:
-    """The weights in a checkpoint, in the files of all other runs; see `state.Model`."""
+    """The weights in a checkpoint, in the files of all other runs; see `run_state.ModelState`."""
 
     zero: ZeroReplicas
     trained: bool = False
@@ -87,7 +87,7 @@ class ZeroModel:
 
 @dataclass(slots=True)
 class ZeroTraining:
-    """The state of the optimizer in a checkpoint; see `state.Training`.
+    """The state of the optimizer in a checkpoint; see `run_state.OptimizerState`.
 
     Arguments:
         other_frozen: whether other parameters than those of the checkpoint may be frozen; all that

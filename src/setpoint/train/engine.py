@@ -61,12 +61,15 @@ class Rates(NamedTuple):
     frozen: frozenset[str] = frozenset()
 
 
-ReadStepResult = Callable[[], StepResult]
-"""Waits for the numbers of a step; calling it again gives the same result."""
+CompleteStep = Callable[[], StepResult]
+"""Waits for the numbers of a step, judges it, and takes back what was counted of a bad one.
+
+Calling it again gives the same result.
+"""
 
 
-def retaken() -> StepResult:
-    """The `ReadStepResult` of a step in which a replica group was lost."""
+def complete_retaken() -> StepResult:
+    """The `CompleteStep` of a step in which a replica group was lost."""
     return StepResult(Verdict.RETAKEN)
 
 
@@ -93,11 +96,11 @@ class Engine:
         self.parameters = components.weights.parameters()
         self.counted_elsewhere: frozenset[Tensor] = frozenset()
         self.stages = components.world.group("pipeline")
-        self.sources = len(components.train.sources)
+        self.sources = len(components.train_data.sources)
         self.to_host: Callable[[Tensor], Callable[[], list[float]]] = HostCopy()
         self.is_ahead = (
             takes_flag(components.optimizer)
-            and components.groups is None
+            and job.parallel.torchft is None
             and components.spikes is None
             and not components.non_finite.rolls_back
         )
@@ -136,7 +139,7 @@ class Engine:
         """Add the gradients of a micro-batch to those before."""
         self.components.scaler.scale(loss).backward()
 
-    def update(self, sums: Sums, rates: Rates) -> ReadStepResult:
+    def update(self, sums: Sums, rates: Rates) -> CompleteStep:
         """Clip, let the optimizer step, and move the biases of routers, unless the numbers are bad.
 
         One collective of the device brings the numbers of all ranks together. Nothing waits for
@@ -155,11 +158,13 @@ class Engine:
         for group in optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         components.weights.grads_to_master()
-        if components.groups is not None:
+        if components.replica_groups is not None:
             with self.span("communication"):
                 if sums.routing is None:
                     sums = sums._replace(routing=no_routing(self.job.model, components.device))
-                sums = sum_over_groups(components.groups, self.parameters, sums, self.sources)
+                sums = sum_over_groups(
+                    components.replica_groups, self.parameters, sums, self.sources
+                )
         for name in rates.frozen & components.weights.held.keys():
             components.weights.held[name].grad = None
         scaler.unscale_(optimizer)
@@ -173,15 +178,15 @@ class Engine:
                 self.stages,
                 self.counted_elsewhere,
             )
-        if components.groups is not None and not components.groups.commits():
+        if components.replica_groups is not None and not components.replica_groups.commits():
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
             if self.norms is not None:
                 self.norms.pass_over()
-            return retaken
+            return complete_retaken
         numbers = self._gather(sums, grad_norm, scaler.overflows(optimizer))
-        read = self._reader(numbers, counts_of(optimizer, numbers.stays))
-        if self.is_ahead or read().verdict is Verdict.TAKEN:
+        complete = self._completion(numbers, counts_of(optimizer, numbers.stays))
+        if self.is_ahead or complete().verdict is Verdict.TAKEN:
             with self.span("optimizer step"):
                 with naming_optimizer(section):
                     step_unless(numbers.stays if self.is_ahead else None, optimizer)
@@ -189,11 +194,11 @@ class Engine:
             if numbers.routing is not None:
                 counts, stays = numbers.routing.counts, numbers.stays
                 update_biases(components.model, counts, rates.done, rates.frozen, stays)
-        if self.norms is not None and (self.is_ahead or read().policy is None):
+        if self.norms is not None and (self.is_ahead or complete().policy is None):
             self.norms.updated()
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        return read
+        return complete
 
     def _gather(self, sums: Sums, norm: Tensor, overflows: list[Tensor]) -> _Numbers:
         """Bring the numbers of all ranks together, and let them go to the host."""
@@ -229,7 +234,7 @@ class Engine:
         sources = 0 if by_source is None else len(by_source)
         return _Numbers(skip_flag(losses, broken, over, scaled), routing, logged, sources, read)
 
-    def _reader(self, numbers: _Numbers, undo: Undo) -> ReadStepResult:
+    def _completion(self, numbers: _Numbers, undo: Undo) -> CompleteStep:
         """Make the function that reads the numbers of a step, judges it, and counts it on the host.
 
         Arguments:
@@ -237,7 +242,7 @@ class Engine:
         """
         components, known = self.components, list[StepResult]()
 
-        def read() -> StepResult:
+        def complete() -> StepResult:
             if known:
                 return known[0]
             with self.span("device"):
@@ -266,7 +271,7 @@ class Engine:
                     self.norms.pass_over()
             return known[0]
 
-        return read
+        return complete
 
 
 @torch.no_grad()
@@ -336,7 +341,7 @@ class _Numbers(NamedTuple):
         stays: see `verdict.skip_flag`.
         logged: metrics that were logged until then.
         sources: number of sums by source.
-        read: waits for loss, cross-entropy, sources, norm and so on; see `Engine._reader`.
+        read: waits for loss, cross-entropy, sources, norm and so on; see `Engine._completion`.
     """
 
     stays: Tensor

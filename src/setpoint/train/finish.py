@@ -88,7 +88,7 @@ def finish(run: Run, loop: Loop) -> Run:
         "end", step=position.step, seconds=round(position.seconds, 3), status=status, **why
     )
     write_report(run)
-    for callback in run.added_callbacks:
+    for callback in run.outer_callbacks:
         callback.recorded(loop, done=status == 0)
     return run
 
@@ -128,7 +128,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     spent = goodput_of(run.directory)
     if spent.share is not None:
         rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))
-    rows += [row for callback in run.added_callbacks for row in callback.summary()]
+    rows += [row for callback in run.outer_callbacks for row in callback.summary()]
     rows += [
         (f"{name.replace('_', '-')} {metric}", f"{value:.4f}")
         for name, score in run.scores.items()

@@ -118,6 +118,6 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
         )
 
     groups.capture, groups.restore, groups.retaken = capture, heal, retaken
-    run.components.groups = groups
+    run.components.replica_groups = groups
     with groups:
         yield

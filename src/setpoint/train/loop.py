@@ -19,7 +19,7 @@ from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
 from setpoint.train.deepspeed_engine import ZeroEngine
-from setpoint.train.engine import Engine, Rates, ReadStepResult, retaken
+from setpoint.train.engine import CompleteStep, Engine, Rates, complete_retaken
 from setpoint.train.learning_rate import Freezing
 from setpoint.train.merging import merge_adapters
 from setpoint.train.metrics import NormMetrics
@@ -59,7 +59,7 @@ class Phase(IntEnum):
     KEEP = 4
     """Saves what the ones before have left."""
     TIDY = 5
-    """Frees what is not needed any more."""
+    """Frees memory, and seals what was written."""
     LAST = 6
     """After everything that Setpoint does itself."""
 
@@ -91,7 +91,7 @@ class Callback:
         """
 
     def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
-        """A row of what `check` says `before_open` would do; nothing is written."""
+        """A row of what `train --dry-run` says of `before_open`; nothing is written."""
 
     def before_build(self, run: Any, ending: ExitStack) -> None:
         """Called on all ranks when the job agrees with its record, before anything is built.
@@ -126,7 +126,7 @@ class Callback:
     def start(self, loop: Loop) -> None:
         """Called once, before the first step of this session."""
 
-    def is_due(self, loop: Loop) -> bool:
+    def needs_result(self, loop: Loop) -> bool:
         """True if `after_step` is called at the end of the step that was just taken.
 
         For that the host waits until a device has computed it. Else the next step is begun, and
@@ -202,7 +202,7 @@ class PendingStep:
         began: the position before it.
         batch: this rank's.
         total: counts of all ranks, and by source.
-        read: waits for its numbers.
+        complete: waits for its numbers, and judges them.
         data: state of the data before it, with replica groups, which may take the step again.
     """
 
@@ -211,12 +211,17 @@ class PendingStep:
     total: Count
     by_source: BySource
     lr: float
-    read: ReadStepResult
+    complete: CompleteStep
     data: dict[str, Any]
 
 
 class Loop:
     """Takes steps until the duration is over or a stop is requested.
+
+    `launch` takes a step, and does not wait for its numbers where the engine is ahead of the host;
+    the step is then `pending`. `handle_pending` completes it: at once where a callback
+    `needs_result`, else in the middle of the next step, before that changes the weights. Callbacks
+    hear `after_step` of a step that is complete.
 
     All that happens at an interval is a callback; callbacks run after each step, by their phases,
     and see the loop's `previous`, `position`, `is_over` and `components`. Without any, the same
@@ -356,7 +361,7 @@ class Loop:
             or self.is_at_limit
             or self.ranks.saves_now
             or self.ranks.is_stopping
-            or any(callback.is_due(self) for callback in self.callbacks)
+            or any(callback.needs_result(self) for callback in self.callbacks)
         )
 
     def is_due(self, period: Period) -> bool:
@@ -374,7 +379,7 @@ class Loop:
             pending = self.take_step()
         self.stepping += time.perf_counter() - started
         # A device that is ahead knows the verdict itself, and the host reads it later.
-        verdict = Verdict.TAKEN if self.engine.is_ahead else pending.read().verdict
+        verdict = Verdict.TAKEN if self.engine.is_ahead else pending.complete().verdict
         if verdict is Verdict.RETAKEN:
             self.components.feed.load_state_dict(pending.data)
             self.metrics.drop()
@@ -397,9 +402,13 @@ class Loop:
 
         Raises:
             RunError: if no target counts; an optimizer of the user's own fails; or as
-                `read_pending` does, of the step before.
+                `complete_pending` does, of the step before.
         """
-        components, position, groups = self.components, self.position, self.components.groups
+        components, position, groups = (
+            self.components,
+            self.position,
+            self.components.replica_groups,
+        )
         assert self.job.seed is not None
         data: dict[str, Any] = {}
         if groups is not None:
@@ -423,7 +432,7 @@ class Loop:
         step_begins(first=not self.stepping)
         if groups is not None and groups.breaks:
             groups.commits()  # it does not, and tells the others
-            return PendingStep(position, batch, total, by_source, lr, retaken, data)
+            return PendingStep(position, batch, total, by_source, lr, complete_retaken, data)
         if not total.weight:
             targets = sum(micro_batch.target_tokens for micro_batch in batch.batches)
             raise RunError(
@@ -446,8 +455,8 @@ class Loop:
         if self.engine.norms is not None:
             self.engine.norms.is_on = self._may_have_row(next_position)
         self.ranks.exchange()
-        read = self.engine.update(sums, Rates(lr, done, self.freezing.now(position)))
-        return PendingStep(position, batch, total, by_source, lr, read, data)
+        complete = self.engine.update(sums, Rates(lr, done, self.freezing.now(position)))
+        return PendingStep(position, batch, total, by_source, lr, complete, data)
 
     def _may_have_row(self, next_position: Position) -> bool:
         """True if a row of metrics may follow a step, as far as is known before its end.
@@ -475,7 +484,7 @@ class Loop:
         """Read the numbers of the pending step, and call what follows it."""
         if self.pending is None:
             return
-        result = self.read_pending()
+        result = self.complete_pending()
         if result.verdict is Verdict.ROLLED_BACK:
             self.rewind(result)
             return
@@ -485,7 +494,7 @@ class Loop:
                 callback.after_step(self, result)
         self.phase = Phase.STEP
 
-    def read_pending(self) -> StepResult:
+    def complete_pending(self) -> StepResult:
         """Read the numbers of the pending step, and count what is wrong with it.
 
         Raises:
@@ -495,7 +504,7 @@ class Loop:
         step, spikes, non_finite = self.pending, self.components.spikes, self.components.non_finite
         assert step is not None
         self.pending = None
-        result = step.read()
+        result = step.complete()
         wrong = ""
         if result.policy is non_finite:
             wrong = f"the loss is {result.loss:.6g} and the gradient norm {result.grad_norm:.6g}"
@@ -545,7 +554,7 @@ class Loop:
         """Take a step and read its numbers."""
         while self.pending is None:
             self.launch()
-        return self.read_pending()
+        return self.complete_pending()
 
     def check(self) -> None:
         """Leave work that can be done again, such as an evaluation, on all ranks or on none.

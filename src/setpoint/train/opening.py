@@ -82,7 +82,7 @@ def open_run(
     for callback in callbacks:
         callback.before_open(job, place, world, shown.note)
     run = compare_on_all_ranks(world, job, directory, accept, place)
-    run.stop, run.shown, run.added_callbacks = stop, shown, callbacks
+    run.stop, run.shown, run.outer_callbacks = stop, shown, callbacks
     for callback in callbacks:
         callback.before_build(run, ending)
     ending.enter_context(settings_of(run.job))

@@ -136,7 +136,7 @@ def _digest(text: str) -> str:
 
 def _sides(components: Components) -> Iterator[tuple[str, DataIdentity]]:
     """The sides of the data that there are."""
-    yield "train", components.train.identity
+    yield "train", components.train_data.identity
     if components.held_out is not None:
         yield "held_out", components.held_out.identity
 

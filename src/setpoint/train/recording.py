@@ -234,7 +234,7 @@ def write_start(run: Run) -> None:
         _write_config(run)
         return
     accepted = run.accepted
-    if run.is_over:
+    if run.had_nothing_left:
         notes, kept = [*describe_idle(accepted), _finished(run, accepted)], []
         accepted = replace(accepted, data=())
     else:

@@ -77,25 +77,25 @@ def resume(run: Run) -> None:
     left_out = run.frozen.decide()
     if left_out is not None:
         note(left_out)
-    run.is_over = is_over(job.duration, run.started)
-    if not run.is_over:
+    run.had_nothing_left = is_over(job.duration, run.started)
+    if not run.had_nothing_left:
         run.reason = run.best.stop_reason(job.evaluation)
-        run.is_over = run.reason is not None
-        if run.is_over and run.loaded is not None:
+        run.had_nothing_left = run.reason is not None
+        if run.had_nothing_left and run.loaded is not None:
             raise SetpointError(
                 f"checkpoint.load = {job.checkpoint.load}: {run.reason}, so that nothing is left "
                 f"to train.\nValid: evaluation among checkpoint.exclude, which counts anew"
             )
-    if run.is_over and run.accepted is not None and run.accepted.learned:
+    if run.had_nothing_left and run.accepted is not None and run.accepted.learned:
         # What was accepted by name is not trained with any more.
         run.identity = resolve(read_record(Job, str(run.directory))[0])
-    if not run.is_over:
+    if not run.had_nothing_left:
         note(data_line(job, components))
         if run.started.step:
             note(f"data position: {where_in_data(job, components.feed.state_dict())}")
     run.world.on_main(lambda: write_start(run))
     run.world.on_main(lambda: _open_trackers(run))
-    if not run.is_over and run.best.changed:
+    if not run.had_nothing_left and run.best.changed:
         changed = ", ".join(run.best.changed)
         note(f"best metric reset: its measure has changed: {changed}")
     for line in fallback_notes(job, run.fallback):
@@ -203,12 +203,12 @@ def _newest_checkpoint(run: Run) -> LoadedCheckpoint | None:
         newest = run.store.load_newest(on_damaged)
     except SetpointError:
         # Where all are damaged here, there may be others elsewhere.
-        if not passed or not any(callback.fetch(None) for callback in run.added_callbacks):
+        if not passed or not any(callback.fetch(None) for callback in run.outer_callbacks):
             raise
         newest = run.store.load_newest(report)
     else:
         if passed and any(
-            callback.fetch(newest and newest.step) for callback in run.added_callbacks
+            callback.fetch(newest and newest.step) for callback in run.outer_callbacks
         ):
             newest = run.store.load_newest(report)
     if newest is not None:

@@ -1,4 +1,4 @@
-"""One session of a run in five verbs: open, build, resume, loop, finish."""
+"""One session of a run: open, build, lock the record, resume, loop, finish."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.companions import fallback_notes
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.job_data import planned_in_words, where_in_data
-from setpoint.train.callbacks.build import added_callbacks, build_callbacks, early_callbacks
+from setpoint.train.callbacks.build import build_callbacks, early_callbacks, package_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
 from setpoint.train.finish import finish, run_loop
@@ -98,11 +98,11 @@ def train(
                 run.job, run.begins_anew, run.shown.work, *run.fallback, run.world
             )
         with open_record(run), ExitStack() as within:
-            run.added_callbacks = [*early, *added_callbacks(run)]
-            for callback in run.added_callbacks:
+            run.outer_callbacks = [*early, *package_callbacks(run)]
+            for callback in run.outer_callbacks:
                 callback.opened(run, within)
             resume(run)
-            run.loop = loop_of(run, [*build_callbacks(run), *run.added_callbacks], until)
+            run.loop = loop_of(run, [*build_callbacks(run), *run.outer_callbacks], until)
             if run.job.parallel.torchft is not None:
                 from setpoint.train.healing import replica_groups
 
@@ -186,7 +186,7 @@ def rehearse(
     rows.append(("device", device_line(job, components.device).removeprefix("device: ")))
     rows.append(("data", data_line(job, components).removeprefix("data: ")))
     rows += [row for row in fetched if row is not None]
-    if planned := planned_in_words(job, components.train):
+    if planned := planned_in_words(job, components.train_data):
         rows.append(("planned", planned))
     if position.step:
         rows.append(("data position", where_in_data(job, components.feed.state_dict())))

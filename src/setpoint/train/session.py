@@ -70,7 +70,7 @@ class Run:
     """Shows the run to people; `progress` writes its log as well."""
     began: float = field(init=False)
     """Start of this session, in seconds since 1970."""
-    added_callbacks: Sequence[Callback] = ()
+    outer_callbacks: Sequence[Callback] = ()
     """Callbacks of sections that are no part of training, and those of a program."""
     program_callbacks: tuple[str, ...] = ()
     """Classes of the callbacks that are objects of a program, and in no record."""
@@ -104,8 +104,8 @@ class Run:
     states: States = field(init=False)
     loaded: Loaded | None = None
     """The start from `checkpoint.load`; None without one."""
-    is_over: bool = False
-    """True if nothing was left to train."""
+    had_nothing_left: bool = False
+    """True if the duration was over when the session began."""
     reason: str | None = None
     """Why training ended before its duration was over; None if it did not."""
     loop: Loop | None = None

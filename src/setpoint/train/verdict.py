@@ -62,9 +62,9 @@ def judge(
     is_broken: bool,
     overflows: bool,
     scaled: bool,
-    non_finite: BadSteps,
+    non_finite: BadStepPolicy,
     spikes: SpikedSteps | None,
-) -> tuple[Verdict, BadSteps | None]:
+) -> tuple[Verdict, BadStepPolicy | None]:
     """The verdict on a step, and the policy that is behind it where its numbers are bad.
 
     Arguments:
@@ -78,7 +78,7 @@ def judge(
     return Verdict.SKIPPED if overflows else Verdict.TAKEN, None
 
 
-class BadSteps:
+class BadStepPolicy:
     """A policy for steps whose numbers are bad, and the counts against its limit.
 
     Arguments:
@@ -208,14 +208,14 @@ def _is_whole(event: Mapping[str, Any]) -> bool:
     return all(isinstance(event.get(key), kind) for key, kind in kinds.items())
 
 
-class NonFiniteSteps(BadSteps):
+class NonFiniteSteps(BadStepPolicy):
     """Steps whose loss or gradient norm is not finite."""
 
     def __init__(self, policy: StepPolicy) -> None:
         super().__init__(policy, "resilience.non_finite")
 
 
-class SpikedSteps(BadSteps):
+class SpikedSteps(BadStepPolicy):
     """Steps whose loss is far above the median of those before.
 
     Medians take no notice of single spikes that were trained on, nor of how large they are. All
@@ -297,7 +297,7 @@ class StepResult:
     loss: float = math.nan
     cross_entropy: float = math.nan
     grad_norm: float = math.nan
-    policy: BadSteps | None = None
+    policy: BadStepPolicy | None = None
     routing: Routing | None = None
     by_source: BySource = ONE_SOURCE
     lr: float = math.nan
@@ -312,11 +312,11 @@ class StepResult:
 
     @property
     def cause(self) -> str:
-        """The reason for which a step is not trained on, in events."""
+        """The reason for which a step is not trained on, in events; `wrong` says if it is not."""
         return "spike" if isinstance(self.policy, SpikedSteps) else "non_finite"
 
 
-def skipped_metrics(*policies: BadSteps | None) -> dict[str, int]:
+def skipped_metrics(*policies: BadStepPolicy | None) -> dict[str, int]:
     """Columns of a row on the steps that were skipped."""
     skipping = [policy.skipped for policy in policies if policy is not None and policy.skips]
     return {"skipped_steps": sum(skipping)} if skipping else {}

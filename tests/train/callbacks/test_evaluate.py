@@ -285,7 +285,7 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int, phase: Phase) -
 
     job = small_job(tmp_path, *FALLS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.train.run.added_callbacks", added)
+        patch.setattr("setpoint.train.run.package_callbacks", added)
         outcome = train(job)
     run = outcome.directory
     assert (outcome.status, outcome.final_position.step, outcome.reason) == (0, end, "it is enough")

@@ -168,8 +168,8 @@ def test_rows_have_figures_of_each_source(tmp_path: Path) -> None:
         assert sum(targets) == 4 * 16 * steps
         assert sum(nats) / sum(targets) == pytest.approx(loss, rel=1e-6)
     a, b = (sum(row[f"sequences_{name}"] for row in found) for name in "ab")
-    assert 2.5 < a / b < 3.5 and len(ended.components.train) <= a + b
-    for step in ended.components.train, ended.components.held_out:
+    assert 2.5 < a / b < 3.5 and len(ended.components.train_data) <= a + b
+    for step in ended.components.train_data, ended.components.held_out:
         assert step is not None and step.sources == ("a", "b")
     run = ended.directory
     for directory in sorted((run / "checkpoints").glob("step-*"))[2:]:

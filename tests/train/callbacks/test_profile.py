@@ -122,7 +122,7 @@ def test_a_session_that_ends_within_a_cycle(
         train(small_job(tmp_path, f"duration={8 - step} steps", CONSTANT))
     else:
         added: Any = lambda *_: [Interrupt(step, how)]  # noqa: E731
-        monkeypatch.setattr("setpoint.train.run.added_callbacks", added)
+        monkeypatch.setattr("setpoint.train.run.package_callbacks", added)
     flags = ("duration=8 steps", CONSTANT, "profiling.active=5", "tracking.progress=lines")
     job = small_job(tmp_path, *flags)
     if how in ("Ctrl-C", "error"):

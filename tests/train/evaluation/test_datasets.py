@@ -74,10 +74,10 @@ def test_documents_that_are_learned_from_as_well_are_named(tmp_path: Path) -> No
     other = "{name=other, sources=[{type=random, documents=4, length=200, seed=3}]}"
     job = small_job(tmp_path, f"evaluation.datasets=[{same}, {other}]")
     components = build_components(job)
-    (line,) = trained_on(components.train, components.eval_sets)
-    trained = len(components.train.identity.files)
+    (line,) = trained_on(components.train_data, components.eval_sets)
+    trained = len(components.train_data.identity.files)
     assert line.startswith(f"caution: {trained} of 40 evaluated documents of same are also tr")
-    assert list(trained_on(components.train, {"held_out": components.held_out})) == []
+    assert list(trained_on(components.train_data, {"held_out": components.held_out})) == []
 
 
 def test_a_run_goes_on_with_another_text_under_the_same_name(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class Components:
         companions: what each checkpoint keeps beside the weights.
         non_finite: decides what becomes of steps that are not finite.
         spikes: decides what becomes of loss spikes; None where nothing does.
-        groups: the replica groups of torchft; None without.
+        replica_groups: of torchft; None without.
         noise: that is added to quantized weights; None without.
     """
 
@@ -149,7 +149,7 @@ class Components:
 
     tokenizer: Tokenizer = field(init=False)
     corpora: tuple[Corpus | Stream, ...] = ()
-    train: Sequences = field(init=False)
+    train_data: Sequences = field(init=False)
     held_out: EvaluationRows | None = None
     eval_sets: dict[str, EvaluationRows] = field(default_factory=dict)
     feed: Feed = field(init=False)
@@ -160,7 +160,7 @@ class Components:
     scaler: LossScaler = field(init=False)
     non_finite: NonFiniteSteps = field(init=False)
     spikes: SpikedSteps | None = None
-    groups: ReplicaGroups | None = None
+    replica_groups: ReplicaGroups | None = None
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
@@ -220,7 +220,12 @@ def build_components(
     sampler = _build_rows(job, components, show)
     keys = None if model_files is None else read_keys(model_files, DESCRIPTION)
     build_trained(
-        job, components, components.tokenizer.vocab_size, len(components.train.sources), fresh, keys
+        job,
+        components,
+        components.tokenizer.vocab_size,
+        len(components.train_data.sources),
+        fresh,
+        keys,
     )
     if job.data.packing.isolate and not components.objective.takes_documents:
         raise SetpointError(
@@ -229,7 +234,7 @@ def build_components(
             "takes_documents = True."
         )
     _build_feeds(job, components, sampler)
-    components.schedule = _build_schedule(job, components.train)
+    components.schedule = _build_schedule(job, components.train_data)
     components.companions = companions_of(
         job.model, components.tokenizer, components.pretrained, keys, job.data.sources
     )
@@ -248,7 +253,7 @@ def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
     elif kept_back is not None:  # for records: nothing reads its rows
         components.held_out = evaluation_windows(kept_back, job.batch.sequence_length)
     components.eval_sets = build_datasets(job, components.tokenizer, show)
-    components.train, sampler = build_training_data(job, components.corpora)
+    components.train_data, sampler = build_training_data(job, components.corpora)
     return sampler
 
 
@@ -256,7 +261,7 @@ def _build_feeds(job: Job, components: Components, sampler: Sampler) -> None:
     """Make what gives each step, and each evaluation, its micro-batches."""
     world, loader = components.world, job.data.loader
     components.feed = Feed(
-        components.train,
+        components.train_data,
         sampler,
         components.objective.count,
         micro_size=job.batch.micro_size,
@@ -530,7 +535,7 @@ def data_line(job: Job, components: Components) -> str:
         )
     else:
         phrases[-1] += held_out
-    notes = [f"data: {', '.join(phrases)}", *notes_of(components.train)]
+    notes = [f"data: {', '.join(phrases)}", *notes_of(components.train_data)]
     notes += [
         f"{rows.identity.side.replace('_', '-')}: {rows.note}"
         for rows in (components.held_out, *components.eval_sets.values())
@@ -542,7 +547,7 @@ def data_line(job: Job, components: Components) -> str:
         if corpora and not job.data.validation:
             lines += uneven_split(corpora, components.held_out.corpus, job.data.held_out)
     # An epoch is all windows once, each of which is a sequence of a step.
-    per_epoch = (components.train.epoch_rows or 0) / job.batch.global_size
+    per_epoch = (components.train_data.epoch_rows or 0) / job.batch.global_size
     for limit in job.duration.limits if per_epoch else ():
         if limit.unit == "epochs":
             notes.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")

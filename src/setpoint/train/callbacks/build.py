@@ -7,7 +7,7 @@ from functools import partial
 from setpoint.config import ImportPath, SetpointError, added_sections
 from setpoint.resilience.config import SkipStep
 from setpoint.train.callbacks.evaluate import EvaluateCallback
-from setpoint.train.callbacks.log import BadStepsCallback, LogCallback, RecordCallback
+from setpoint.train.callbacks.log import LogCallback, RecordCallback, SkippedStepsCallback
 from setpoint.train.callbacks.profile import (
     CollectCallback,
     EmptyCacheCallback,
@@ -15,7 +15,7 @@ from setpoint.train.callbacks.profile import (
     ProfileCallback,
     watch_compiler,
 )
-from setpoint.train.callbacks.save import ExportCallback, LoadOnlyCallback, SaveCallback
+from setpoint.train.callbacks.save import ExportCallback, NoSaveCallback, SaveCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback
 from setpoint.train.recording import change_record
@@ -40,7 +40,7 @@ def build_callbacks(run: Run) -> list[Callback]:
         export = ExportCallback(job.checkpoint.export, run)
     # Before anything else has taken memory: profilers, evaluations and checkpoints do.
     callbacks: list[Callback] = [MemoryCallback(events, progress)]
-    if run.accepted is not None and not run.is_over:
+    if run.accepted is not None and not run.had_nothing_left:
         callbacks.append(RecordCallback(partial(change_record, run)))
     section = job.profiling
     rank = components.world.rank
@@ -53,14 +53,12 @@ def build_callbacks(run: Run) -> list[Callback]:
     callbacks += [
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, run.mean),
         evaluation,
-        SaveCallback(run, evaluation, export)
-        if job.checkpoint.save
-        else LoadOnlyCallback(progress),
+        SaveCallback(run, evaluation, export) if job.checkpoint.save else NoSaveCallback(progress),
     ]
     if export is not None:
         callbacks.append(export)
     if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):
-        callbacks.append(BadStepsCallback(events, progress))
+        callbacks.append(SkippedStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
     if job.resilience.gc is not None:
@@ -83,7 +81,7 @@ def early_callbacks(job: Job) -> list[Callback]:
     return [*operations, *(section.build() for section in sections if section is not None)]
 
 
-def added_callbacks(run: Run) -> list[Callback]:
+def package_callbacks(run: Run) -> list[Callback]:
     """Build what the sections describe that packages have added to the job.
 
     Raises:

@@ -52,15 +52,15 @@ class EvaluateCallback(Callback):
         if loop.is_over:
             return
         apart = dict(loop.components.eval_sets)
-        streamed = loop.components.train.identity.tokens is None
+        streamed = loop.components.train_data.identity.tokens is None
         if loop.components.held_out is not None and (loop.job.data.validation or not streamed):
             apart[HELD_OUT] = loop.components.held_out
-        for line in trained_on(loop.components.train, apart):
+        for line in trained_on(loop.components.train_data, apart):
             self.progress.note(line)
         if section.before_training and loop.position.step == 0 and self.best.step < 0:
             self.evaluate(loop, counts=True)
 
-    def is_due(self, loop: Loop) -> bool:
+    def needs_result(self, loop: Loop) -> bool:
         """True if an evaluation is due that schedules and early stopping count."""
         section = loop.job.evaluation
         if section is None:
@@ -69,7 +69,7 @@ class EvaluateCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Evaluate if it is due."""
-        due = self.is_due(loop)
+        due = self.needs_result(loop)
         if due or (loop.is_over and loop.job.evaluation is not None):
             # What only the end asks for is not counted: a longer run would not have it.
             self.evaluate(loop, counts=due)

@@ -75,7 +75,7 @@ class LogCallback(Callback):
         self.stepping, self.waited = loop.stepping, loop.waited
         self.parts, self.began = loop.times.read(), time.perf_counter()
 
-    def is_due(self, loop: Loop) -> bool:
+    def needs_result(self, loop: Loop) -> bool:
         """True if a row is due."""
         return loop.is_due(loop.job.tracking.every)
 
@@ -86,7 +86,7 @@ class LogCallback(Callback):
             self.mean.add(result.loss, result.by_source)
         if loop.routing is not None:
             self.mean.routing = loop.routing
-        due = self.is_due(loop)
+        due = self.needs_result(loop)
         written = due or (loop.is_over and every.unit != "never")
         self.pending = None if written or every.unit == "never" else result
         if written:
@@ -157,7 +157,7 @@ class LogCallback(Callback):
 
     def _by_source(self, loop: Loop) -> dict[str, Any]:
         """Columns by source since the last row; empty for a single source."""
-        names, (sequences, targets, nats) = loop.components.train.sources, self.mean.by_source
+        names, (sequences, targets, nats) = loop.components.train_data.sources, self.mean.by_source
         means = [a / b if b else None for a, b in zip(nats, targets, strict=False)]
         figures = {"sequences": sequences, "target_tokens": targets, "cross_entropy": means}
         return {
@@ -249,8 +249,8 @@ def _metrics(loop: Loop) -> dict[str, Any]:
     return columns
 
 
-class BadStepsCallback(Callback):
-    """Writes an event and a line for each."""
+class SkippedStepsCallback(Callback):
+    """Writes an event and a line for each step that is skipped."""
 
     phase = Phase.OBSERVE
 

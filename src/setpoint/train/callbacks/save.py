@@ -38,7 +38,7 @@ OURS = sys.stdlib_module_names | {"setpoint", "torch"}
 """Packages whose code is known to change weights in the update of a step alone."""
 
 
-class LoadOnlyCallback(Callback):
+class NoSaveCallback(Callback):
     """Warns of a run that saves no checkpoint."""
 
     phase = Phase.KEEP
@@ -104,7 +104,7 @@ class SaveCallback(Callback):
             self.pending_seconds.append(time.perf_counter() - began)
         self.pending_seconds = None
 
-    def is_due(self, loop: Loop) -> bool:
+    def needs_result(self, loop: Loop) -> bool:
         """True if a checkpoint is due."""
         section = loop.job.checkpoint
         due = any(loop.is_due(every) for every in section.intervals)
@@ -114,7 +114,7 @@ class SaveCallback(Callback):
         """Report checkpoints that were written in the background, and save if it is due."""
         self.store.poll()
         section = loop.job.checkpoint
-        if self.is_due(loop) and (section.last == "full" or not loop.is_over):
+        if self.needs_result(loop) and (section.last == "full" or not loop.is_over):
             self.save(loop)
 
     def rewound(self, loop: Loop) -> None:
@@ -191,7 +191,7 @@ def can_overlap_save(loop: Loop) -> bool:
     built by an import path, or by a section that a package has added, are not trusted at all.
     """
     components, job = loop.components, loop.job
-    others_change = components.replicas.holds_state or components.groups is not None
+    others_change = components.replicas.holds_state or components.replica_groups is not None
     if isinstance(components.optimizer, Averages) or others_change:
         return False
     roots = (job.model, job.loss, job.optimizer)

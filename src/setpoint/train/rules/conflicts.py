@@ -165,7 +165,7 @@ CHECKPOINTING = "memory.activation_checkpointing"
 OFFLOAD = "memory.activation_offload"
 ASYNC = "parallel.async_tensor_parallel"
 SCHEDULE = "parallel.pipelining.schedule"
-CONTEXT = ("parallel.ring", "parallel.ulysses")
+CONTEXT_PATHS = ("parallel.ring", "parallel.ulysses")
 TENSOR = ("parallel.tensor", "parallel.sequence_parallel")
 
 ON_HOST = "has no effect: the model is computed on the CPU, whose memory is the host's already"
@@ -412,7 +412,7 @@ CONFLICTS = (
     # Parts of sequences.
     Conflict(lambda job: job.model.moe.capacity_factor and job.parallel.divides_sequences,
         "model.moe.capacity_factor", "drops the last choices of whole sequences, of which each "
-        "rank has a part", ("null",), CONTEXT),
+        "rank has a part", ("null",), CONTEXT_PATHS),
     Conflict(lambda job: job.model.attention_dropout and job.parallel.degrees["ring"] > 1,
         "model.attention_dropout", "cannot be drawn again for the keys and values that come round "
         "the ring", ("0",), ("parallel.ring",), "Or divide sequences by parallel.ulysses."),
@@ -427,10 +427,10 @@ CONFLICTS = (
         "Or divide sequences by parallel.ulysses."),
     Conflict(lambda job: job.compile.scope == "model" and job.parallel.divides_sequences,
         "compile.scope", "finds the messages between ranks in the middle of its graph", ("block",),
-        CONTEXT),
+        CONTEXT_PATHS),
     Conflict(lambda job: job.compile.fullgraph and job.parallel.divides_sequences,
         "compile.fullgraph", "would fail: graphs end at the messages between ranks", ("false",),
-        CONTEXT),
+        CONTEXT_PATHS),
     # Experts.
     Conflict(lambda job: job.parallel.divides_experts and job.model.type == "transformer"
         and not job.model.moe,
