@@ -17,6 +17,7 @@ from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.engine import Engine, Rates
+from setpoint.train.loop import engine_of
 from setpoint.train.verdict import StepResult, Verdict
 
 from .small import small_job
@@ -70,6 +71,15 @@ def test_verdicts(tmp_path: Path, scale: float | None, factor: float, verdict: V
     assert not any(same) if verdict is Verdict.TAKEN else all(same)
     assert components.scaler.skipped == (verdict is Verdict.SKIPPED)
     assert math.isfinite(ended.grad_norm) == (factor == 1)
+
+
+@pytest.mark.parametrize(("flags", "ahead"), [((), True), (("parallel.torchft={}",), False)])
+def test_each_step_is_waited_for_with_replica_groups(
+    tmp_path: Path, flags: tuple[str, ...], ahead: bool
+) -> None:
+    """One that lost a group is taken again, which the host has to know before it goes on."""
+    job = small_job(tmp_path, *flags, without=("accumulation",))
+    assert engine_of(job, build_components(job)).is_ahead == ahead
 
 
 OPTIMIZERS = {
