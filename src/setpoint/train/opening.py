@@ -180,7 +180,7 @@ def missing_checkpoints(path: Path) -> str | None:
     saves = [row for row in rows if row.get("event") == "save"]
     ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
     if ends:
-        none = "it saved none (checkpoint.last = none, or save = false)"
+        none = "it saved no checkpoint (checkpoint.last = none, or checkpoint.save = false)"
         kept = "its checkpoints are gone" if saves else none
         return f"finished at step {ends[-1].get('step')}, and {kept}"
     if saves:
