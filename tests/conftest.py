@@ -126,8 +126,8 @@ def source_files() -> dict[str, SourceFile]:
     found: dict[str, SourceFile] = {}
     gc.disable()  # looking for garbage among the nodes takes longer than parsing does
     for path in sorted(SOURCE.glob("setpoint/**/*.py")):
-        components = path.relative_to(SOURCE).with_suffix("").parts
-        module = ".".join(components[:-1] if components[-1] == "__init__" else components)
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         text = path.read_text(encoding="utf-8")
         found[module] = SourceFile(path, module, text, ast.parse(text, str(path)))
     gc.freeze()

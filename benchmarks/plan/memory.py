@@ -23,8 +23,11 @@ import torch.distributed as dist  # noqa: E402
 import setpoint.presets  # noqa: E402, F401 - registers the presets
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.parallel.world import world_of  # noqa: E402
-from setpoint.plan.dry_run import dry_run, measured_run  # noqa: E402
+from setpoint.plan.dry_run import dry_run  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
+
+sys.path.append(str(Path(__file__).parents[2]))
+from tests.plan.measured import measured_run  # noqa: E402
 
 BOUND = 0.1
 """Relative difference of the two peaks."""

@@ -84,6 +84,7 @@ def test_what_is_adapted_is_known_without_the_model(tmp_path: Path, flags: tuple
     assert facts["adapter"] == report.line() and facts["trained parameters"] == numbers
     plan = update_memory(Workload.of(job, components.tokenizer.vocab_size), Topology.of(job))
     assert (plan.weights, plan.gradients) == (4 * (numbers + frozen), 4 * numbers)
-    assert training_bytes(job) == plan.total
+    expected = 4 * (numbers + frozen) + 12 * numbers + 4 * len(listed)
+    assert training_bytes(job) == plan.total == expected
     kinds = {each.name: each.kind for each in listed}
     assert all(kind == "vector" for name, kind in kinds.items() if name.endswith("magnitude"))

@@ -64,6 +64,19 @@ def test_the_state_of_the_adapter_goes_or_stays(tmp_path: Path, keeps: str) -> N
     assert left == (trained if keeps == "keep" else trained - own) and trained - own
 
 
+def test_merges_come_at_multiples_of_the_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merges: list[tuple[int, str]] = []
+    monkeypatch.setattr(
+        "setpoint.train.loop.merge_adapters",
+        lambda _, seed, step, state: merges.append((step, state)),
+    )
+    job = job_of(tmp_path, "relora", "duration=7 steps")
+    Loop(job, build_components(job), [], StopRequest(), Position()).run()
+    assert merges == [(3, "drop"), (6, "drop")]
+
+
 @pytest.mark.parametrize("stop", [3, 4])
 def test_a_run_resumes_bit_for_bit_around_a_merge(tmp_path: Path, stop: int) -> None:
     def weights(run: Path) -> dict[str, bytes]:

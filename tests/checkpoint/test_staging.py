@@ -25,6 +25,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.files import atomic, threads
 from setpoint.files.atomic import Written
 from setpoint.files.threads import in_threads
+from setpoint.parallel.world import World
 from setpoint.shapes.placed import in_memory, put
 
 
@@ -33,7 +34,7 @@ def test_what_is_staged_is_written_whatever_happens_to_the_states(tmp_path: Path
     base = torch.arange(6.0).reshape(2, 3)
     tensors = {"model": {"w": base, "tied": base.detach(), "t": base.t(), "row": base[1]}}
     state = {"steps": [1]}
-    staged = staging.stage(tensors, state, HostMemory())
+    staged = staging.stage(tensors, state, HostMemory(), World(torch.device("cpu")), {})
     base.zero_()
     state["steps"].append(2)
     files = staging.write(staged, tmp_path)
@@ -72,7 +73,7 @@ def test_a_save_that_is_waited_for_copies_nothing_that_can_be_written(
     assert turned not in (alone, whole)
     folder = tmp_path / "b"
     folder.mkdir()
-    staging.write(staging.stage(tensors, {}, HostMemory()), folder)
+    staging.write(staging.stage(tensors, {}, HostMemory(), World(torch.device("cpu")), {}), folder)
     addresses = written[2]
     assert base.data_ptr() not in addresses and len(addresses) == 4
     for file in folder.iterdir():

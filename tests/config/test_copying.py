@@ -94,7 +94,7 @@ class Tree(Config):
         return 7
 
 
-def test_a_fork_takes_over_what_it_does_not_touch() -> None:
+def test_a_fork_changes_only_what_is_set_in_it() -> None:
     tree = resolve(Tree())
     draft = tree.evolve()
     draft.third.size = 9
@@ -152,6 +152,14 @@ def test_one_section_in_two_places_stays_one() -> None:
         assert resolve(draft).third.size == 6
 
 
+def test_a_resolved_section_that_is_put_into_a_draft_is_copied() -> None:
+    tree = resolve(Tree(third=Batch(size=2)))
+    draft = tree.evolve()
+    draft.fourth = tree.third
+    fork = resolve(draft)
+    assert fork.third == fork.fourth and fork.third is not fork.fourth
+
+
 def test_reading_and_editing_do_not_untie_what_was_tied() -> None:
     tree = resolve(Tree(third=Batch(size=2)))
     for change in ({"fourth": tree.third}, {}):
@@ -184,7 +192,7 @@ def test_a_config_can_be_put_into_a_fork_of_itself() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(jobs, jobs)
-def test_reuse_gives_what_resolving_everything_gives(draft: Job, other: Job) -> None:
+def test_a_fork_resolves_as_its_pickled_copy_does(draft: Job, other: Job) -> None:
     config = resolve(draft)
     fork = config.evolve()
     for name in ("model", "optimizer", "batch", "name"):

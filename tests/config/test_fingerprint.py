@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import RUNTIME, Config, SetpointError, field, resolve
+from setpoint.config import IDENTITY, RUNTIME, Config, SetpointError, field, resolve
+from setpoint.config.draft.walk import leaves
 from setpoint.config.record.fingerprint import (
     canonical,
     canonical_json,
@@ -22,6 +23,7 @@ from setpoint.config.record.fingerprint import (
     identity_leaves,
     sha256,
 )
+from setpoint.config.words.shown import json_value
 
 from ..few import few
 from .fingerprints import jobs, of_presets
@@ -221,24 +223,29 @@ def test_the_canonical_form_is_that_of_the_json_module(values: dict[str, object]
     assert canonical_json(values) == encoded(values) == expected
 
 
+def by_leaves(config: Config) -> str:
+    """The canonical form, put together from the leaves by the json module."""
+    kept = {leaf.key: json_value(leaf.value) for leaf in leaves(config) if leaf.role is IDENTITY}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+
+
 @given(drafts, st.sampled_from(["é", "a b", "type", "x-1", "9"]))
 @settings(deadline=None)
-def test_rows_of_sections_make_what_all_leaves_make(draft: Job, key: str) -> None:
+def test_the_canonical_form_is_that_of_all_leaves(draft: Job, key: str) -> None:
     draft.evaluations[key] = Batch()
     job = resolve(draft)
     for config in (job, job.optimizer, job.batch):
-        assert canonical(config) == canonical(config)
-        assert canonical(config) == canonical(config)  # of the rows that were kept
+        assert canonical(config) == by_leaves(config)
     fork = job.evolve()
     fork.batch.size += 1
     fork.user["other"] = {"type": 1}
     changed = resolve(fork)
-    assert canonical(changed) == canonical(changed) != canonical(job)
+    assert canonical(changed) == by_leaves(changed) != canonical(job)
     again = pickle.loads(pickle.dumps(changed))
     assert canonical(again) == canonical(changed)
 
 
-def test_rows_of_nested_values() -> None:
+def test_the_canonical_form_of_nested_values() -> None:
     class Empty(Config, type="empty"):
         pass
 
@@ -256,14 +263,20 @@ def test_rows_of_nested_values() -> None:
         numbers: list[float] = field(factory=list)
         last: float = math.inf
 
-    for values in (
-        {},
-        {"part": Part(y=Empty())},
-        {"named": {"part": Part(x=2), "x": Part()}, "hidden": Hidden()},
-        {"numbers": [1.0, -math.inf], "last": -math.inf},
-    ):
+    part = '"part.type":"part","part.x":1'
+    named = ('"named.part.type":"part","named.part.x":2,"named.part.y":null,'
+             '"named.x.type":"part","named.x.x":1,"named.x.y":null')  # fmt: skip
+    for values, expected in (
+        ({}, f'"last":"inf","named":{{}},"numbers":[],{part},"part.y":null'),
+        ({"part": Part(y=Empty())},
+         f'"last":"inf","named":{{}},"numbers":[],{part},"part.y.type":"empty"'),
+        ({"named": {"part": Part(x=2), "x": Part()}, "hidden": Hidden()},
+         f'"last":"inf",{named},"numbers":[],{part},"part.y":null'),
+        ({"numbers": [1.0, -math.inf], "last": -math.inf},
+         f'"last":"-inf","named":{{}},"numbers":[1.0,"-inf"],{part},"part.y":null'),
+    ):  # fmt: skip
         root = resolve(Root(**values))  # pyright: ignore[reportArgumentType]
-        assert canonical(root) == canonical(root)
+        assert canonical(root) == f"{{{expected}}}"
 
 
 def test_a_section_in_two_places_is_one_in_the_fingerprint() -> None:
@@ -276,6 +289,9 @@ def test_a_section_in_two_places_is_one_in_the_fingerprint() -> None:
     apart = resolve(Pair(one=batch, two=batch.evolve(), three=Batch(size=2)))
     tied = resolve(Pair(one=batch, two=Batch(), three=batch))
     job = resolve(Job(batch=batch, evaluations={"a": batch}))
-    for config in (apart, tied, job, pickle.loads(pickle.dumps(job))):
-        assert canonical(config) == canonical(config)
+    three = '"one.sequence_length":256,"one.size":2,"three'
+    assert canonical(apart) == f'{{{three}.sequence_length":256,"three.size":2}}'
+    assert canonical(tied) == f'{{{three}":"${{one}}"}}'
+    for config in (job, pickle.loads(pickle.dumps(job))):
+        assert '"evaluations.a":"${batch}"' in canonical(config)
     assert fingerprint(tied) != fingerprint(apart)

@@ -48,8 +48,8 @@ def mixture_of(
 def taken(sampler: MixtureSampler, count: int) -> list[tuple[int, int]]:
     """The next rows as (source, number)."""
     rows = sampler.take(count)
-    components = [iter(part.tolist()) for part in rows.parts]
-    return [(source, next(components[source])) for source in rows.source.tolist()]
+    parts = [iter(part.tolist()) for part in rows.parts]
+    return [(source, next(parts[source])) for source in rows.source.tolist()]
 
 
 @given(WEIGHTS)

@@ -25,7 +25,7 @@ from setpoint.ops import remote_folder as module
 from setpoint.ops.fetching import fetched
 from setpoint.ops.remote_folder import RemoteError
 from setpoint.ops.remote_run import RemoteRun
-from setpoint.ops.uploads import Uploads, complete_pending
+from setpoint.ops.uploads import Uploads, read_pending
 
 URL = "faulty://bucket/runs/run"
 
@@ -431,13 +431,13 @@ def test_what_is_to_count_no_more_is_kept_in_mind_through_an_outage(tmp_path: Pa
     uploads.set_aside_after(1)
     wait_for(uploads, "upload_failed")
     uploads.close()
-    assert complete_pending(tmp_path) == 1
+    assert read_pending(tmp_path) == 1
     Faulty.is_out = False
     uploads = Uploads(RemoteRun(URL), tmp_path, pause=0.01)
     uploads.set_aside_after(1)
     assert uploads.wait(10)
     uploads.close()
-    assert complete_pending(tmp_path) is None
+    assert read_pending(tmp_path) is None
     assert wholes(RemoteRun(URL)) == [1]
 
 

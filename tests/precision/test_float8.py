@@ -185,10 +185,10 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_compiled_rows_are_rounded_as_eager_ones(tmp_path: Path) -> None:
     from torch._inductor import config
 
-    for recipe in ("rowwise", "tensorwise"):
-        float8 = f"precision.float8={{recipe={recipe}, emulate=true}}"
-        with settings_of(small_job(tmp_path, float8, "precision.compute=bf16", "compile={}")):
-            assert config.emulate_precision_casts is (recipe == "rowwise")
+    for recipe, compiled in (("rowwise", "{}"), ("rowwise", "null"), ("tensorwise", "{}")):
+        flags = (f"precision.float8={{recipe={recipe}, emulate=true}}", f"compile={compiled}")
+        with settings_of(small_job(tmp_path, *flags, "precision.compute=bf16")):
+            assert config.emulate_precision_casts is (recipe == "rowwise" and compiled == "{}")
 
 
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

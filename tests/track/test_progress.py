@@ -94,8 +94,7 @@ def test_the_bar_can_be_forced() -> None:
 
 def test_lines_and_tables_import_no_rich() -> None:
     code = (
-        "import sys; from setpoint.track.progress import *; "
-        "from setpoint.track.progress import *; from setpoint.track.console import *; "
+        "import sys; from setpoint.track.progress import *; from setpoint.track.console import *; "
         "make_progress('lines', total_steps=1).show(Reading(1)); print_table('t', [['a', 'b']]); "
         "print('rich' in sys.modules, 'torch' in sys.modules)"
     )

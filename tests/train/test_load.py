@@ -215,7 +215,9 @@ def test_check_looks_for_what_is_to_be_loaded(source: Path, path: str, said: str
 def test_the_division_is_compared_where_it_must_be_the_same(source: Path, tmp_path: Path) -> None:
     two = small_job(tmp_path, *TO_8, "parallel.world_size=2", "parallel.shard=2",
                     without=("accumulation",))  # fmt: skip
-    with pytest.raises(SetpointError, match=r"world_size = 2, not 1; parallel.shard = 2, not 1"):
+    with pytest.raises(
+        SetpointError, match=r"parallel\.world_size = 2, not 1; parallel\.shard = 2, not 1"
+    ):
         refuse_resharding(str(source), two)
     refuse_resharding(str(source), small_job(tmp_path, *TO_8))
 

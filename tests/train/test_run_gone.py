@@ -63,7 +63,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
         (
             (*SHORT[:1], "checkpoint.every=never", "checkpoint.last=none"),
             False,
-            "finished at step 6, and it saved no checkpoint (checkpoint.last = none, or checkpoint.save = false)",
+            "finished at step 6, and it saved no checkpoint (checkpoint.last = none, or "
+            "checkpoint.save = false)",
         ),
     ],
 )

@@ -107,7 +107,7 @@ def damaged(root: Path, name: str) -> Path:
 
 
 def set_aside_in(root: Path) -> list[Path]:
-    """Checkpoints that were set aside as damaged; the directory need not exist."""
+    """Checkpoints that were set aside; the directory need not exist."""
     names = sorted(root.iterdir()) if root.is_dir() else ()
     return [path for path in names if _DAMAGED.fullmatch(path.name)]
 
@@ -143,7 +143,7 @@ def publish(staged: Path, target: Path) -> None:
     Arguments:
         staged: the directory, in the same place as `target`.
         target: its name from now on; an older one of that name is replaced. Whenever the process
-            dies, one of the two is found whole (`folder.list_checkpoints`).
+            dies, one of the two is found whole (`list_checkpoints`).
     """
     root = target.parent
     old = aside(root, target.name, os.getpid())

@@ -173,9 +173,9 @@ class Save:
 def stage(
     tensors: Tensors,
     state: Mapping[str, Any],
-    into: HostMemory | None = None,
-    world: World | None = None,
-    index: Index | None = None,
+    into: HostMemory | None,
+    world: World,
+    index: Index,
 ) -> Staged:
     """Make files of this rank's share of the tensors, and on the main rank of the rest.
 
@@ -184,7 +184,7 @@ def stage(
         state: becomes `state.json`.
         into: what tensors are copied to, so that they may change before they are written, those
             that it knows as unchanged after its `finish`; None: they are not copied.
-        world: the ranks that save together; None: this process alone.
+        world: the ranks that save together.
         index: where the parts of all ranks lie, by stem.
 
     Raises:
@@ -193,16 +193,16 @@ def stage(
     """
     files: Staged = {}
     for stem, named in tensors.items():
-        if world is None or world.size == 1:
+        if world.size == 1:
             files[stem + TENSORS] = encode_tensors(named, into and into.copy)
         elif named:
             file = file_of_rank(stem, world.rank, world.size)
             files[file] = encode_tensors(named, into and into.copy)
     if into is not None:
         into.wait()
-    if world is None or world.is_main:
+    if world.is_main:
         files[STATE] = [encode_state(state)]
-        for stem, layouts in (index or {}).items():
+        for stem, layouts in index.items():
             files[stem + INDEX] = [encode_index(layouts)]
     return files
 

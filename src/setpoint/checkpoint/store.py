@@ -144,7 +144,7 @@ class CheckpointStore:
     def prepare(self) -> None:
         """Clean up after a writer that died, and finish a save that only lacked its pointers.
 
-        Only the process that holds the run's lock may call this; it should, before it loads.
+        All ranks call it before they load; the main rank, which holds the run's lock, does it.
 
         Raises:
             SetpointError: if the directory cannot be written.

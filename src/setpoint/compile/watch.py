@@ -21,7 +21,7 @@ ERRORS = ("torch._dynamo.", "torch._inductor.")
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Events since the last call of `news`.
+    """Events since the last call of `Watch.news`.
 
     Arguments:
         recompilations: why graphs among them were compiled anew, in PyTorch's words.

@@ -516,7 +516,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
 
     @dead("held_out")
     def _held_out_is_dead(self) -> str | None:
-        # Of 0, which is what holds then, nothing is lost.
+        # 0 is what holds beside validation data anyway.
         return "validation takes its place" if self.validation and self.held_out else None
 
     @check

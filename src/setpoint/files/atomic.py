@@ -1,4 +1,4 @@
-"""Files on a disk: through its cache, named in one step, read once more on an error."""
+"""Files that are written atomically and flushed, with digests; reads with a retry."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def require_place(folder: Path, job: Inference) -> None:
 
 
 def write_record(folder: Path, job: Inference) -> None:
-    """Write what makes the results, before there are any.
+    """Write the record of a job into its directory, before there are results.
 
     Raises:
         RunError: it cannot be written.

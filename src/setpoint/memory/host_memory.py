@@ -56,7 +56,7 @@ def _text(file: Path) -> str:
         return ""
 
 
-# Of malloc.h.
+# Parameters of mallopt, from malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 MMAP_THRESHOLD_MAX = 4 * 2**20 * ctypes.sizeof(ctypes.c_long)
 """The most that glibc takes: a larger block is always a mapping of its own."""

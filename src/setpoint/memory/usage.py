@@ -25,7 +25,7 @@ class MemoryReport(NamedTuple):
     Arguments:
         masters: second copies of them, which the optimizer updates.
         gradients: of all that is trained, as the optimizer gets them.
-        on_host: what of the state lies on the host, where the model lies on another device.
+        on_host: of all these, what lies on the host, where the model computes on another device.
         peak: on a GPU, the most that tensors took in the first step; on a CPU, the most that
             the process has taken so far, with the interpreter, libraries and data.
         rest: on a GPU, what of the peak was none of the above: activations, logits, and what is
@@ -81,16 +81,21 @@ def measure(
         for leaf in pytree.tree_leaves(list(optimizer.state.values()))
         if isinstance(leaf, Tensor)
     ]
+    gradients = {
+        name: _gradient(model_params[name], held)
+        for name, held in weights.items()
+        if held.requires_grad
+    }
+    on_host = 0
+    if device.type != "cpu":
+        on_host = _bytes(t for t in (*model_params.values(), *masters, *state) if t.is_cpu)
+        on_host += sum(size for name, size in gradients.items() if weights[name].is_cpu)
     parts = {
         "parameters": _bytes(model_params.values()),
         "masters": _bytes(masters),
-        "gradients": sum(
-            _gradient(model_params[name], held)
-            for name, held in weights.items()
-            if held.requires_grad
-        ),
+        "gradients": sum(gradients.values()),
         "optimizer_state": _bytes(state),
-        "on_host": 0 if device.type == "cpu" else _bytes(s for s in state if s.is_cpu),
+        "on_host": on_host,
         "buffers": _bytes(model.buffers()),
         **known,
     }

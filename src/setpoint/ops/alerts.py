@@ -61,6 +61,8 @@ class Alert(Callback, ABC):
         self._failures = 0
         self._progressed: float | None = None
         self._has_stalled = False
+        self._has_sent_end = False
+        self._alerts: list[Alert] = [self]
         self._ended = Event()
         self._worker = Worker("setpoint-alert")
         pause = min(config.stalled_after / 4, 5.0)
@@ -91,6 +93,7 @@ class Alert(Callback, ABC):
             "host": socket.gethostname(),
         }
         self.show = run.shown.note
+        self._alerts = [each for each in run.outer_callbacks if isinstance(each, Alert)]
         ending.enter_context(self)
 
     def opened(self, run: Run, within: ExitStack) -> None:
@@ -145,6 +148,20 @@ class Alert(Callback, ABC):
         return self
 
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        # All send before one is waited for, so that a server that hangs delays no other alert.
+        for alert in self._alerts:
+            alert._send_end(error)
+        if not self._worker.end(self.longest + GRACE):
+            self._ended.set()
+            seconds = self.longest + GRACE
+            self._lines.append(f"{self.name} could not be sent within {seconds:.0f} s")
+        self._show()
+
+    def _send_end(self, error: BaseException | None) -> None:
+        """Send how the session ended, once."""
+        if self._has_sent_end:
+            return
+        self._has_sent_end = True
         self._watch.end()
         if isinstance(error, KeyboardInterrupt):
             self.send("stopped", "interrupted")
@@ -154,11 +171,6 @@ class Alert(Callback, ABC):
             self.send("finished", self.reason or "the duration is over")
         elif self.status is not None:
             self.send("stopped", self.reason or "stopped, to be gone on with later")
-        if not self._worker.end(self.longest + GRACE):
-            self._ended.set()
-            seconds = self.longest + GRACE
-            self._lines.append(f"{self.name} could not be sent within {seconds:.0f} s")
-        self._show()
 
     def _look_for_stall(self) -> None:
         if self._progressed is None or self._has_stalled:

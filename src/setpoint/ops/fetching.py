@@ -21,7 +21,7 @@ from setpoint.ops.uploads import (
     RECORD,
     ROWS,
     UploadReport,
-    complete_pending,
+    read_pending,
 )
 from setpoint.parallel.world import RemoteRankError, World
 from setpoint.track.jsonl import whole_lines
@@ -272,7 +272,7 @@ def _newer(
     """The newest whole checkpoint at a URL, if it is newer than all here."""
     here, _ = newest_whole(root)
     here = here if than is None else than
-    pending = complete_pending(root)
+    pending = read_pending(root)
 
     def on_damaged(name: str, reason: str) -> None:
         reports.append(_damage(remote, name, reason))

@@ -318,8 +318,8 @@ def _differences(
     count = partial(_count, what)
     if not there:
         where = f", before this one{title}" if title else ", at the end"
-        are = "is" if len(wanted) == 1 else "are"
-        yield f"{row}: {count(wanted)} that {_was(wanted)} sealed {are} missing{where}"
+        verb = "is" if len(wanted) == 1 else "are"
+        yield f"{row}: {count(wanted)} that {_was(wanted)} sealed {verb} missing{where}"
     elif not wanted:
         yield f"{places}: {count(there)}{title} {_was(there)} inserted"
     elif sorted(str(digest) for digest in wanted) == sorted(there):

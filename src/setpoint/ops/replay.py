@@ -121,7 +121,6 @@ def replay(
                 job, components, states, frozen, checkpoint, run.events, Path(folder)
             )
         loop = Loop(job, components, [], StopRequest(), position)
-        assert isinstance(loop.engine, Engine)
         try:
             _go_on_with_data(run, loop, checkpoint, saved)
             components.model.train()

@@ -318,7 +318,7 @@ def write_pending(root: Path, step: int | None) -> None:
         write_file(staged, [f"{step}\n".encode()])
 
 
-def complete_pending(root: Path) -> int | None:
+def read_pending(root: Path) -> int | None:
     """The step that `write_pending` was given; None for none."""
     try:
         return int((root / PENDING).read_text())

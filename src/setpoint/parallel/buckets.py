@@ -63,6 +63,14 @@ def sum_in_buckets(
     """
     for bucket in buckets_of(map(part_here, tensors), BUCKET, lambda tensor: tensor.nbytes):
         dtype = bucket[0].dtype if least is None else torch.promote_types(bucket[0].dtype, least)
+        first, target = bucket[0], device or bucket[0].device
+        if (
+            len(bucket) == 1
+            and first.is_contiguous()
+            and (dtype, target) == (first.dtype, first.device)
+        ):
+            all_reduce(first.view(-1))  # without a copy of a tensor that fills a bucket
+            continue
         flat = flattened([tensor.to(device or tensor.device, dtype) for tensor in bucket])
         all_reduce(flat)
         copy_back(flat, bucket)

@@ -260,7 +260,9 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     """Ranks that divide the inner width of each expert among them: all of `tensor`, or 1."""
 
     expert_mesh_order: Literal["shard_major", "expert_major"] = field(
-        default="shard_major", also_called=("ep_outside",)
+        default="shard_major",
+        also_called=("ep_outside",),
+        values_also_called={"shard_major": ("false",), "expert_major": ("true",)},
     )
     """Order of the two dimensions of the expert mesh. shard_major: ranks that exchange tokens are
     neighbours, those that shard one expert lie far apart; expert_major: the reverse."""

@@ -61,7 +61,6 @@ from setpoint.train.loop import engine_of
 from setpoint.train.rules.model import dense_on_gpu
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
     from torch.distributed import ProcessGroup
 
     from setpoint.model.moe.assign import Assignments
@@ -97,7 +96,7 @@ def plain_products() -> Iterator[None]:
 
 
 def rows_by_rank(rank: int, ranks: int) -> Any:
-    """Replace `AllToAll.rows_by_rank` on a rank of the experts: all have as many tokens."""
+    """Make a stand-in for `AllToAll.rows_by_rank`: all experts have as many tokens."""
 
     def told(leaving: Any, arriving: Any, rows: int) -> tuple[list[int], list[int]]:
         del leaving, arriving

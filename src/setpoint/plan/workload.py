@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -291,8 +290,8 @@ class Workload(NamedTuple):
 
     @property
     def layers(self) -> int:
-        """The number of parameters."""
-        return _layers(self)
+        """The number of layers."""
+        return sum(self.kinds[number].name == "layer" for number in self.order)
 
     @property
     def parameters(self) -> int:
@@ -327,11 +326,6 @@ class Workload(NamedTuple):
             SetpointError: only building the model tells its parameters, and that fails.
         """
         return _workload_of(job, vocabulary_of(job) if vocabulary is None else vocabulary)
-
-
-@lru_cache(maxsize=64)
-def _layers(workload: Workload) -> int:
-    return sum(workload.kinds[each].name == "layer" for each in workload.order)
 
 
 def _workload_of(job: Job, vocabulary: int) -> Workload:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 POINTS = 2000
 """Points of a curve that are kept; beyond, every second one goes."""
-EVENTS = ("save", "rollback", "skip", "spike", "resume", "fault", "damaged", "straggler")
+EVENTS = ("save", "rollback", "skip", "resume", "restart", "fault", "damaged", "stragglers",
+          "gpu_health")  # fmt: skip
 """Events that are shown, the newest ones."""
 SLOW = 60.0
 """Seconds that a rank may stand still."""

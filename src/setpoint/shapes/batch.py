@@ -295,7 +295,7 @@ class SequenceParts:
         return replace(batch, **parts)
 
     def take_valid(self, count: Count) -> Tensor | None:
-        """The same of which targets count."""
+        """This rank's part of the mask of targets that count; None if the count has none."""
         if self.size == 1 or count.valid is None:
             return count.valid
         ends = -count.valid.shape[1] % (self.size * self.runs)

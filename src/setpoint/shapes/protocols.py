@@ -225,7 +225,7 @@ class FollowsDivision(Protocol):
         """Learn how tensor parallelism divides the module around it.
 
         Arguments:
-            word: of that module; see `setpoint.shapes.protocols`.
+            word: of that module; see `WORDS`.
             rows: of a whole matrix that this rank computes with, (first, number) each; none where
                 it has an equal share of them, or all.
 

@@ -113,7 +113,7 @@ def solve_batch(
 
 
 def batch_equation(global_size: int, micro_size: int, accumulation: int, ranks: int) -> str:
-    """The sum as people read it.
+    """The sizes as an equation for people.
 
     Returns:
         for instance `64 = 8 (micro) * 4 (accumulation) * 2 (ranks)`.

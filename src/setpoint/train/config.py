@@ -270,7 +270,7 @@ class Job(
             return False
         parts = tensor * parallel.sequence_multiple
         lengths = (self.batch.sequence_length, packing.pad_to_multiple_of or parts)
-        return isinstance(self.model, Transformer) and not any(degree % parts for degree in lengths)
+        return isinstance(self.model, Transformer) and not any(length % parts for length in lengths)
 
     @derive("batch.global_size")
     def _derive_global_size(self) -> int:

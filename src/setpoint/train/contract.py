@@ -211,9 +211,11 @@ def check_contract(
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
     late, reshaped, moved = [], None, []
     if identity and list_checkpoints(Path(folder, "checkpoints")):
-        saved = recorded_job(folder)
-        late, moved = _too_late(identity), moved_rows(saved, job, identity)
-        reshaped = _other_shape(saved.model, job.model, identity)
+        late = _too_late(identity)
+        if _row_paths(identity) or any(within(item.path, "model") for item in identity):
+            saved = recorded_job(folder)
+            moved = moved_rows(saved, job, identity)
+            reshaped = _other_shape(saved.model, job.model, identity)
     if refused:
         longer = [item for item in differences if item.role is BUDGET]
         raise identity_refusal(folder, refused, late, given, reshaped, moved, longer)
@@ -287,13 +289,18 @@ def _other_shape(
     return None
 
 
+def _row_paths(identity: Sequence[Difference]) -> list[str]:
+    """The differing fields that may matter for rows."""
+    return [item.path for item in identity if within(item.path, "data") or item.path in OF_ROWS]
+
+
 def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str]:
     """The fields by which rows come in another order than in a recorded job.
 
     Arguments:
         identity: what differs from it.
     """
-    about = [item.path for item in identity if within(item.path, "data") or item.path in OF_ROWS]
+    about = _row_paths(identity)
     if not about:
         return []
     moved = [path for path in ROWS if path in about]

@@ -92,7 +92,9 @@ def job_of(
     if words or values:
         merged = compose(Job, merged.draft, flags=list(words), program=values)
     given_sources = merged.draft.data.sources
-    if paths is not None and [getattr(word, "paths", None) for word in given_sources] != [paths]:
+    if paths is not None and [getattr(section, "paths", None) for section in given_sources] != [
+        paths
+    ]:
         raise SetpointError(
             "train: data takes the place of data.sources, and overrides give other sources or "
             "paths.\nValid: one of the two; options of the source, such as data.sources.0.field."

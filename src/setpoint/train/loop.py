@@ -65,7 +65,7 @@ class Phase(IntEnum):
 
 
 PARTS_OF_PHASES = {Phase.EVALUATE: "evaluation", Phase.KEEP: "save"}
-"""Parts of the time of a step that phases count as."""
+"""Part of `StepTimes` that the callbacks of a phase count as."""
 
 
 class Callback:
@@ -148,7 +148,7 @@ class Callback:
         """
 
     def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
-        """Called after a step that is not finite or a loss spike, before its policy decides.
+        """Called for a step that is not finite or a loss spike, before its policy decides.
 
         Arguments:
             batch: this rank's.
@@ -220,8 +220,8 @@ class Loop:
 
     `launch` takes a step, and does not wait for its numbers where the engine is ahead of the host;
     the step is then `pending`. `handle_pending` completes it: at once where a callback
-    `needs_result`, else in the middle of the next step, before that changes the weights. Callbacks
-    hear `after_step` of a step that is complete.
+    `needs_result`, else in the middle of the next step, before that changes the weights. Then
+    `after_step` of the callbacks is called.
 
     All that happens at an interval is a callback; callbacks run after each step, by their phases,
     and see the loop's `previous`, `position`, `is_over` and `components`. Without any, the same

@@ -85,8 +85,7 @@ def open_record(run: Run) -> Iterator[None]:
         keep_hangs_in(files.logs)
         run.trackers = Trackers()
         ending.callback(run.trackers.close)
-        trackers = job.tracking.trackers if world.is_main else ()
-        world.on_main(lambda: run.trackers.build(trackers, files))
+        world.on_main(lambda: run.trackers.build(job.tracking.trackers, files))
 
         def set_aside(before: Path, now: Path) -> None:
             run.progress.note(f"{before.name} is set aside as {now.name}, with all its files")

@@ -105,7 +105,7 @@ class Run:
     loaded: Loaded | None = None
     """The start from `checkpoint.load`; None without one."""
     had_nothing_left: bool = False
-    """True if the duration was over when the session began."""
+    """True if the run was over, or had stopped early, when the session began."""
     reason: str | None = None
     """Why training ended before its duration was over; None if it did not."""
     loop: Loop | None = None

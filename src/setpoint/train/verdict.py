@@ -312,7 +312,7 @@ class StepResult:
 
     @property
     def cause(self) -> str:
-        """The reason for which a step is not trained on, in events; `wrong` says if it is not."""
+        """Cause in events, spike or non_finite; without meaning where `policy` is None."""
         return "spike" if isinstance(self.policy, SpikedSteps) else "non_finite"
 
 

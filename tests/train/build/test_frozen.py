@@ -143,7 +143,9 @@ def test_plans_count_what_is_trained(tmp_path: Path) -> None:
     )
     assert (plan.weights, plan.gradients) == (4 * numbers, 4 * trained)
     assert plan.optimizer < before.optimizer
-    assert training_bytes(frozen) == plan.total
+    # AdamW: two means, and the count of steps of each parameter.
+    expected = 4 * (numbers + 3 * trained) + 4 * len(listed)
+    assert training_bytes(frozen) == plan.total == expected
     facts = preflight(frozen).facts
     assert (facts["parameters"], facts["trained parameters"]) == (numbers, trained)
     assert "trained parameters" not in preflight(plain).facts

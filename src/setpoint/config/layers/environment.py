@@ -206,10 +206,10 @@ def _refuse_single_underscores(editor: Editor, name: str, value: str, prefix: st
 
 
 def _holds_secret(root: type[Node], path: Sequence[str]) -> bool:
-    """Whether a field at a path is a secret."""
+    """True if a field at a path is a secret, or none is known there, as in a mapping."""
     owners = classes_at(root, tuple(path[:-1]))
-    fields = (field_of(cls, path[-1]) for cls in owners)
-    return any(info is not None and holds_secret(info.type) for info in fields)
+    fields = [info for cls in owners if (info := field_of(cls, path[-1])) is not None]
+    return not fields or any(holds_secret(info.type) for info in fields)
 
 
 def _meant(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:

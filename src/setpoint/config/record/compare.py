@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..draft.walk import (
-    leaves,
-)
+from ..draft.walk import leaves
 from ..schema.bounds import IDENTITY, Role
 from ..values.node import Node
 from ..values.origin import Origin

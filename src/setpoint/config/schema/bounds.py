@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import nextafter
 from typing import Any
 
 from ..words.errors import Invalid
@@ -71,15 +70,6 @@ class Bounds:
             and (self.lt is None or value < self.lt)
             and (self.le is None or value <= self.le)
         )
-
-    def within(
-        self, low: float = INFINITIES[1], high: float = INFINITIES[0]
-    ) -> tuple[float, float]:
-        """The least and the greatest number of a range that lie inside, both inclusive."""
-        above = None if self.gt is None else nextafter(self.gt, INFINITIES[0])
-        below = None if self.lt is None else nextafter(self.lt, INFINITIES[1])
-        least, most = (low, self.ge, above), (high, self.le, below)
-        return max(n for n in least if n is not None), min(n for n in most if n is not None)
 
     def describe(self) -> str:
         """The range in signs, for help texts and errors.

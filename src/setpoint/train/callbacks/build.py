@@ -21,7 +21,7 @@ from setpoint.train.loop import Callback
 from setpoint.train.recording import change_record
 from setpoint.train.session import Run
 
-# Training does not import its operations, as it does without them.
+# By import path: operations import training, never the other way round.
 OF_EVERY_RUN = (
     "setpoint.ops.chain:ChainCallback",
     "setpoint.ops.bad_batches:BadBatchesCallback",
@@ -57,7 +57,7 @@ def build_callbacks(run: Run) -> list[Callback]:
     ]
     if export is not None:
         callbacks.append(export)
-    if any(isinstance(each, SkipStep) for each in job.resilience.policies.values()):
+    if any(isinstance(policy, SkipStep) for policy in job.resilience.policies.values()):
         callbacks.append(SkippedStepsCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
@@ -67,7 +67,7 @@ def build_callbacks(run: Run) -> list[Callback]:
 
 
 def early_callbacks(job: Job) -> list[Callback]:
-    """Build the operations of the job; training knows their sections and paths alone."""
+    """Build the callbacks of `setpoint.ops`: of every run, and of sections of the job."""
     tracking, resilience = job.tracking, job.resilience
     sections = (
         job.checkpoint.remote,
