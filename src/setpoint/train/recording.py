@@ -85,7 +85,8 @@ def open_record(run: Run) -> Iterator[None]:
         keep_hangs_in(files.logs)
         run.trackers = Trackers()
         ending.callback(run.trackers.close)
-        world.on_main(lambda: run.trackers.build(job.tracking.trackers, files))
+        trackers = job.tracking.trackers if world.is_main else ()
+        world.on_main(lambda: run.trackers.build(trackers, files))
 
         def set_aside(before: Path, now: Path) -> None:
             run.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
