@@ -79,7 +79,11 @@ def best_until(step: int) -> int:
 
 
 def at_random(root: Path, kills: int) -> dict[str, int]:
-    """Kill a program that saves again and again, at random moments, and look at what is left."""
+    """Kill a program that saves again and again, at random moments, and look at what is left.
+
+    There are more kills than asked for where too few of them met a save, which is a matter of the
+    machine's load.
+    """
     choices = random.Random(7)
     began = time.perf_counter()
     for step in (1, 2, 3):
@@ -87,7 +91,9 @@ def at_random(root: Path, kills: int) -> dict[str, int]:
     save_time = (time.perf_counter() - began) / 3
     middle = 0
     acknowledged = 0
-    for _ in range(kills):
+    for done in range(20 * kills):
+        if done >= kills and middle >= kills // 8:
+            break
         reader, writer = os.pipe()
 
         def work(writer: int = writer) -> None:
